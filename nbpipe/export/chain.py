@@ -421,8 +421,8 @@ def _root(written: _Written, place: Place) -> ast.expr | None:
     found += [
         one
         for argument in given
-        for one in ast.walk(argument)
-        if isinstance(one, ast.Name) and is_folder(one, place.scope)
+        for one in _outside_texts(argument)
+        if isinstance(one, ast.Name) and _is_folder(one, place.scope)
     ]
     source = written.statement.cell.text
     same = [one for root in found for one in _same(written.node, root)]
@@ -480,7 +480,15 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
     )
 
 
-def is_folder(node: ast.AST, scope: Scope) -> bool:
+def _outside_texts(node: ast.AST) -> Iterator[ast.AST]:
+    """Return all parts of some code but those of f-strings, whose places Python 3.11 mistakes."""
+    if not isinstance(node, ast.JoinedStr):
+        yield node
+        for one in ast.iter_child_nodes(node):
+            yield from _outside_texts(one)
+
+
+def _is_folder(node: ast.AST, scope: Scope) -> bool:
     """Tell whether a variable or a text is the path of a folder."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         value = scope.namespace.get(node.id)
@@ -504,11 +512,13 @@ def rooted(module: Module, scope: Scope) -> Module:
     parameters = tuple(one for one in module.parameters if one not in misleading)
     texts = {one.name: one.default for one in misleading}
     module = replace(module, parameters=parameters).changed(texts)
-    trees = [line.tree for line in module.body if line.is_code]
-    nodes = [one for tree in trees for one in ast.walk(tree) if is_folder(one, scope)]
-    folders = {ast.unparse(one) for one in nodes} - read
+    parts = [one for line in module.body if line.is_code for one in ast.walk(line.tree)]
+    folders = {ast.unparse(one) for one in parts if _is_folder(one, scope)} - read
+    # Of variables in f-strings, Python 3.11 does not know the place.
+    unplaced = {name for one in parts if isinstance(one, ast.JoinedStr) for name in names_in(one)}
     taken = {name for line in module.body for name in names_in(line.tree)} | module.used
-    if len(folders) != 1 or _ROOT in taken or any(one.positional for one in parameters):
+    has_root = _ROOT in taken or any(one.positional for one in parameters)
+    if len(folders) != 1 or has_root or not folders.isdisjoint(unplaced):
         return module
     default = next(iter(folders))
     is_path = isinstance(scope.namespace.get(default), Path)
@@ -587,10 +597,10 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
     before = collector.found.copied()
     writer = _ChainWriter(chain, collector, home)
     writer.write(chain)
-    hidden = writer.hidden
-    if hidden:  # what is local would stand before a global variable that the chain reads
+    avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
+    if avoid or unnamed:  # what is local would stand before a global variable that the chain reads
         collector.found = before
-        writer = _ChainWriter(chain, collector, home, avoid=hidden)
+        writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
         writer.write(chain)
     return Module(tuple(writer.parameters.values()), tuple(writer.body))
 
@@ -631,8 +641,10 @@ class _ChainWriter:
         home: Scope,
         *,
         avoid: frozenset[str] = frozenset(),
+        unnamed: frozenset[str] = frozenset(),
     ) -> None:
-        self._collector, self._home, self._avoid = collector, home, avoid
+        self._collector, self._home = collector, home
+        self._avoid, self._unnamed = avoid, unnamed  # as parameters, and as variables
         self.read: set[str] = set()
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
         self._words = stage_words(chain)
@@ -647,11 +659,11 @@ class _ChainWriter:
 
     @property
     def hidden(self) -> frozenset[str]:
-        """Names that would be local, and are read as global ones."""
+        """Variables that would be local, and stand for something else already."""
         names = self._variables.values()
         known = self.read | self._collector.found.owners.keys() - self.parameters.keys()
         taken = known | self.parameters.keys() | set(dir(builtins))
-        return frozenset((self.read & self.parameters.keys()) | taken.intersection(names))
+        return frozenset(taken.intersection(names))
 
     # -- chains ---------------------------------------------------------------------------
     def write(self, stages: Stages) -> None:
@@ -693,7 +705,7 @@ class _ChainWriter:
         calls = (self._calls.get(id(stage)) for stage in rest)
         name, *others = ["" if one is None else one.name for one in calls]
         following = next(filter(None, others), "")
-        return name if (others or joined) and name not in (following, *self._avoid) else ""
+        return name if (others or joined) and name not in (following, *self._unnamed) else ""
 
     def _assign(self, stages: Stages, line: Line) -> None:
         if stages not in self._variables:

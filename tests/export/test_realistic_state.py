@@ -12,7 +12,7 @@ report = pipe.export("loader.py")
 
 
 def test_stages_from_loops(notebook: Notebook):
-    """Stages that a loop has made keep the values they were made with."""
+    """Stages that a loop has made of a pipeline without a name keep their values."""
     exported = notebook.exported(
         """
         import nbpipe
@@ -25,8 +25,11 @@ def test_stages_from_loops(notebook: Notebook):
         pipe = nbpipe.source(range(5))
         for k in (1, 2, 3):
             pipe = pipe.map(shifted(k))
-        report = pipe.export("loader.py")
+        kept = {"pipe": pipe}
+        del pipe
+        report = kept["pipe"].export("loader.py")
         """,
+        pipe="kept['pipe']",
         spawn=True,
     )
     assert exported.known["items"][0] == ["int", 123]
@@ -34,22 +37,28 @@ def test_stages_from_loops(notebook: Notebook):
 
 
 def test_pipeline_made_in_a_function(notebook: Notebook):
-    """A pipeline that a function has built of local values is written without it."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        def build(size):
-            data = [1, 2, size]
-            def decode(x):
-                return x + data[-1]  # the last
-            return nbpipe.source(data).map(decode).batch(size)
+    """A pipeline that a function has built of local values is written with it, or by its stages."""
+    cells = """
+import nbpipe
+# ---- next cell
+def build(size):
+    data = [1, 2, size]
 
-        pipe = build(2)
-        pipe["decode"].concurrency = 3
-        report = pipe.export("loader.py")
-        """,
-    )
+    def decode(x):
+        return x + data[-1]  # the last
+
+    return nbpipe.source(data).map(decode).batch(size)
+
+
+pipe = build(2)
+pipe["decode"].concurrency = 3
+kept = {"pipe": pipe}
+"""
+    exported = notebook.exported(cells + 'report = pipe.export("loader.py")')
+    assert exported.parameters == "*, decode_concurrency: int=3"
+    assert exported.names == ["build"]
+    notebook.run('del pipe\nreport = kept["pipe"].export("loader.py")')
+    exported = notebook.examined(pipe="kept['pipe']")
     assert exported.parameters == "*, decode_concurrency: int=3, batch_size: int=2"
     assert "    return x + data[-1]  # the last\n" in exported.text
     assert "build" not in exported.names

@@ -185,7 +185,7 @@ def test_relative_paths_are_the_notebooks(tmp_path):
     here = Environment.here()
     where = Environment(str(tmp_path), (str(tmp_path), *here.paths))
     pieces = [piece("x = (open('data.txt').read(), my_helper.VALUE)", x=("here", 7))]
-    assert trial(*pieces, imports="import my_helper", where=where) == [Choice(0)]
+    assert trial(*pieces, imports="import my_helper", where=where) == [Choice(0, is_data=True)]
 
 
 def test_the_empty_path_entry_is_the_working_folder(monkeypatch, tmp_path):
