@@ -162,6 +162,19 @@ def test_knobs_of_a_run_are_refused(run):
     assert run["double"].concurrency == 1
 
 
+def test_knobs_by_other_names(run):
+    """A stage and a loader name the knob that another library calls so."""
+    with pytest.raises(nbpipe.UnknownKnobError, match=r"'num_workers'; did you mean 'concurrency'"):
+        run["double"].num_workers = 3
+    pytest.importorskip("torch")
+    loader = nbpipe.DataLoader([1, 2])
+    for name, knob in (("concurrency", "num_workers"), ("prefetch", "prefetch_factor")):
+        with pytest.raises(nbpipe.UnknownKnobError, match=f"'{name}'; write loader.{knob} = 3"):
+            setattr(loader, name, 3)
+    loader.label = "training"
+    assert (loader.label, loader.num_workers) == ("training", 0)
+
+
 def test_other_attributes_of_a_run_are_refused(run):
     """Nothing is set on a run by mistake; a misspelt name is told."""
     for name, said in (

@@ -15,7 +15,8 @@ Class = TypeVar("Class", bound=type)
 
 # What other libraries, and other methods of ours, call the same thing.
 _SAME = """
-concurrency num_workers workers n_workers max_workers num_parallel_calls num_threads threads n_jobs
+concurrency num_workers workers n_workers max_workers num_parallel_calls num_threads n_jobs
+concurrency num_workers num_worker threads
 prefetch prefetch_factor prefetch_size buffer_size queue_size
 depth prefetch prefetch_factor
 size batch_size n
@@ -36,7 +37,7 @@ last window
 path file filename folder
 overwrite force exist_ok
 """.strip().splitlines()
-_IN_PROCESSES = ("num_workers", "n_workers", "workers", "max_workers", "n_jobs")
+_IN_PROCESSES = ("num_workers", "num_worker", "n_workers", "workers", "max_workers", "n_jobs")
 _PARALLEL = "concurrency"
 
 
@@ -55,6 +56,13 @@ def word_for(word: str, known: Iterable[str]) -> str | None:
                 if name in known:
                     return name
     return None
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Tell which known name is meant, by sense or by spelling, as `; did you mean 'decode'?`."""
+    known = list(known)
+    found = word_for(word, known)
+    return near_match(word, known) if found is None else f"; did you mean {found!r}?"
 
 
 def names_arguments(function: Function) -> Function:

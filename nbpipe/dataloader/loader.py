@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments
+from ..base.names import methods_name_arguments, word_for
 from ..base.threads import in_new_thread
 from ..errors import (
     ArgumentError,
@@ -21,6 +21,7 @@ from ..errors import (
     ExportError,
     MissingExtraError,
     StageError,
+    UnknownKnobError,
 )
 from ..ops.stage import MAX_PREFETCH
 from ..pipeline import Pipeline
@@ -374,6 +375,13 @@ class DataLoader:
             raise ArgumentError(
                 f"{name} of a DataLoader is fixed, got {value!r}; make another loader: only "
                 "num_workers and prefetch_factor change what is under way"
+            )
+        knob = word_for(name, ("num_workers", "prefetch_factor"))
+        if knob not in (None, name) and name not in self.__dict__ and "_made_at" in self.__dict__:
+            raise UnknownKnobError(
+                f"a DataLoader has no {name!r}; write loader.{knob} = {value!r}",
+                name=name,
+                obj=self,
             )
         object.__setattr__(self, name, value)
 

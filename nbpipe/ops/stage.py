@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex
 
 from ..base.digest import value_digest
 from ..base.knobs import Knob
-from ..base.names import shown
+from ..base.names import meant, shown
 from ..base.seeding import Entry
 from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
 from .plan import IndexPlan
@@ -481,7 +481,7 @@ class Stage:
                 "set depth, the batches held ready there"
             )
         return (
-            f"stage {self.name!r} has no knob {name!r}{near_match(name, self.knobs)} "
+            f"stage {self.name!r} has no knob {name!r}{meant(name, self.knobs)} "
             f"(knobs: {self._knob_words()})"
         )
 
