@@ -217,7 +217,7 @@ class Origins:
 
 def _original(items: Any, index: int, read: Callable[[], Any] | None = None) -> SourceItem:
     """Return an item of a source; what was chosen of another source is named as it was there."""
-    if isinstance(items, Chosen | ChosenOfStream):
+    if isinstance(items, FailedItems | FailedOfStream):
         return replace(items.found[index], read=read)
     return SourceItem(items, index, read)
 
@@ -239,7 +239,7 @@ def _parts_order(spec: Operation) -> bool:
 
 # -- Once more: the chain for the items that failed ------------------------------------------------
 @final
-class Chosen(Sequence[Any]):
+class FailedItems(Sequence[Any]):
     """Some items of a source; each is read when it is asked for.
 
     Args:
@@ -258,7 +258,7 @@ class Chosen(Sequence[Any]):
 
 
 @final
-class ChosenOfStream:
+class FailedOfStream:
     """Some items of a source that can only be read from its beginning.
 
     Args:
@@ -297,7 +297,7 @@ def retried(chain: Chain, origins: Origins, failures: Iterable[Failure]) -> Chai
     if unknown:
         LOG.warning("retry_failed leaves out %d failed items: their source is not known", unknown)
     found = list({(id(one.items), one.index): one for some in several for one in some}.values())
-    spec = source_of(ChosenOfStream(found) if found and source is None else Chosen(found))
+    spec = source_of(FailedOfStream(found) if found and source is None else FailedItems(found))
     behind = ((stage, stage.spec.of_chosen()) for stage in chain[max(1, used) :])
     kept = (changed(stage, spec=again) for stage, again in behind if again is not None)
     return changed(head, spec=spec, inputs=()), *kept
