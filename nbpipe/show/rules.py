@@ -60,6 +60,13 @@ class Diagnosis:
     suggestion: tuple[str, str, int] | None = None
     kind: str = LIMITS
 
+    @property
+    def code(self) -> str:
+        """The argument that the advice would have written in the code, as `executor="process"`."""
+        words = () if self.suggestion else self.advice.split()
+        named = (word.strip(",;:") for word in words)
+        return next((word for word in named if "=" in word and not word.endswith("=")), "")
+
     def __str__(self) -> str:
         """Return text and advice as one sentence."""
         if not self.advice:
@@ -187,8 +194,8 @@ def _without_knob(case: Case, load: Load) -> str:
         )
     if stage.op == "batch":
         return (
-            'batches are made one at a time: make them in workers, batch(..., executor="process"), '
-            "which takes concurrency"
+            'batches are made one at a time: make them in workers, with executor="process", which '
+            "takes concurrency"
         )
     if stage.executor == "inline":
         return (
@@ -356,7 +363,8 @@ def _memory(case: Case) -> Diagnosis | None:
         f"the memory budget of {format_bytes(limit)} limits: calls of {short_name(name)} wait for "
         "room"
     )
-    return Diagnosis(name, f"{text}, {case.wait}", "start with a larger memory=")
+    room = format_bytes(2 * limit).replace(" ", "")  # as one writes it
+    return Diagnosis(name, f"{text}, {case.wait}", f'start with memory="{room}"')
 
 
 def _stragglers(case: Case) -> Diagnosis | None:

@@ -110,6 +110,7 @@ class DiagnosisPart(TypedDict):
     stage: str | None
     text: str
     advice: str
+    code: str
     suggestion: KnobTarget | None
 
 
@@ -381,6 +382,7 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
         "stage": None if found.stage is None else label(found.stage),
         "text": line(found.text),
         "advice": line(found.advice),
+        "code": line(found.code),
         "suggestion": target,
     }
 

@@ -12,7 +12,7 @@ from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.case import Case, loads_of
 from nbpipe.show.diagnose import diagnose, patient
-from nbpipe.show.rules import decide
+from nbpipe.show.rules import Diagnosis, decide
 from tests.show.fakes import NOW_S, STATUS, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
@@ -268,6 +268,7 @@ def test_memory_budget():
     rows = {"files": (0, 0, 0.9), "decode": (0.4, 0, 0), "batch": STARVED}
     found = decide(case(rows, 0.9, status=status))
     assert (found.stage, "memory budget of 30 MB" in found.text) == ("decode", True)
+    assert found.code == 'memory="60MB"'
 
 
 def test_rather_busy_stage():
@@ -282,6 +283,26 @@ def test_nothing_stands_out():
     assert decide(case(rows, 0.5)).text == (
         "no stage limits for long: the training loop waits for data 50 % of the time"
     )
+
+
+@pytest.mark.parametrize(
+    ("advice", "code"),
+    [
+        (
+            'more threads will not help: run it in processes, executor="process"',
+            'executor="process"',
+        ),
+        ("give it executor='thread' and concurrency=2", "executor='thread'"),
+        ("set num_workers=2, and they are made beside it", "num_workers=2"),
+        ("on_error=nbpipe.Retry(2) tries such items again", "on_error=nbpipe.Retry(2)"),
+        ("its calls are short: run it in threads, without executor=", ""),
+        ("make its function cheaper", ""),
+    ],
+)
+def test_advice_that_is_code(advice, code):
+    """Advice that no knob can carry out names the argument to write."""
+    assert Diagnosis(None, "", advice).code == code
+    assert not Diagnosis(None, "", advice, ("decode", "concurrency", 2)).code
 
 
 # -- whatever the numbers -----------------------------------------------------------------

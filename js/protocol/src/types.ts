@@ -77,6 +77,8 @@ export interface Diagnosis {
   readonly stage: string | null;
   readonly text: string;
   readonly advice: string;
+  /** What the advice would have written in the code; "" where it turns a knob, or names nothing. */
+  readonly code: string;
   readonly suggestion: Target | null;
 }
 

@@ -175,6 +175,7 @@ export class SimulatedRun {
             stage: "decode",
             text: "decode limits: busy 97 %, a call takes 16 ms (96 % of it waiting), the training loop waits for data 62 % of the time.",
             advice: "Try concurrency 10; this machine has 16 cores and uses 3.4.",
+            code: "",
             suggestion: { stage: "decode", knob: "concurrency", value: 10 },
           }
         : {
@@ -182,6 +183,7 @@ export class SimulatedRun {
             stage: "consumer",
             text: "The data keeps up: the training loop waits for data 2 % of the time.",
             advice: "",
+            code: "",
             suggestion: null,
           },
       undo: this.undo,

@@ -1,6 +1,7 @@
 /** Verdict: what limits the run and what to try, or why the epoch failed and what helps. */
 
 import { CONSUMER, type Diagnosis, type Snapshot, type Target } from "@nbpipe/protocol";
+import { CopyButton } from "./copy";
 import { button, h, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
 import { icon } from "./icons";
 import type { Session } from "./session";
@@ -10,10 +11,12 @@ export class Verdict {
   private readonly sentence = h("strong", {});
   private readonly advice = h("span", { class: "advice" });
   private readonly apply: HTMLButtonElement;
+  private readonly code = new CopyButton("copy-advice", this.advice);
   private readonly diagnosis: HTMLElement;
   private readonly icon = icon("advice");
   private readonly error = h("strong", { role: "alert", "data-field": "error" });
   private readonly way = h("span", { class: "advice", "data-field": "way" });
+  private readonly remedy = new CopyButton("copy-advice", this.way);
   private readonly failed: HTMLElement;
   private suggestion: Target | null = null;
 
@@ -26,18 +29,20 @@ export class Verdict {
       }
     });
     const text = h("p", { "data-field": "diagnosis" }, this.sentence, " ", this.advice);
-    this.diagnosis = h("div", { class: "diagnosis" }, this.icon.el, text, this.apply);
+    this.diagnosis = h("div", { class: "diagnosis" }, this.icon.el, text, this.apply, this.code.el);
     const failed = h("p", { class: "error" }, this.error, " ", this.way);
-    this.failed = h("div", { class: "failed" }, icon("failed").el, failed);
+    this.failed = h("div", { class: "failed" }, icon("failed").el, failed, this.remedy.el);
     this.el = h("section", { class: "verdict", "aria-label": "what limits this run" });
     this.el.append(this.diagnosis, this.failed);
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
     const error = snapshot?.error ?? "";
-    const advice = snapshot?.diagnosis.kind === "failed" ? snapshot.diagnosis.advice : "";
+    const failed = snapshot?.diagnosis.kind === "failed" ? snapshot.diagnosis : null;
+    const advice = failed?.advice ?? "";
     setText(this.error, error && joined(`The epoch failed: ${error}`, advice));
     setText(this.way, advice);
+    offer(this.remedy, failed?.code ?? "");
     setTitle(this.failed, `${this.error.textContent} ${advice}`.trim());
     setHidden(this.failed, error === "");
     setHidden(this.diagnosis, error !== "");
@@ -56,6 +61,7 @@ export class Verdict {
     this.icon.show(kind === "keeps_up" ? "finished" : "advice");
     setClass(this.el, "limits", diagnosis.stage !== null && kind !== "keeps_up");
     setClass(this.el, "calm", kind === "keeps_up");
+    offer(this.code, diagnosis.code);
     setHidden(this.apply, this.suggestion === null);
     setDisabled(this.apply, !enabled);
     if (this.suggestion !== null) {
@@ -65,6 +71,12 @@ export class Verdict {
       setTitle(this.apply, `set ${stage === CONSUMER ? "" : `${stage}.`}${knob} to ${value}`);
     }
   }
+}
+
+/** Offer what the advice would have written in the cell. */
+function offer(copy: CopyButton, code: string): void {
+  copy.offer(code, `Copy: ${code}`);
+  setTitle(copy.el, "copy it, to write it in the cell that builds the pipeline");
 }
 
 /** Text that advice follows: with a mark between them. */

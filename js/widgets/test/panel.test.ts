@@ -177,6 +177,26 @@ describe("a panel shows", () => {
     expect(shown.model.sent.at(-1)).toMatchObject({ op: "set", knob: "concurrency", value: 4 });
   });
 
+  test("advice that is written in the cell, to be copied", async () => {
+    const writeText = vi.fn(async () => {});
+    vi.stubGlobal("navigator", { clipboard: { writeText } });
+    const diagnosis = {
+      kind: "limits",
+      stage: "decode",
+      text: "decode limits",
+      advice: 'more threads will not help: run it in processes, executor="process"',
+      code: 'executor="process"',
+      suggestion: null,
+    };
+    model.saved = sample({ diagnosis });
+    const copy = silent().one("button[data-op=copy-advice]");
+    expect([copy.hidden, copy.textContent]).toEqual([false, 'Copy: executor="process"']);
+    copy.click();
+    await vi.waitFor(() => expect(copy.textContent).toBe("Copied"));
+    expect(writeText.mock.calls).toEqual([[diagnosis.code]]);
+    vi.unstubAllGlobals();
+  });
+
   test("a stage that failed as such, and what helps in the banner", () => {
     const diagnosis = {
       kind: "failed",
@@ -189,7 +209,7 @@ describe("a panel shows", () => {
     const shown = silent();
     const row = shown.stage("decode");
     expect([
-      shown.text(".nbp-failed"),
+      shown.text(".nbp-failed p"),
       shown.text("[data-stage=decode] .nbp-mark"),
       [row.classList.contains("nbp-limits"), row.classList.contains("nbp-broken")],
     ]).toEqual([
