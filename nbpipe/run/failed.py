@@ -18,7 +18,7 @@ from ..base.format import html_table, markdown_table, text_table
 from ..engine.epoch import LOG
 from ..engine.failures import Failure
 from ..errors import ArgumentTypeError
-from ..ops.cache import PassNumber, without_passes
+from ..ops.cache import CacheStore, PassNumber, without_passes
 from ..ops.chain import absorbed
 from ..ops.plan import IndexPlan, ResolvedOrder
 from ..ops.source import source_of
@@ -107,13 +107,15 @@ class Origins:
 
     Args:
         chain: the pipeline.
+        sees_caches: its caches are filled in this process.
 
     Attributes:
         external: numbers of the epochs whose order came from outside.
         resumed: numbers of the epochs that went on in their middle.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, *, sees_caches: bool) -> None:
+        self._sees_caches = sees_caches
         self.external: set[int] = set()
         self.resumed: set[int] = set()
         self._chain = chain
@@ -174,9 +176,12 @@ class Origins:
         head = chain[0]
         if source is not None and source.plan is not None:
             behind = [stage.spec for stage in chain[used : place + 1]]
-            kept = any(spec.kept_in is not None for spec in behind)
-            if kept and source.plan.shuffles:
-                return ()  # in the order of the epoch that filled the cache
+            stores = [spec.kept_in for spec in behind if spec.kept_in is not None]
+            if stores and source.plan.shuffles:
+                made = self._made(stores[0], epoch)
+                if made is None:
+                    return ()
+                epoch = made
             parted = any(map(_parts_order, behind[:-1]))
             many = 1 if parted else prod(spec.made_of for spec in behind)
             return self._in_order(source.plan, head, path, epoch, many, by_row=not place)
@@ -185,6 +190,13 @@ class Origins:
         number, *path_there = path if head.spec.deepens else (0, *path)
         inner = head.inputs[number]
         return self._in_chain(inner, len(inner), tuple(path_there), epoch)
+
+    def _made(self, store: CacheStore, epoch: int) -> int | None:
+        """Return the epoch whose order the items of a cache have; None where nobody knows."""
+        if not store.complete:
+            return epoch if self._sees_caches else None
+        made, passes = store.made
+        return None if passes or epoch < made else made
 
     def _in_order(
         self,
@@ -197,7 +209,10 @@ class Origins:
         by_row: bool,
     ) -> tuple[SourceItem, ...]:
         """Return the `many` items that begin at a path; at a row where it is the source's own."""
-        plan = plan.arguments[0] if plan.claimed else plan
+        if plan.claimed:
+            if by_row:
+                return ()  # it failed to claim
+            plan = plan.arguments[0]
         passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
         plain = without_passes(path)
         key = (id(head), epoch, passes)
@@ -288,9 +303,10 @@ def retried(chain: Chain, origins: Origins, failures: Iterable[Failure]) -> Chai
         head.spec.runs == "source" and not head.inputs and not hasattr(_items_of(head), "__aiter__")
     )
     if source is None and not stream:
+        what = "is another pipeline" if head.spec.runs == "source" else "joins several"
         raise ArgumentTypeError(
-            f"retry_failed needs a pipeline that begins with one source, got {head.name!r} "
-            f"({head.op}); run.failures() names the items, nbpipe.source([...]) takes them"
+            f"retry_failed needs a pipeline that begins with one source, got {head.name!r}, which "
+            f"{what}; run.failures() names the items, nbpipe.source([...]) takes them"
         )
     several = [origins.of(failure) for failure in failures]
     unknown = several.count(())

@@ -182,7 +182,6 @@ class Run(ShownRun):
     ) -> None:
         self._chain = chain
         self._pipeline = pipeline
-        self._origins = Origins(chain)
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)
         self._units = units(chain)
@@ -191,6 +190,7 @@ class Run(ShownRun):
         self._record = Record()
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
+        self._origins = Origins(chain, sees_caches=not self._machine.isolated)
         self._life = Life(self._machine, self._record)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         watcher = knob_watcher(self._machine, self._record)
