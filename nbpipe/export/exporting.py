@@ -521,7 +521,7 @@ def _export(
     collect_setup(collector, home)
     before = collector.found.copied()
     draft = drafted(chain, collector, home)
-    with FreshProcess(Environment.here()) as fresh:
+    with FreshProcess(Environment.here(), file=str(file)) as fresh:
         prove = functools.partial(
             _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
         )

@@ -53,12 +53,14 @@ class _Question:
         request: what was asked.
         cwd: the notebook's working folder.
         folder: folder of the module's file.
+        file: where that will stand; empty where that is not known.
     """
 
     def __init__(self, given: dict[str, Any], connection: Connection) -> None:
         self.request: dict[str, Any] = given["request"]
         self.cwd: str = given["cwd"]
         self.folder: str = given["folder"]
+        self.file: str = given["file"]
         self._connection = connection
         self._pid = os.getpid()
 
@@ -67,6 +69,12 @@ class _Question:
         if os.getpid() != self._pid:
             os._exit(0)
         self._connection.send_bytes(json.dumps(line).encode("ascii"))
+
+    def place(self, module: ModuleType, text: str) -> None:
+        """Have a module whose text asks where it stands find itself there, but for its assets."""
+        alone = all(one.suffix == ".py" for one in Path(self.folder).iterdir())
+        if self.file and alone and "__file__" in text:
+            module.__file__ = self.file
 
     def step(self, name: str) -> None:
         """Announce what comes next: its time begins."""
@@ -189,10 +197,11 @@ class FreshProcess:
 
     Args:
         where: import path and working folder; the environment is this process's.
+        file: where the module will stand, that is tried somewhere else.
     """
 
-    def __init__(self, where: Environment) -> None:
-        self._where = where
+    def __init__(self, where: Environment, *, file: str = "") -> None:
+        self._where, self._file = where, file
         self._worker: Worker | None = None
         self._output = -1  # what it prints
         self._asked = 0
@@ -254,6 +263,7 @@ class FreshProcess:
             **asked,
             "paths": list(self._where.paths),
             "cwd": self._where.cwd,
+            "file": self._file,
             "empty": str(folder / "empty"),
             "folder": str(folder / "module"),
         }
@@ -489,13 +499,23 @@ def _imported(question: _Question, name: str) -> ModuleType:
     sys.path.insert(0, question.folder)
     importlib.invalidate_caches()
     with contextlib.suppress(Exception):
-        module = importlib.import_module(name)
+        module = _loaded(question, name)
         if differences(vars(module), question.request["expected"], named=True) is None:
             return module
     os.chdir(question.cwd)
-    sys.modules.pop(name, None)
-    module = importlib.import_module(name)
+    module = _loaded(question, name)
     question.say({"reads": "the working folder"})
+    return module
+
+
+def _loaded(question: _Question, name: str) -> ModuleType:
+    """Import it anew; it may ask for the file that it will be."""
+    spec = importlib.util.spec_from_file_location(name, _file(question))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    question.place(module, Path(_file(question)).read_text(encoding="utf-8"))
+    spec.loader.exec_module(module)
     return module
 
 
@@ -647,10 +667,13 @@ class _GrowingModule:
             code = compile(
                 "\n" * above + text, self._file, "exec", flags=self._flags, dont_inherit=True
             )
+            self._question.place(self._module, text)
             exec(code, vars(self._module))  # noqa: S102  that is what it is for
         except BaseException as error:  # noqa: BLE001  whatever user code raises
             line = error_line(error, self._file)
             return {"reason": error_words(error), "line": line and line - above}
+        finally:
+            self._module.__file__ = self._file
         return None
 
     def _compared(self, expected: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """What becomes of files: exports from scripts, exports again, refusals beside an older module."""
 
 import difflib
+import os
 import subprocess
 import sys
 
@@ -192,6 +193,42 @@ def test_from_a_script(notebook: Notebook, times: int):
     assert "def map_2(x):\n    return x + 1\n" in text
     assert "sys" not in text
     assert found["items"] == [["int", n % 3 + 1] for n in range(6)]
+
+
+BESIDE = """
+from pathlib import Path
+
+import nbpipe
+
+HERE = Path(__file__).parent
+DATA = HERE / "data"
+
+
+def read(path):
+    return path.read_text() + HERE.name[:0]
+
+
+pipe = nbpipe.source(sorted(DATA.glob("*.txt"))).map(read)
+if __name__ == "__main__":
+    pipe.export("loader.py")
+"""
+
+
+def test_a_script_that_finds_its_data_beside_itself(notebook: Notebook):
+    """The folder of the script is that of the module, wherever that is imported from."""
+    (notebook.folder / "data").mkdir()
+    for name in ("one", "two"):
+        (notebook.folder / "data" / f"{name}.txt").write_text(name)
+    (notebook.folder / "train.py").write_text(BESIDE)
+    subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=notebook.folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | notebook.env,
+        check=True,
+    )
+    text = (notebook.folder / "loader.py").read_text()
+    assert 'HERE = Path(__file__).parent\nDATA = HERE / "data"\n' in text
+    assert notebook.imported()["items"] == [["str", "one"], ["str", "two"]]
 
 
 def test_a_new_knob_and_an_edit(notebook: Notebook):
