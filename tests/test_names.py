@@ -142,6 +142,31 @@ def test_wrong_argument_elsewhere(run):
         assert said in str(caught.value)
 
 
+def test_arguments_by_place(pipe):
+    """Too many arguments without names, or too few, are told in the words of the call."""
+    for call, said in (
+        (
+            lambda: pipe.batch(2, True),  # noqa: FBT003
+            "batch takes size without a name, got 2 arguments; write the others by name: drop",
+        ),
+        (pipe.map, "map needs fn, got none"),
+        (lambda: pipe.window(stride=2), "window needs size, got none"),
+        (lambda: pipe.enumerate(1), "enumerate takes nothing without a name, got 1 arguments"),
+        (nbpipe.Retry, "Retry needs times, got none"),
+        (lambda: pipe.take(1, n=2), "take() got multiple values for argument 'n'"),
+    ):
+        with pytest.raises(nbpipe.ArgumentTypeError) as caught:
+            call()
+        assert said in str(caught.value)
+
+
+def test_errors_inside_an_operation_are_their_own(pipe):
+    """A TypeError that a function of the user raises in the call is not taken for one of ours."""
+    with pytest.raises(TypeError, match="got an unexpected keyword") as caught:
+        pipe.route(abs, {1: lambda chain: double(chain, by=3)})
+    assert type(caught.value) is TypeError
+
+
 def test_signatures_are_their_own():
     """`help()` and completion inside the brackets show the arguments of a method itself."""
     parameters = inspect.signature(nbpipe.Pipeline.map).parameters

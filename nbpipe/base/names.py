@@ -66,18 +66,25 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def names_arguments(function: Function) -> Function:
-    """Have a function refuse an argument that it has not, with the name of the one meant."""
+    """Have a function refuse what it is not called with, and name the argument that is meant."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     known = tuple(name for name in names if name != "self")
+    what = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True  # a traceback shows the call, and what was called
         for word, value in options.items():
             if word not in known:
-                raise ArgumentTypeError(_unknown(function.__qualname__, word, value, known))
-        return function(*args, **options)
+                raise ArgumentTypeError(_unknown(what, word, value, known))
+        try:
+            return function(*args, **options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # inside the function
+            given = len(args) - (len(names) - len(known)), options
+            raise ArgumentTypeError(_misfit(what, function, *given, str(error))) from None
 
     return call  # type: ignore[return-value]
 
@@ -90,14 +97,30 @@ def methods_name_arguments(cls: Class) -> Class:
     return cls
 
 
-def _unknown(called: str, word: str, value: object, known: tuple[str, ...]) -> str:
+def _misfit(
+    what: str, function: Callable[..., Any], given: int, options: Container[str], said: str
+) -> str:
+    """Say which arguments are missing, or how many too many are given without their names."""
+    parameters = list(inspect.signature(function).parameters.values())
+    by_place = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    by_place = [one for one in by_place if one.name != "self"]
+    names = ", ".join(one.name for one in by_place) or "nothing"
+    if given > len(by_place):
+        others = ", ".join(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        by_name = f"; write the others by name: {others}" if others else ""
+        return f"{what} takes {names} without a name, got {given} arguments{by_name}"
+    missing = [one.name for one in by_place[given:] if one.default is one.empty]
+    missing = [name for name in missing if name not in options]
+    return f"{what} needs {', '.join(missing)}, got none" if missing else said
+
+
+def _unknown(what: str, word: str, value: object, known: tuple[str, ...]) -> str:
     """Say what is meant: the same by another name, a near match, or another method."""
-    what = called.removesuffix(".__init__").rpartition(".")[2]
-    meant = word_for(word, known)
+    same = word_for(word, known)
     way = near_match(word, known)
-    if meant is not None:
-        way = f"; write {meant}={_written(value)}"
-        if meant == _PARALLEL and word in _IN_PROCESSES and "executor" in known:
+    if same is not None:
+        way = f"; write {same}={_written(value)}"
+        if same == _PARALLEL and word in _IN_PROCESSES and "executor" in known:
             way += ', executor="process" for worker processes, or without executor for threads'
     elif not way and word_for(word, (_PARALLEL,)):
         way = f"; calls are made in parallel by .map(fn, concurrency={_written(value)})"
