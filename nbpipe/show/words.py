@@ -132,13 +132,17 @@ def shares_of(stage: StagePart) -> dict[str, float]:
 
 
 def loop_shares(snapshot: Snapshot) -> dict[str, float]:
-    """Return the shares of the training loop: it is at work, or waits for data."""
+    """Return the shares of the training loop: it is at work, or waits for data, or is paused."""
+    if snapshot["state"] == "paused":
+        return {"waiting": 1.0}
     waited = snapshot["waited_share"]
     return {"busy": round(1.0 - waited, 3), "starved": waited}
 
 
 def loop_words(snapshot: Snapshot) -> str:
     """Tell what share of the time the training loop trains, and waits; none before any epoch."""
+    if snapshot["state"] == "paused":
+        return "paused"
     shares = [format_share(share) for share in loop_shares(snapshot).values()]
     return "training {}, waits for data {}".format(*shares) if has_begun(snapshot) else NONE
 

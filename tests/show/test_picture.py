@@ -230,3 +230,12 @@ def test_loop_before_the_first_epoch(state, elapsed_s):
         *(False, False, False),
         True,
     )
+
+
+def test_loop_of_a_paused_run():
+    """The loop of a paused run is neither training nor waiting for data."""
+    run = photographs()
+    run.pause()
+    text = picture_text(snapshot(run))
+    (row,) = [line for line in text.splitlines() if line.startswith("training loop")]
+    assert (row.split()[-1], "training 38" in row) == ("paused", False)
