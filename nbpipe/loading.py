@@ -16,7 +16,6 @@ from typing import Any
 
 from .base.knobs import Knob
 from .errors import ArgumentError, ArgumentTypeError, near_match
-from .export.module import stage_words
 from .pipeline import Pipeline
 from .show.exported import note_export
 
@@ -192,6 +191,8 @@ def _exported_values(
     pipe: Pipeline, parameters: Mapping[str, inspect.Parameter]
 ) -> dict[Knob, int]:
     """Return the value that each knob has in the file: a default, or what the code says."""
+    from .export.module import stage_words  # half of the exporter comes with it
+
     values: dict[Knob, int] = {}
     words = stage_words(pipe.chain)
     for stage in pipe.stages:
