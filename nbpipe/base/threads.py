@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from time import thread_time_ns
 from types import ModuleType
 from typing import Any, final
 
@@ -286,3 +287,21 @@ restore_switch_interval = _interval.restore
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_interval.forget)
+
+
+# -- Whether a thread computes, or waits for something else than a core ----------------------------
+def computing_ns() -> int:
+    """Return the time that this thread has computed, or could have but for a free core [ns].
+
+    Where the system does not tell how long it waited for a core, it is the time that it computed.
+    """
+    try:
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    except OSError:
+        return thread_time_ns()
+    try:
+        return thread_time_ns() + int(os.read(file, 100).split()[1])
+    except (OSError, ValueError, IndexError):
+        return thread_time_ns()
+    finally:
+        os.close(file)

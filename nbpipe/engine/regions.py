@@ -9,10 +9,11 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic, perf_counter_ns, thread_time_ns
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from ..base.seeding import Entry, Path, seed_for, seed_item
+from ..base.threads import computing_ns
 from ..base.worker import CALL
 from ..errors import (
     ExecutorBrokenError,
@@ -154,9 +155,9 @@ class RegionProgram:
 
     def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Do so, and measure what processor time it takes."""
-        begun_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+        begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
         result = self._made_of(entry, steps, tally)
-        cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
+        cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
         self._timing_ns = ended_ns + TIMING_NS
         assert tally.rows is not None
         tally.rows[0][-2] += ended_ns - begun_ns

@@ -49,8 +49,8 @@ class StageStats:
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
         cpu_share: share of the time of its calls, measured on some of them over the last 5 s, in
-            which they computed; the rest they waited. None where that is not known. Of stages
-            that run together, of all of them, in the row of the first.
+            which they computed, or could have but for a core; the rest they waited. None where
+            that is not known. Of stages that run together, of all of them, in the row of the first.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         starting: those of them that have not done anything yet.
@@ -290,7 +290,7 @@ PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64  # cheap ones get more, but
 CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
-TIMING_NS = 10_000_000  # of a stage the processor time is measured no more often than this
+TIMING_NS = 20_000_000  # of a stage the processor time is measured no more often than this
 _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
 
@@ -403,9 +403,9 @@ class StageRuntime:
             self.cost_ns, self.lot = duration_ns, 1
 
     def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
-        """Count calls that took so long, and so much processor time of their own."""
+        """Count calls that took so long, and computed for so much of it."""
         self.counters.timed_ns += timed_ns
-        self.counters.cpu_ns += cpu_ns
+        self.counters.cpu_ns += min(max(0, cpu_ns), timed_ns)
 
     def measured(self, size_bytes: int, now_ns: int) -> None:
         """Take note of the size of one result."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from ..base.seeding import Entry, Path
-from ..base.threads import FREE_THREADED, Latch
+from ..base.threads import FREE_THREADED, Latch, computing_ns
 from ..base.tree import size_bytes
 from ..executors.base import ROW
 from .failures import Failed
@@ -480,10 +480,10 @@ class Expansion:
 
 
 def run_timed(task: Task) -> None:
-    """Do a task as its node does, and measure the processor time of this thread."""
-    begun_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+    """Do a task as its node does, and measure how long this thread computes."""
+    begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
     task.node.perform(task)
-    cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
+    cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
     with task.node.epoch.lock:
         task.node.runtime.learn_cpu(ended_ns - begun_ns, cpu_ns)
 

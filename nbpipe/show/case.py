@@ -135,7 +135,7 @@ class Case(NamedTuple):
             for load in self.loads
             if self.stages[load.host].executor == "process"
         ]
-        return self.status.cpu_cores + sum(workers)
+        return min(float(self.cores), self.status.cpu_cores + sum(workers))
 
     @property
     def wait(self) -> str:

@@ -200,7 +200,7 @@ def test_share_of_calls_that_compute(monkeypatch, here, module, more):
     """It is measured where the calls are made; of stages that run together in the first row."""
     work = Work(4_000, 3_000)
     monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
-    monkeypatch.setattr(module, "thread_time_ns", lambda: work.spent_ns)
+    monkeypatch.setattr(module, "computing_ns", lambda: work.spent_ns)
     with ThreadPoolExecutor(1) as pool:
         chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
         if more > 1:
