@@ -268,6 +268,7 @@ class DataLoader:
     thread. With workers `loader.pipeline` is the chain, `loader.run` the run that is iterated:
     its panel, `stats()` and `diagnose()`; `loader.num_workers` and `loader.prefetch_factor` may
     be set while an epoch goes on. `state_dict()` and `load_state_dict()` resume in its middle.
+    `export(path)` writes the chain that it stands for as a module, without the loader.
     What differs from torch on purpose: docs/dataloader-details.md.
 
     Args:
