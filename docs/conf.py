@@ -6,7 +6,9 @@ when they are read there.
 
 import os
 import re
+import shutil
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -92,6 +94,14 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{targets}\n```"
 
 
+def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
+    """Copy what `<picture>` names, for light and for dark: Sphinx knows of `![...](...)` alone."""
+    if error is None:
+        images = Path(__file__).parent / "images"
+        shutil.copytree(images, Path(app.outdir) / "docs" / "images", dirs_exist_ok=True)
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _add_contents)
+    app.connect("build-finished", _copy_pictures)

@@ -134,6 +134,7 @@ def test_site_is_made_without_a_warning(tmp_path):
     pages = {path.stem for path in (tmp_path / "docs").glob("*.html")}
     assert pages == {path.stem for path in ROOT.glob("docs/*.md")}
     assert "nbpipe.Pipeline.map" in (tmp_path / "docs/reference.html").read_text("utf-8")
+    assert (tmp_path / "docs/images/panel-dark.png").exists()
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
