@@ -167,8 +167,16 @@ def _member(value: FunctionType, place: Place) -> str | None:
 def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     """Write a closure as a function of more parameters; where that fails, as it was made."""
     texts: list[str] = []
+    factory = value.__qualname__.partition(".<locals>")[0]
+    is_kept = factory in place.collector.kept
+    if is_kept and named is not None and _is_bound(place.scope, named):
+        place.collector.need(place.scope, named, place.use)
+        return named
     error = place.collector.attempt(lambda: texts.append(_closure(value, place, named)))
+    if error is None and is_kept:
+        return as_marked(value, texts[0], frozenset(names_in(texts[0])), place)
     if error is None:
+        place.collector.found.factories.add(factory)
         return texts[0]
     if named is None or not _is_bound(place.scope, named):
         raise error
@@ -598,7 +606,11 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
     writer = _ChainWriter(chain, collector, home)
     writer.write(chain)
     avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
-    if avoid or unnamed:  # what is local would stand before a global variable that the chain reads
+    if not any(stage.placement for stage in addresses(chain).values()):  # else it must be pickled
+        collector.kept = frozenset(collector.found.factories & collector.found.pieces.keys())
+    # What is local would stand before a global variable that the chain reads; and a factory that
+    # is in the module anyway is called as it was.
+    if avoid or unnamed or collector.kept:
         collector.found = before
         writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
         writer.write(chain)

@@ -461,6 +461,7 @@ class Found:
             fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
+        factories: functions whose inner ones were written as functions of more parameters.
         listed: names by which sources read their items.
         unknown: names in annotations that nobody evaluates, and that stand for nothing.
         future: annotations are not evaluated.
@@ -483,6 +484,7 @@ class Found:
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
+    factories: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     future: bool = False
@@ -521,6 +523,7 @@ class Collector:
         self._collect_value = collect_value
         self.archive = archive
         self.failed: ExportError | None = None  # of the last attempt that failed
+        self.kept: frozenset[str] = frozenset()  # factories that are called as they were
         self._scopes: dict[int, Scope] = {}
 
     def scope(self, namespace: dict[str, Any]) -> Scope:

@@ -560,6 +560,21 @@ def _say_items(question: _Question, pipe: Any) -> None:
         question.say({"raised": error_words(error)})
 
 
+def lacking(question: _Question) -> None:
+    """Run imports, and answer which submodules are not there for all that."""
+    os.chdir(question.cwd)
+    namespace: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # the trial of the pieces says why
+        exec(question.request["imports"], namespace)  # noqa: S102  that is what it is for
+    for path in question.request["paths"]:
+        top, *rest = path.split(".")
+        found = namespace.get(top)
+        for name in rest:
+            found = getattr(found, name, None)
+        if found is None:
+            question.say({"lacks": path})
+
+
 # -- Data: files that are no part of Python, of packages, or of the module itself ------------------
 _LOOKS = frozenset(("open", "os.listdir", "os.scandir", "sqlite3.connect"))  # of `sys.audit`
 _NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix, sys.base_prefix)
@@ -723,6 +738,7 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 _TASKS: dict[str, Callable[[_Question], None]] = {
     "try_pieces": try_pieces,
     "inspect": inspect,
+    "lacking": lacking,
     "unpickle": unpickle,
 }
 

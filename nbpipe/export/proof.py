@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import ExportError
 from .chain import chosen_text, rooted
-from .collect import Collector, Found, Scope, Use, refusal
+from .collect import Collector, Found, Scope, Use, is_local, refusal
 from .difference import difference, loosened, shows_order_of_set
 from .fresh import (
     STARTS_S,
@@ -307,6 +307,7 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
         piece.names[0]: _without_state(_settled(piece, found), found, reads)
         for piece in found.pieces.values()
     }
+    _import_submodules(found, draft, fresh)
     settled = _settled_names(found, draft)
     every = [*pieces.values(), *found.checks.values()]
     results = _tried(every, collector, fresh, name, settled)
@@ -333,6 +334,31 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
         if name in needed:
             raise _failure(found, piece, failure)
     return _without_work(whole, data, found, collector.scopes[0])
+
+
+def _import_submodules(found: Found, draft: Module, fresh: FreshProcess) -> None:
+    """Import the submodules that code reads of a package, and that this does not import itself.
+
+    In the notebook something else may have imported `PIL.Image`, for `import PIL` to be enough.
+    """
+    known = {line.module for line in found.imports}
+    whole = {line.module for line in found.imports if line.member is None and line.alias is None}
+    pieces = (*found.pieces.values(), *found.checks.values())
+    trees = [ast.parse(way.text) for piece in pieces for way in piece.spellings]
+    nodes = (
+        one for tree in (*trees, *(line.tree for line in draft.body)) for one in ast.walk(tree)
+    )
+    paths = {ast.unparse(one) for one in nodes if isinstance(one, ast.Attribute)}
+    paths = {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
+    if not paths:
+        return
+    imports = import_block(found.imports, future=False)
+    request = {"imports": imports, "paths": sorted(paths)}
+    answer = fresh.ask("lacking", request, limits_s={"": STARTS_S}, text=imports)
+    lacks = [line["lacks"] for line in answer.lines]
+    for path in lacks:
+        if not any(one.startswith(f"{path}.") for one in lacks):
+            found.imports[Import(path, None, None, is_local(path))] = None
 
 
 def _settled_names(found: Found, draft: Module) -> frozenset[str]:
