@@ -84,7 +84,8 @@ class Called(NamedTuple):
     def above(self) -> tuple[str, ...]:
         """The comments above its statement."""
         rows = self.statement.text.split("\n")
-        return tuple(itertools.takewhile(lambda row: row.startswith("#"), rows))
+        above = itertools.takewhile(lambda row: row.startswith("#"), rows)
+        return tuple(row for row in above if not secret_in_text(row))
 
     def comments(self, *, arguments: bool) -> dict[str, Comments]:
         """Return its comments, as `commented` takes them.
@@ -112,10 +113,12 @@ class Called(NamedTuple):
         lines = self.statement.cell.lines
         top = max(lines.block_above(row, indent_of(lines[row])), over + 1)
         above = [lines[number].strip() for number in range(top, row)]
+        above = [line for line in above if not secret_in_text(line)]
         at = lines.column(node.end_lineno, node.end_col_offset)
         own = node is self.node or node.end_lineno < (self.node.end_lineno or 0)
         rest = lines[node.end_lineno][at:].lstrip(" ),") if own else ""
-        return Comments(above, rest.rstrip() if rest.startswith("#") else "")
+        told = rest.startswith("#") and not secret_in_text(rest)
+        return Comments(above, rest.rstrip() if told else "")
 
 
 def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:

@@ -75,6 +75,30 @@ def test_comments_of_a_chain(notebook: Notebook):
     assert unformatted(notebook.folder / "loader.py") == ""
 
 
+def test_comments_that_hold_secrets(notebook: Notebook):
+    """A comment of the chain that holds a secret is left out, wherever it stands."""
+    token = "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bD1fG3hJ5"
+    exported = notebook.exported(
+        f"""
+        import nbpipe
+
+        # with {token}
+        # and in order
+        pipe = (
+            nbpipe.source(range(9))
+            # {token}
+            .map(str)  # {token}
+            .map(int)  # and back
+            .batch(2)
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert token not in exported.text
+    assert "    # and in order\n    return (\n" in exported.text
+    assert "        .map(int)  # and back\n" in exported.text
+
+
 def test_names_of_intermediate_pipelines(notebook: Notebook):
     """Each variable is one there, with its comments; what was only bound anew is one chain."""
     exported = notebook.exported(
