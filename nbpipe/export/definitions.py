@@ -427,7 +427,7 @@ def _statements(name: str, home: Scope) -> list[Statement]:
         one, reader = wanted.pop()
         bound = home.cells.bindings(one)
         earlier = [made for made in bound if reader is None or _place(made) < _place(reader)]
-        if not earlier or len(found) > _MOST or not _is_making(earlier[0]):
+        if not earlier or len(found) > _MOST or not _is_making(earlier[0].node, home):
             return []
         if earlier[0] not in found:
             found.append(earlier[0])
@@ -444,8 +444,26 @@ def _place(statement: Statement) -> tuple[int, int]:
     return statement.cell.order, statement.number
 
 
-def _is_making(statement: Statement) -> bool:
-    return isinstance(statement.node, ast.Assign | ast.AnnAssign | ast.For | ast.If | ast.With)
+def _is_making(node: ast.AST, home: Scope) -> bool:
+    """Tell whether a statement makes pipelines, or what they are made of, and nothing else."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return True
+    if not isinstance(node, ast.For | ast.If):
+        return False
+    inside = [*node.body, *node.orelse]
+    blocks = [one for one in inside if isinstance(one, ast.For | ast.If)]
+    plain = [one for one in inside if isinstance(one, ast.Assign | ast.AnnAssign)]
+    others = [one for one in inside if one not in blocks and one not in plain]
+    if not all(isinstance(one, ast.FunctionDef | ast.Pass) for one in others):
+        return False  # it may train, or show something
+    names = {name for one in plain for name in names_read(one, future=True).bound}
+    read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and _is_read(one)}
+    made = all(name in read or _holds(home, name, None) for name in names if name in home)
+    return made and all(_is_making(one, home) for one in blocks)
+
+
+def _is_read(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
 
 
 def _listed(node: ast.AST) -> set[str]:

@@ -207,6 +207,29 @@ def test_a_loop_that_would_build_another_chain(notebook: Notebook):
     assert ".map(partial(scale, k=3), name='by_3', concurrency=by_3_concurrency)" in exported.chain
 
 
+def test_a_loop_that_does_more(notebook: Notebook):
+    """A loop that uses the pipeline, too, is not in the module."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        def double(x):
+            return x * 2
+
+        sums = []
+        for size in (2, 3):
+            pipe = nbpipe.source(range(6))
+            for _ in range(2):
+                pipe = pipe.map(double)
+            pipe = pipe.batch(size)
+            sums.append(sum(batch.sum() for batch in pipe))
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "sums" not in exported.text
+    assert exported.parameters == "*, batch_size: int=3"
+
+
 def test_a_function_that_builds_stays(notebook: Notebook):
     """A chain that a function or a method made is made by a call of it."""
     exported = exported_beside_data(
