@@ -28,7 +28,7 @@ from .collect import (
 from .difference import fingerprint_of, loosened
 from .held import captured_by, handle_in, held_in, members_of
 from .literals import quoted
-from .module import Line, Module, Piece, Spelling, stage_words
+from .module import Line, Module, Parameter, Piece, Spelling, stage_words
 from .secrets import secret_in_text
 from .source import changed_by, last_name, names_in, names_read, root_of
 
@@ -378,8 +378,8 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
     Returns:
         The module; None where the statements are not known, or use what cannot be exported.
     """
-    name = next((one for one in home.namespace if _holds(home, one, chain)), "")
-    statements = _statements(name, home) if name else []
+    names = [one for one in home.namespace if home.newest(one) and _holds(home, one, chain)]
+    name, statements = next(((one, _statements(one, home)) for one in names), ("", []))
     use = Use(f"the variable {name!r}")
     local = {bound for one in statements for bound in one.binds}
 
@@ -391,13 +391,7 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
 
     if not statements or collector.attempt(collect) is not None:
         return None
-    knobs = {
-        parameter: f"{name}[{quoted(address)}].{word} = {parameter.name}"
-        for address, stage in addresses(chain).items()
-        for word in stage.knobs
-        for parameter in draft.parameters
-        if parameter.name == f"{stage_words(chain)[id(stage)]}_{word}"
-    }
+    knobs = _knobs(name, chain, draft)
     *first, last = statements
     lines = [Line(one.text, is_code=True) for one in first]
     pattern = rf"(?m)^{name}(?:\s*:[^=]+)?\s*=\s*"
@@ -409,6 +403,18 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
         return Module(tuple(knobs), (*lines, Line(name)))
     text = re.sub(pattern, "return ", last.text, count=1)
     return Module((), (*lines, Line(text, is_code=True)))
+
+
+def _knobs(name: str, chain: Chain, draft: Module) -> dict[Parameter, str]:
+    """Return what sets the knobs of a pipeline, by the parameters that they are set to."""
+    words = stage_words(chain)
+    parameters = {one.name: one for one in draft.parameters}
+    return {
+        parameters[parameter]: f"{name}[{quoted(address)}].{word} = {parameter}"
+        for address, stage in addresses(chain).items()
+        for word in stage.knobs
+        if (parameter := f"{words[id(stage)]}_{word}") in parameters
+    }
 
 
 def _holds(scope: Scope, name: str, chain: Chain | None) -> bool:

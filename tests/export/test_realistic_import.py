@@ -195,7 +195,9 @@ LOOPED_WRITTEN = '''
 
 def test_a_loop_stays_a_loop(notebook: Notebook):
     """A chain that a loop built is built by it, with the knobs as they were tuned."""
-    exported = notebook.exported(LOOPED + 'report = pipe.export("loader.py")')
+    exported = notebook.exported(
+        LOOPED + 'pipe\n# ---- next cell\nreport = pipe.export("loader.py")'
+    )
     assert LOOPED_WRITTEN in exported.text
     assert exported.parameters == "*, by_2_concurrency: int=2, by_3_concurrency: int=7"
 
