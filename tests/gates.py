@@ -249,6 +249,16 @@ def in_force(run, stage, concurrency):
     finished(wait)
 
 
+def seen_at_work(run, stage):
+    """Wait until the stats show a call; a run in a process of its own answers from then on."""
+
+    def wait():
+        while not run.stats()[stage].running:
+            threading.Event().wait(0.001)
+
+    finished(wait)
+
+
 def held(run, stage, item):
     """Wait until the only call in progress is one of this stage on this item; give the stats."""
 

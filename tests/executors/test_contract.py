@@ -21,6 +21,7 @@ from tests.gates import (
     held,
     in_force,
     quiet,
+    seen_at_work,
     stage,
 )
 
@@ -505,6 +506,7 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
     with started(mapped(source(5), kind, fn, concurrency=2), kind) as run:
         items = iter(run)
         calls.wait_running(2)
+        seen_at_work(run, "work")
         items.close()
         run.stats()  # another process has heard of the close when it answers
         if not kind.endswith("coroutine"):
