@@ -302,8 +302,17 @@ class Epoch:
                         if self.memory is not None:
                             self.memory.began(node)
                         return task
-            if not self.changed:
+            if not self.changed and not self.count_lent():
                 return None
+
+    def count_lent(self) -> bool:
+        """Count what of its chunk the consumer has not had yet; tell whether that is less now."""
+        sink = self.sink
+        left = len(self.values) - self.at
+        less = left < sink.lent
+        if less:
+            sink.lent = left
+        return less
 
     def admits(self, node: Node) -> bool:
         """Tell whether the byte budget lets `node` start."""

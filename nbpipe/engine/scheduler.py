@@ -572,6 +572,7 @@ class Scheduler:
                         task.node.epoch.memory.note(task.node)
             epoch = self.epoch
             if epoch is not None and not epoch.over:
+                epoch.count_lent()
                 if epoch.pumps:
                     epoch.pump(now_ns)
                 epoch.look_after_consumer(None, now_ns)
