@@ -83,10 +83,13 @@ class PanelPage(NotebookPage):
         return self.panel(number).get_attribute("data-state") or ""
 
     def wait_state(self, *states: str, number: int = 0) -> None:
-        """Wait until a panel shows one of these states."""
+        """Look at a panel, which is not drawn out of sight, until it shows one of these states."""
         self.page.wait_for_function(
-            """([number, states]) => states.includes(
-                document.querySelectorAll('.nbpipe-panel')[number]?.dataset.state)""",
+            """([number, states]) => {
+                const panel = document.querySelectorAll('.nbpipe-panel')[number];
+                panel?.scrollIntoView({block: 'nearest'});
+                return states.includes(panel?.dataset.state);
+            }""",
             arg=[number, list(states)],
             timeout=CELL_MS,
         )
@@ -157,10 +160,15 @@ class PanelPage(NotebookPage):
             left_ms -= POLL_MS
 
     def wait_value(self, locator: Locator, value: int) -> None:
-        """Wait until a control shows a value."""
+        """Look at a control until it shows a value."""
         handle = locator.element_handle()
         self.page.wait_for_function(
-            "([input, value]) => input.value === value", arg=[handle, str(value)], timeout=CELL_MS
+            """([input, value]) => {
+                input.scrollIntoView({block: 'nearest'});
+                return input.value === value;
+            }""",
+            arg=[handle, str(value)],
+            timeout=CELL_MS,
         )
 
     def wait_text(self, locator: Locator, text: str, *, differs: bool = False) -> str:
