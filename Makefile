@@ -38,7 +38,7 @@ test-all: $(FRONT_END) $(VENV)/.dev  ## these, then all that is slow: every brow
 rest: $(FRONT_END) $(VENV)/.dev  ## what `make test-all` runs after `make test`
 	@$(BIN)/python tests/run_all.py rest
 
-durations: $(VENV)/.dev $(FRONT_END)  ## write down what each test takes: on a machine without other work
+durations: $(FRONT_END) $(VENV)/.dev  ## write down what each test takes: on a machine without other work
 	@NBPIPE_DURATIONS=1 $(BIN)/python -m pytest -q -p no:nbval tests
 
 js: $(FRONT_END)  ## build the front end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import shutil
 import sys
 import time
@@ -263,21 +262,19 @@ def _display(out: TextIO | None) -> _Log | _Terminal | _Bar:
     if getattr(shell, "kernel", None) is not None:
         return _Bar()
     written = sys.stderr if out is None else out
-    if written is None:  # there is none in a program without a console
-        return _Log(io.StringIO())
-    return _Terminal(written) if written.isatty() else _Log(written)
+    return _Terminal(written) if written is not None and written.isatty() else _Log(written)
 
 
 class _Log:
     """Writes a line now and then.
 
     Args:
-        out: where lines are written.
+        out: where lines are written; None in a program without a console.
     """
 
     every_s = _EVERY_S
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO | None) -> None:
         self._out = out
 
     def show(self, line: str, share: float | None) -> None:
@@ -292,8 +289,9 @@ class _Log:
         """Called where the epoch was left before its end."""
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        if self._out is not None:
+            self._out.write(text)
+            self._out.flush()
 
 
 @final

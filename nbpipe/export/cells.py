@@ -228,6 +228,11 @@ class Statement:
     binds: frozenset[str]
 
     @property
+    def order(self) -> tuple[int, int]:
+        """When it was executed: cells in their order, and statements in theirs."""
+        return self.cell.order, self.number
+
+    @property
     def first_line(self) -> int:
         """Its first line: that of its first decorator, if it has any."""
         return first_line(self.node)

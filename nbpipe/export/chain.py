@@ -46,7 +46,6 @@ from .pieces import (
     as_given,
     as_marked,
     call_of,
-    comes_before,
     is_assignment,
     new_function,
     new_object,
@@ -394,7 +393,7 @@ def _before_rebound(name: str, statement: Statement, scope: Scope) -> _Written |
     """Return what a variable was, where the statement with the source binds it to the pipeline."""
     if name not in statement.binds:
         return None
-    earlier = (one for one in scope.cells.bindings(name) if comes_before(one, statement))
+    earlier = (one for one in scope.cells.bindings(name) if one.order < statement.order)
     return _assigned(next(earlier, None))
 
 

@@ -145,7 +145,7 @@ class Scope:
     def first(self, name: str) -> tuple[int, int]:
         """Tell where a name was bound first: the cell, and the statement in it."""
         found = self.cells.bindings(name)
-        return (found[-1].cell.order, found[-1].number) if found else (sys.maxsize, 0)
+        return found[-1].order if found else (sys.maxsize, 0)
 
     def knows(self, name: str) -> bool:
         """Tell whether a name is bound, imported somewhere, or one of Python's."""

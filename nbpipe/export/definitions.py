@@ -432,7 +432,7 @@ def _statements(name: str, home: Scope) -> list[Statement]:
     while wanted:
         one, reader = wanted.pop()
         bound = home.cells.bindings(one)
-        earlier = [made for made in bound if reader is None or _place(made) < _place(reader)]
+        earlier = [made for made in bound if reader is None or made.order < reader.order]
         if not earlier or len(found) > _MOST or not _is_making(earlier[0].node, home):
             return []
         if earlier[0] not in found:
@@ -442,12 +442,7 @@ def _statements(name: str, home: Scope) -> list[Statement]:
                 other for other in sorted(reads) if other in home and _holds(home, other, None)
             )
             wanted += [(other, earlier[0]) for other in pipes]
-    return sorted(found, key=_place)
-
-
-def _place(statement: Statement) -> tuple[int, int]:
-    """Tell when a statement was executed."""
-    return statement.cell.order, statement.number
+    return sorted(found, key=lambda one: one.order)
 
 
 def _is_making(node: ast.AST, home: Scope) -> bool:

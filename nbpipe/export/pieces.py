@@ -391,16 +391,11 @@ def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool
         return True
     for name in sorted(names_read(statement.node, future=True).now):
         source = scope.newest(name)
-        if source is None or source is statement or not comes_before(source, statement):
+        if source is None or source is statement or source.order >= statement.order:
             continue
         if name in collector.found.lookups or _is_lookup(collector, scope, source):
             return True
     return False
-
-
-def comes_before(one: Statement, other: Statement) -> bool:
-    """Tell whether a statement was executed before another one."""
-    return (one.cell.order, one.number) < (other.cell.order, other.number)
 
 
 def _refuse_handle(known: Known, statements: list[Statement]) -> None:
@@ -728,7 +723,7 @@ def _check(value: FunctionType, found: Definition, text: str, place: Place) -> N
 
 def _first(found: Definition) -> tuple[int, ...]:
     node = found.node
-    return found.cell.order, found.statement.number, node.lineno, node.col_offset
+    return *found.statement.order, node.lineno, node.col_offset
 
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
@@ -821,7 +816,7 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
     for one in rest:
         reads = collector.read(scope, one.node, cell, use)
         now, later = now | reads[0], later | reads[1]
-    order = (cell.order, rest[0].number)
+    order = rest[0].order
     spelling = Spelling(_text(rest), now - set(names), later - set(names))
     piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
     collector.add(piece, scope)

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, variance
 from typing import NamedTuple
+
+import numpy as np
 
 from ..base.knobs import Knob, KnobChange
 from ..engine.stats import WINDOW_NS, Row, StageStats, Status
@@ -333,8 +334,8 @@ def trials_in(rows: Sequence[Row], stages: Mapping[str, Stage]) -> list[Trial]:
             ((stage, knob),) = turned
             rates = _steady_rates(before, stage), _steady_rates(after, stage)
             if min(map(len, rates)) >= _STEADY:
-                error = math.sqrt(sum(variance(some) / len(some) for some in rates))
-                was, now = map(fmean, rates)
+                error = math.sqrt(sum(np.var(some, ddof=1) / len(some) for some in rates))
+                was, now = (float(np.mean(some)) for some in rates)
                 others = {key: value for key, value in old.items() if key != (stage, knob)}
                 found.append(
                     Trial(

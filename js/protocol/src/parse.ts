@@ -102,7 +102,7 @@ const diagnosis = record<Diagnosis>({
   stage: orNull(name),
   text: line,
   advice: line,
-  code: (value, at) => (value === undefined ? "" : line(value, at)), // of an older notebook
+  code: since(line, ""),
   suggestion: orNull(target),
 });
 
