@@ -669,6 +669,13 @@ class DataLoader:
         )
         return replace(done, notes=(*plain.notes, *done.notes))
 
+    def chain_code(self) -> str:
+        """Return the chain that this loader stands for, as code for a cell."""
+        from ..export.exporting import chain_code
+
+        plain = self._plain()
+        return chain_code(plain.pipeline.chain, counted=plain.counted)
+
     def _plain(self) -> PlainChain:
         """Write the chain without this loader."""
         if self._splits:

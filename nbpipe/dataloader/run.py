@@ -400,8 +400,8 @@ class _Begun(NamedTuple):
 
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
-    *("began", "between_waits", "close_epochs", "ended", "follow", "is_busy", "knobs"),
-    *("local_run", "moved", "on_run", "shown", "title", "turn"),
+    *("began", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
+    *("knobs", "local_run", "moved", "on_run", "shown", "title", "turn"),
 )
 
 
@@ -703,6 +703,11 @@ class LoaderRun(ShownRun):
         """Write the chain that the loader stands for as a module: `DataLoader.export`."""
         done: Exported = self._open_loader().export(path, overwrite=overwrite)
         return done
+
+    def chain_code(self) -> str:
+        """Return the chain that the loader stands for, as code for a cell."""
+        code: str = self._open_loader().chain_code()
+        return code
 
 
 def _idle(stage: Stage) -> StageStats:

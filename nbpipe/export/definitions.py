@@ -378,7 +378,7 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
     Returns:
         The module; None where the statements are not known, or use what cannot be exported.
     """
-    names = [one for one in home.namespace if home.newest(one) and _holds(home, one, chain)]
+    names = variables_of(chain, home)
     name, statements = next(((one, _statements(one, home)) for one in names), ("", []))
     use = Use(f"the variable {name!r}")
     local = {bound for one in statements for bound in one.binds}
@@ -403,6 +403,13 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
         return Module(tuple(knobs), (*lines, Line(name)))
     text = re.sub(pattern, "return ", last.text, count=1)
     return Module((), (*lines, Line(text, is_code=True)))
+
+
+def variables_of(chain: Chain, home: Scope) -> Iterator[str]:
+    """Return the user's variables that are the pipeline of these stages."""
+    for name in tuple(home.namespace):
+        if home.newest(name) and _holds(home, name, chain):
+            yield name
 
 
 def _knobs(name: str, chain: Chain, draft: Module) -> dict[Parameter, str]:

@@ -29,12 +29,12 @@ from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.exported import note_export
 from .cells import Statement
-from .chain import drafted, is_repeated
+from .chain import chosen_text, drafted, is_repeated
 from .collect import Collector, Found, Scope, Use, is_import, is_local
-from .definitions import as_built, lost
+from .definitions import as_built, lost, variables_of
 from .fresh import Environment, FreshProcess, error_words
 from .held import secret_in, texts_named_as_secrets
-from .module import Module, Piece, rendered
+from .module import Import, Module, Piece, chain_lines, import_block, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
@@ -468,28 +468,7 @@ def export_chain(
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         archive = f"{file.stem}.npz" if assets else None
         collector = Collector(collect_value, is_decision, archive=archive, counted=counted)
-        with _one_at_a_time:
-            return _gated(
-                chain, collector, file, items, count, overwrite=flag("overwrite", overwrite)
-            )
-    except NbpipeError as error:
-        cleared(error)
-        raise
-
-
-def _gated(
-    chain: Chain,
-    collector: Collector,
-    file: Path,
-    items: Callable[[], Iterator[object]],
-    count: int,
-    *,
-    overwrite: bool,
-) -> Exported:
-    """Export with a gate around it, which no secret of the notebook passes."""
-    home = collector.scope(_home(chain))
-    with gate(home):
-        try:
+        with _looking(chain, collector) as home:
             return _export(
                 chain,
                 collector,
@@ -497,15 +476,28 @@ def _gated(
                 file=file,
                 items=items if count else None,
                 count=count,
-                overwrite=overwrite,
+                overwrite=flag("overwrite", overwrite),
             )
-        except NbpipeError:
-            raise
-        except Exception as error:  # what user objects may raise when they are looked at
-            raise ExportError(
-                f"the export met something that it cannot look at: {error_words(error)}; leave it "
-                "out of what the stages use"
-            ) from error
+    except NbpipeError as error:
+        cleared(error)
+        raise
+
+
+@contextlib.contextmanager
+def _looking(chain: Chain, collector: Collector) -> Iterator[Scope]:
+    """Return where a pipeline was made; meanwhile no secret of it passes, and nobody else looks."""
+    with _one_at_a_time:
+        home = collector.scope(_home(chain))
+        with gate(home):
+            try:
+                yield home
+            except NbpipeError:
+                raise
+            except Exception as error:  # what user objects may raise when they are looked at
+                raise ExportError(
+                    "the export met something that it cannot look at: "
+                    f"{error_words(error)}; leave it out of what the stages use"
+                ) from error
 
 
 def _export(
@@ -538,6 +530,65 @@ def _export(
     knobs = {knob: knob.value for one in addresses(chain).values() for knob in one.knobs.values()}
     note_export(knobs, written.path)
     return _reported(written, report, tuple(collector.found.notes))
+
+
+def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str:
+    """Write a chain, with the knobs' present values, as code for a cell of its notebook.
+
+    It is assigned to the variable that the pipeline has there. What the notebook has is read by
+    its name, and what it does not have stands above; nothing is tried.
+
+    Args:
+        chain: the stages.
+        counted: as for `export_chain`.
+
+    Raises:
+        ExportError: something cannot be written.
+    """
+    collector = Collector(collect_value, is_decision, counted=counted)
+    try:
+        with _looking(chain, collector) as home:
+            return _code(chain, collector, home)
+    except NbpipeError as error:
+        cleared(error)
+        raise
+
+
+def _code(chain: Chain, collector: Collector, home: Scope) -> str:
+    draft = drafted(chain, collector, home)
+    built = as_built(chain, draft, collector, home) if is_repeated(chain, home) else None
+    body = built or draft
+    found = collector.found
+    texts = {one.name: one.default for one in draft.parameters}
+    marks = {name: chosen_text(piece.spellings[0]) for name, piece in found.checks.items()}
+    lines = [line.changed(marks).changed(texts) for line in body.body]
+    name = next(variables_of(chain, home), "pipe")
+    if lines[-1].text == name:
+        del lines[-1]
+    text = "\n".join(chain_lines(lines, f"{name} = "))
+    pieces, imports = _missing(text, found, home)
+    refuse_secrets(text, pieces)
+    above = [import_block(imports, future=False)] if imports else []
+    parts = [*above, *(piece.text for piece in pieces), text]
+    return "\n\n".join(part.strip("\n") for part in parts)
+
+
+def _missing(text: str, found: Found, home: Scope) -> tuple[list[Piece], set[Import]]:
+    """Return what some code reads that its notebook does not have."""
+    pieces: dict[int, Piece] = {}
+    imports: set[Import] = set()
+    wanted, seen = sorted(names_in(ast.parse(text))), set(home.namespace)
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        imports |= {line for line in (*found.imports, Import("nbpipe")) if line.binds == name}
+        piece = found.pieces.get(name)
+        if piece is not None:
+            pieces[id(piece)] = piece
+            wanted += [*piece.now, *piece.later]
+    return ordered(list(pieces.values())), imports
 
 
 def _tried(

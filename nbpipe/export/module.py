@@ -794,14 +794,25 @@ def _parameter(parameter: Parameter) -> Lines:
 
 
 def _body(module: Module) -> Lines:
-    lines = [f'"""Build the pipeline with the values tuned in {module.origin}."""']
-    for line in module.body:
+    doc = f'"""Build the pipeline with the values tuned in {module.origin}."""'
+    return [doc, *chain_lines(module.body, "return ", _WIDTH - len(INDENT))]
+
+
+def chain_lines(body: Iterable[Line], ends: str, room: int = _WIDTH) -> Lines:
+    """Lay out statements that make a pipeline.
+
+    Args:
+        body: the statements.
+        ends: what stands before the one that is assigned to nothing, as "return ".
+        room: columns of a line.
+    """
+    lines: Lines = []
+    for line in body:
         if line.is_code:
             lines += _code_lines(line.text.strip("\n"))
-            continue
-        prefix = f"{line.name} = " if line.name else "return "
-        found = _Layout(line.text).statement(line.tree, _WIDTH - len(INDENT), prefix)
-        lines += [*line.above, *found]
+        else:
+            prefix = f"{line.name} = " if line.name else ends
+            lines += [*line.above, *_Layout(line.text).statement(line.tree, room, prefix)]
     return lines
 
 

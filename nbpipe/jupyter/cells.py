@@ -22,6 +22,7 @@ from ..show.watch import Attended, AttendedLoader, AttendedRun, loader_made, run
 from .display import RunDisplay
 from .edited import PlaceName, edited_lines
 from .kernel import Pump, cure_streams
+from .runs import KernelRuns
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
 # What is shown, by name: this room knows none of them.
@@ -67,7 +68,9 @@ def load_ipython_extension(ip: Any) -> None:
     display = RunDisplay(ip.display_pub)
     compiler = getattr(ip, "compile", None)  # another shell's names nothing
     place_name = getattr(compiler, "format_code_name", lambda _: None)
-    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name)
+    runs = KernelRuns(lambda: ip.user_ns)
+    runs.open(ip.kernel)
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name, runs)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     formatter = ip.display_formatter.ipython_display_formatter
@@ -92,6 +95,7 @@ def unload_ipython_extension(ip: Any) -> None:
             ip.display_formatter.ipython_display_formatter.pop(".".join(kind), None)
         run_started.remove(rules.adopt)
         loader_made.remove(rules.answer)
+        rules.runs.close()
         History.of(ip).rest()
 
 
@@ -120,11 +124,18 @@ class CellRules:
         display: shows runs.
         history: keeps the texts of the cells.
         place_name: tells which cell a file of code is.
+        runs: tells a front end of all runs.
     """
 
     def __init__(
-        self, pump: Pump | None, display: RunDisplay, history: History, place_name: PlaceName
+        self,
+        pump: Pump | None,
+        display: RunDisplay,
+        history: History,
+        place_name: PlaceName,
+        runs: KernelRuns,
     ) -> None:
+        self.runs = runs
         self._pump = pump
         self._display = display
         self._history = history
@@ -189,6 +200,7 @@ class CellRules:
         """Called when a run started; it belongs to the cell whose code started it."""
         execution = _execution.get()
         self._runs.add(run)
+        self.runs.note(run, _cell_id(execution))
         if self._pump is not None:
             run.between_waits = self._pump.poll
         if execution is not None:
@@ -204,11 +216,13 @@ class CellRules:
         Workers that it keeps stay when the cell that trains is run again.
         """
         self._loaders.add(run)
+        self.runs.note(run, _cell_id(_execution.get()))
         run.on_run = self._leave_to_loader
         if self._pump is not None:
             run.between_waits = self._pump.poll
 
     def _leave_to_loader(self, run: AttendedRun) -> None:
+        self.runs.leave_out(run)
         for runs in self._runs_of.values():
             runs.discard(run)
 
@@ -234,6 +248,11 @@ class CellRules:
 
     def _attended(self) -> list[Attended]:
         return [*self._open_runs(), *self._loaders]
+
+
+def _cell_id(execution: _Execution | None) -> str:
+    kind, text = ("", "") if execution is None else execution.key
+    return text if kind == "id" else ""
 
 
 def _key(cell: ExecutionInfo) -> _Key:

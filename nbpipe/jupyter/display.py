@@ -68,13 +68,13 @@ class RunDisplay:
 
         Args:
             run: the run.
-            shown: takes the panel, where the run tells it when it comes to rest.
+            shown: takes what the panel shows, where the run tells it when it comes to rest.
         """
         panel, place = _panel(run), uuid.uuid4().hex
         if panel is not None:
             panel.settled = self.keep
             if shown is not None:
-                shown.add(panel)
+                shown.add(panel.feed)
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._outputs.publish(data, transient={}, update=False)
         self._places.setdefault(run, []).append(place)

@@ -410,6 +410,38 @@ class Shield:
             self._handler(*self._kept)
 
 
+# -- a comm of which nobody is told ----------------------------------------------------
+def unannounced_comm(
+    kernel: object, target: str, handle_msg: Callable[[Message], object]
+) -> Any | None:
+    """Open a comm that a front end finds when it asks for `target`; nothing is sent.
+
+    Args:
+        kernel: ipykernel's.
+        target: the comm's target, of which a front end need know nothing.
+        handle_msg: called with what a front end sends, in any thread.
+
+    Returns:
+        The comm; None where the kernel has none.
+    """
+    manager = getattr(kernel, "comm_manager", None)
+    if manager is None:
+        return None
+    from comm import create_comm
+
+    comm: Any = create_comm(target_name=target, primary=False)
+    comm.kernel = kernel  # else it is known from the first message on, and is cured before
+    manager.register_comm(comm)
+    cure(comm, handle_msg)
+    return comm
+
+
+def forget_comm(comm: Any) -> None:
+    """Close a comm of which nobody was told, so that nobody is told of that either."""
+    comm.kernel.comm_manager.comms.pop(comm.comm_id, None)
+    comm._closed = True
+
+
 # -- cures for some habits of ipykernel, each on one comm only -------------------------
 def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> None:
     """Set right how messages of one of our own widgets travel; does nothing where all is well.

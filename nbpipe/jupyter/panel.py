@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
-from time import monotonic
 from typing import Any, final
 
 import anywidget
 import traitlets
 
-from ..errors import ArgumentError, FrontEndMissingError
-from ..show.messages import Ack, ExportedMessage, Remote, Views
-from ..show.snapshot import HistoryPart, Snapshot, history, snapshot_key
+from ..errors import FrontEndMissingError
+from ..show.snapshot import Snapshot
 from ..show.watch import Watched
 from .kernel import cure
-from .publisher import TICK_S, publisher
+from .publisher import RunFeed, publisher
 
 
 # -- The built front end: one ES module and its styles ---------------------------------------------
@@ -42,11 +39,6 @@ def front_end() -> tuple[str, str]:
 
 
 # -- Panel: the live panel of a run, one small widget ----------------------------------------------
-_KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
-_NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
-_GOING = ("running", "paused")
-
-
 @final
 class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows a run and turns its knobs, in any number of views.
@@ -58,6 +50,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         run: the run; it is held weakly.
 
     Attributes:
+        feed: what its views are sent, and what they ask for.
         settled: called with the run, in any thread, when what is kept of it is out of date.
     """
 
@@ -66,83 +59,24 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     snapshot = traitlets.Dict().tag(sync=True)
 
     def __init__(self, run: Watched) -> None:
-        self._remote = Remote(run)
-        self._open_views = Views()
-        self._sending = threading.Lock()
-        self._sent: Snapshot | None = None
-        self._settled_s = monotonic()
+        self.feed = RunFeed(run, self.send, self._keep)
         self.settled: Callable[[Any], object] = lambda _: None
         module, styles = front_end()
-        super().__init__(_esm=module, _css=styles, snapshot=self._remote.snapshot())
+        super().__init__(_esm=module, _css=styles, snapshot=self.feed.snapshot())
         self.on_msg(Panel._receive)
         cure(self.comm, self._handle_msg)
 
-    # -- what the publisher asks ----------------------------------------------------------
-    @property
-    def wanted(self) -> bool:
-        """Whether a view is open, of a run that may still change."""
-        over = self._sent is not None and self._sent["state"] == "closed"
-        return bool(self._open_views) and not over and self.comm is not None
-
-    def publish(self) -> None:
-        """Send what changed since the last time."""
-        with self._sending:
-            shown, before = self._remote.snapshot(), self._sent
-            if before is None or snapshot_key(shown) != snapshot_key(before):
-                self._sent = shown
-                self.send({"type": "tick", "snapshot": _news(shown, before)})
-        going = shown["state"] in _GOING
-        comes_to_rest = before is not None and before["state"] in _GOING and not going
-        if comes_to_rest or (going and monotonic() - self._settled_s > _KEEP_S):
-            self._settle()
-
-    def rest(self) -> None:
-        """Called when the run has come to rest; it may be gone before it is looked at again."""
-        self._remote.snapshot()
-        if monotonic() - self._settled_s < TICK_S:
-            return
-        if self.wanted:
-            self.publish()
-        else:
-            self._settle()
-
-    def _settle(self) -> None:
-        self._settled_s = monotonic()
-        self.snapshot = dict(self._remote.snapshot())
-        run = self._remote.run
+    def _keep(self, shown: Snapshot) -> None:
+        self.snapshot = dict(shown)
+        run = self.feed.run
         if run is not None:
             self.settled(run)
 
-    # -- what a browser says --------------------------------------------------------------
     def _receive(self, content: object, _buffers: object) -> None:
-        op = content.get("op") if isinstance(content, Mapping) else None
-        if op not in ("view", "alive"):
-            self.send(dict(self._remote.handle(content, self._send_exported)))
-            return
-        assert isinstance(content, Mapping)
-        try:
-            self._open_views.note(content)
-        except ArgumentError as error:
-            refused: Ack = {"type": "ack", "id": 0, "ok": False, "value": None}
-            self.send({**refused, "error": str(error)})
-            return
-        if op == "view" and self._open_views:
-            self._send_hello()
-        publisher.add(self)
+        self.feed.receive(content)
+        if self.feed.wanted:
+            publisher.add(self.feed)
 
-    def _send_exported(self, exported: ExportedMessage) -> None:
-        self.send(dict(exported))
-        if self._open_views:  # a closed run is not looked at again: what the file holds is new
-            self.publish()
-
-    def _send_hello(self) -> None:
-        run = self._remote.run
-        with self._sending:
-            self._sent = shown = self._remote.snapshot()
-            past = _NOTHING if run is None else history(run)
-            self.send({"type": "hello", "snapshot": dict(shown), "history": past})
-
-    # -- the widget -----------------------------------------------------------------------
     def get_state(
         self,
         key: str | Iterable[str] | None = None,
@@ -151,26 +85,17 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         """Return the synced traits; a page that was reloaded gets a fresh look at the run."""
         state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
         if key is None and "snapshot" in state:
-            state["snapshot"] = self._remote.snapshot()
+            state["snapshot"] = self.feed.snapshot()
         return state
 
     def close(self) -> None:
         """Take the panel out of all pages."""
-        publisher.discard(self)
-        self._remote.close()
+        self.feed.close()
+        publisher.discard(self.feed)
         super().close()
 
     def __repr__(self) -> str:
-        return f"Panel({self._remote.snapshot()['title']})"
-
-
-def _news(shown: Snapshot, before: Snapshot | None) -> dict[str, Any]:
-    """Return the snapshot without the long lists that are as before."""
-    news: dict[str, Any] = dict(shown)
-    for part in ("changes", "failures"):
-        if before is not None and shown.get(part) == before.get(part):
-            news[part] = None
-    return news
+        return f"Panel({self.feed.snapshot()['title']})"
 
 
 _panels: weakref.WeakKeyDictionary[Watched, Panel] = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Publisher: one daemon thread that keeps open panels up to date."""
+"""RunFeed: what is told of a run to those who look at it. Publisher: the thread that tells it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,138 @@ import _thread
 import contextlib
 import logging
 import threading
-from typing import Protocol, final
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Protocol, final
+
+from ..errors import ArgumentError
+from ..show.messages import ExportedMessage, Remote, Views, refused
+from ..show.snapshot import HistoryPart, Snapshot, history, snapshot_key
+from ..show.watch import Watched
 
 LOG = logging.getLogger("nbpipe")
 TICK_S = 0.25
+Send = Callable[[dict[str, Any]], object]
+
+
+# -- RunFeed: what is told of a run to those who look at it ----------------------------------------
+_KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
+_NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
+_GOING = ("running", "paused")
+
+
+@final
+class RunFeed:
+    """One run for the views of a front end: what they are sent, and what they ask for.
+
+    Nothing is sent while no view is open.
+
+    Args:
+        run: the run; it is held weakly.
+        send: sends a message to all views; called in any thread.
+        keep: called with a snapshot, in any thread, when what is kept of the run is out of date.
+    """
+
+    def __init__(
+        self, run: Watched, send: Send, keep: Callable[[Snapshot], object] = lambda _: None
+    ) -> None:
+        self._remote = Remote.of(run)
+        self._views = Views()
+        self._send = send
+        self._keep = keep
+        self._sending = threading.Lock()
+        self._sent: Snapshot | None = None
+        self._settled_s = monotonic()
+
+    @property
+    def run(self) -> Watched | None:
+        """The run, or None where it is gone."""
+        return self._remote.run
+
+    def snapshot(self) -> Snapshot:
+        """Return how the run is; one that is gone is as it was last, and closed."""
+        return self._remote.snapshot()
+
+    # -- what the publisher asks ----------------------------------------------------------
+    @property
+    def wanted(self) -> bool:
+        """Whether a view is open, of a run that may still change."""
+        over = self._sent is not None and self._sent["state"] == "closed"
+        return bool(self._views) and not over
+
+    def publish(self) -> None:
+        """Send what changed since the last time."""
+        with self._sending:
+            shown, before = self.snapshot(), self._sent
+            if before is None or snapshot_key(shown) != snapshot_key(before):
+                self._sent = shown
+                self._send({"type": "tick", "snapshot": _news(shown, before)})
+        going = shown["state"] in _GOING
+        comes_to_rest = before is not None and before["state"] in _GOING and not going
+        if comes_to_rest or (going and monotonic() - self._settled_s > _KEEP_S):
+            self._settle()
+
+    def rest(self) -> None:
+        """Called when the run has come to rest; it may be gone before it is looked at again."""
+        self.snapshot()
+        if monotonic() - self._settled_s < TICK_S:
+            return
+        if self.wanted:
+            self.publish()
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._settled_s = monotonic()
+        self._keep(self.snapshot())
+
+    # -- what a browser says --------------------------------------------------------------
+    def receive(self, message: object) -> None:
+        """Do what a message from a browser asks for, and answer it; never raises."""
+        op = message.get("op") if isinstance(message, Mapping) else None
+        if op not in ("view", "alive"):
+            self._send(dict(self._remote.handle(message, self._send_exported)))
+            return
+        assert isinstance(message, Mapping)
+        try:
+            self._views.note(message)
+        except ArgumentError as error:
+            self._send(dict(refused(0, error)))
+            return
+        if op == "view" and self._views:
+            self._send_hello()
+
+    def ask(self, op: str) -> None:
+        """Do what a button asks for; what it is answered is not sent."""
+        self._remote.handle({"op": op})
+
+    def _send_exported(self, exported: ExportedMessage) -> None:
+        self._send(dict(exported))
+        if self._views:  # a closed run is not looked at again: what the file holds is new
+            self.publish()
+
+    def _send_hello(self) -> None:
+        run = self.run
+        with self._sending:
+            self._sent = shown = self.snapshot()
+            past = _NOTHING if run is None else history(run)
+            self._send({"type": "hello", "snapshot": dict(shown), "history": past})
+
+    def close(self) -> None:
+        """Forget the views."""
+        self._views.clear()
+
+
+def _news(shown: Snapshot, before: Snapshot | None) -> dict[str, Any]:
+    """Return the snapshot without the long lists that are as before."""
+    news: dict[str, Any] = dict(shown)
+    for part in ("changes", "failures"):
+        if before is not None and shown.get(part) == before.get(part):
+            news[part] = None
+    return news
+
+
+# -- Publisher: one daemon thread that keeps open views up to date ---------------------------------
 
 
 class Published(Protocol):

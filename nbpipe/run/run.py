@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
-    *("begin_epoch", "between_waits", "close_dropped", "close_epochs", "devices", "disown"),
-    *("node_state", "outcome", "renew_functions", "single_epoch", "title", "turn"),
+    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
+    *("devices", "disown", "node_state", "outcome", "renew_functions", "single_epoch"),
+    *("title", "turn"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
@@ -643,6 +644,12 @@ class Run(ShownRun):
         return export_chain(
             self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
         )
+
+    def chain_code(self) -> str:
+        """Return the pipeline with the knobs' present values, as code for a cell."""
+        from ..export.exporting import chain_code
+
+        return chain_code(self._chain)
 
     def renew_functions(self) -> None:
         """Called when a cell was run: workers get the functions that it changed."""

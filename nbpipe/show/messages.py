@@ -65,6 +65,11 @@ class ExportedMessage(TypedDict, total=False):
 Later = Callable[[ExportedMessage], object]
 
 
+def refused(number: int, error: Exception) -> Ack:
+    """Return the answer to a message that cannot be followed."""
+    return {"type": "ack", "id": number, "ok": False, "value": None, "error": str(error)[:LINE]}
+
+
 @final
 class Remote:
     """The far end of a run's controls. It holds the run weakly.
@@ -83,8 +88,17 @@ class Remote:
         self._lock = threading.Lock()
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
+        weakref.finalize(self, _end_all, self._unwatch).atexit = False  # knobs outlive runs
         self._follow(run)
         self._last = snapshot(run)
+
+    @classmethod
+    def of(cls, run: Watched) -> Remote:
+        """Return the one that the front ends of a run share: what one does, the others undo."""
+        with _remotes_lock:
+            if run not in _remotes:
+                _remotes[run] = cls(run)
+            return _remotes[run]
 
     def _follow(self, run: Watched) -> None:
         """Watch the knobs of the run; another epoch of a loader may have others."""
@@ -104,13 +118,13 @@ class Remote:
         """Return how the run is; one that is gone is as it was last, and closed."""
         run = self._run()
         if run is None:
-            self._last = {**self._last, "state": "closed", "left_s": None}
+            shown: Snapshot = {**self._last, "state": "closed", "left_s": None}
         else:
             self._follow(run)
-            self._last = snapshot(run)
-        shown = self._last
+            shown = snapshot(run)
         shown["undo"] = self._undo_target()
         shown["actions"] = self._actions(shown["state"])
+        self._last = shown
         return shown
 
     @property
@@ -146,7 +160,7 @@ class Remote:
         ack: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
         try:
             if not isinstance(message, Mapping):
-                raise ArgumentError(f"a message must be an object, got {_shown(message)}")
+                raise ArgumentError(f"a message must be an object, got {got(message)}")
             ack["value"] = self._do(message, known, later)
         except NbpipeError as error:
             ack["ok"] = False
@@ -170,7 +184,7 @@ class Remote:
         action = plain.get(op) if isinstance(op, str) else None
         if action is None:
             raise ArgumentError(
-                f"op must be one of set, export, {', '.join(map(str, plain))}, got {_shown(op)}"
+                f"op must be one of set, export, {', '.join(map(str, plain))}, got {got(op)}"
             )
         action(self._open_run())
         return None
@@ -179,7 +193,7 @@ class Remote:
         knob = self._knob(message)
         if knob is None:
             raise ArgumentError(
-                f"no knob {_shown(message.get('knob'))} of a stage {_shown(message.get('stage'))} "
+                f"no knob {got(message.get('knob'))} of a stage {got(message.get('stage'))} "
                 "in this run"
             )
         self._open_run()
@@ -188,7 +202,7 @@ class Remote:
     def _export(self, message: Mapping[Any, Any], number: int, later: Later) -> None:
         path, overwrite = _module_path(message.get("path")), message.get("overwrite", False)
         if not isinstance(overwrite, bool):
-            raise ArgumentError(f"overwrite must be true or false, got {_shown(overwrite)}")
+            raise ArgumentError(f"overwrite must be true or false, got {got(overwrite)}")
         run = self._run()
         if run is None:
             raise RunClosedError(_LOST.format(path=path))
@@ -245,11 +259,6 @@ class Remote:
             raise RunClosedError(_GONE)
         return run
 
-    def close(self) -> None:
-        """Watch the knobs no longer."""
-        for unwatch in self._unwatch:
-            unwatch()
-
 
 class _Done(NamedTuple):
     """A change of a knob: the value before, who made it, and until when it went on [s]."""
@@ -265,8 +274,17 @@ class _Done(NamedTuple):
         return ours and change.when_s - self.until_s < _GESTURE_S
 
 
+_remotes: weakref.WeakKeyDictionary[Watched, Remote] = weakref.WeakKeyDictionary()
+_remotes_lock = threading.RLock()
+
+
+def _end_all(unwatch: list[Callable[[], None]]) -> None:
+    for end in unwatch:
+        end()
+
+
 def _recorder(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
-    reference = weakref.ref(remote)  # knobs outlive runs
+    reference = weakref.ref(remote)
 
     def record(change: KnobChange) -> None:
         one = reference()
@@ -283,11 +301,11 @@ _exporting_lock = threading.Lock()
 def _module_path(path: object) -> str:
     """Check the path of a module that a browser sent."""
     if not isinstance(path, str):
-        raise ArgumentError(f"path must be a text, got {_shown(path)}")
+        raise ArgumentError(f"path must be a text, got {got(path)}")
     if not path.isprintable() or len(path) > _LONGEST_PATH or not path.endswith(".py"):
         raise ArgumentError(
             "path must be that of a module, as 'loader.py': printable, at most "
-            f"{_LONGEST_PATH} characters, with .py at its end; got {_shown(path)}"
+            f"{_LONGEST_PATH} characters, with .py at its end; got {got(path)}"
         )
     return path
 
@@ -302,14 +320,14 @@ def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Expor
         answer["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
         answer["ok"] = True
     except Exception as error:  # noqa: BLE001  whoever asked is answered
-        answer["error"], answer["edited"] = _refusal(error), isinstance(error, ModuleEditedError)
+        answer["error"], answer["edited"] = refusal(error), isinstance(error, ModuleEditedError)
     finally:
         with _exporting_lock:
             _exporting.discard(run)
     return answer
 
 
-def _refusal(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """Return the text of a refusal in full; of what is none, no more than where it came from."""
     if isinstance(error, NbpipeError | OSError):
         text = plain(str(error))
@@ -320,7 +338,8 @@ def _refusal(error: Exception) -> str:
     return f"export failed by a mistake of nbpipe, a {type(error).__name__} in {place}"
 
 
-def _shown(value: object) -> str:
+def got(value: object) -> str:
+    """Return a value that is refused as a message names it: bounded."""
     simple = value is None or isinstance(value, str | int | float)
     text = repr(value) if simple else type(value).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
@@ -347,10 +366,10 @@ class Views:
         """
         named = [message.get("view")] if message.get("op") == "view" else message.get("views")
         if not isinstance(named, list):
-            raise ArgumentError(f"views must be a list, got {_shown(named)}")
+            raise ArgumentError(f"views must be a list, got {got(named)}")
         for name in named[:_MOST_VIEWS]:
             if not isinstance(name, str) or len(name) > _LONGEST:
-                raise ArgumentError(f"a view must be a short name, got {_shown(name)}")
+                raise ArgumentError(f"a view must be a short name, got {got(name)}")
             self._note(name, here=message.get("open", True) is True)
 
     def _note(self, name: str, *, here: bool) -> None:
@@ -365,10 +384,15 @@ class Views:
         with self._lock:
             self._until_s.clear()
 
-    def __bool__(self) -> bool:
-        """Tell whether there is one."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are open."""
         now_s = self._clock()
         with self._lock:
             for name in [name for name, until_s in self._until_s.items() if until_s < now_s]:
                 del self._until_s[name]
-            return bool(self._until_s)
+            return tuple(self._until_s)
+
+    def __bool__(self) -> bool:
+        """Tell whether there is one."""
+        return bool(self.names)

@@ -75,6 +75,13 @@ class Watched(Protocol):
             ExportError: it cannot be written; nothing was.
         """
 
+    def chain_code(self) -> str:
+        """Return its pipeline, as it is tuned now, as code for a cell.
+
+        Raises:
+            ExportError: it cannot be written.
+        """
+
 
 # -- What the rules of a notebook look after; they hold none of it ------------------------
 class Shown(Protocol):

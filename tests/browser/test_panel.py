@@ -393,7 +393,7 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
     page = open_cells(
         SETUP + "from nbpipe.jupyter.panel import panel_of\nruns = []",
         *[TEN] * 3,
-        "print(sum(panel_of(one).wanted for one in runs))",
+        "print(sum(panel_of(one).feed.wanted for one in runs))",
         "print(list(runs[-1]))",
     )
     for index in range(4):

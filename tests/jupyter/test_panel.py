@@ -86,7 +86,7 @@ def test_panel_that_was_closed_is_made_anew(run, panel):
 
 def test_nothing_is_sent_before_a_view_opens(panel, sent, publisher):
     """A panel that nobody looks at sends nothing, and has no thread."""
-    assert (panel.wanted, sent, publisher._thread) == (False, [], None)
+    assert (panel.feed.wanted, sent, publisher._thread) == (False, [], None)
 
 
 def test_view_that_opens_gets_everything_at_once(panel, sent):
@@ -115,13 +115,13 @@ def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
     monkeypatch.setattr(
         type(run), "export", lambda _, *given, **options: Report(Path(*given)), raising=False
     )
-    monkeypatch.setattr(panel_module.Panel, "send", lambda _, content: note(content))
 
     def note(content):
         sent.append(content)
         if content["type"] == "exported":
             done.set()
 
+    monkeypatch.setattr(panel.feed, "_send", note)
     say(panel, op="export", path="loader.py")
     done.wait(HANG_S)
     assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
@@ -138,16 +138,16 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
         note_export(knobs, Path(path))
         return Report(Path(path))
 
-    def send(_, content):
+    def send(content):
         sent.append(content)
         if content["type"] == "tick" and "exported" in kinds(sent):
             done.set()
 
     say(panel, op="view", view="a", open=True)
     run.close()
-    panel.publish()
+    panel.feed.publish()
     monkeypatch.setattr(type(run), "export", export, raising=False)
-    monkeypatch.setattr(panel_module.Panel, "send", send)
+    monkeypatch.setattr(panel.feed, "_send", send)
     say(panel, op="export", path="a.py")
     assert done.wait(HANG_S)
     assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
@@ -159,10 +159,10 @@ def test_run_at_rest_sends_nothing(run, panel, sent):
     """After an epoch the numbers stay as they are, and nothing more is sent."""
     say(panel, op="view", view="a", open=True)
     list(run)
-    panel.publish()
+    panel.feed.publish()
     before = len(sent)
     for _ in range(3):
-        panel.publish()
+        panel.feed.publish()
     assert len(sent) == before
 
 
@@ -170,9 +170,9 @@ def test_tick_leaves_out_long_lists(run, panel, sent):
     """The log of changes is sent when it grew, not with every tick."""
     say(panel, op="view", view="a", open=True)
     run["decode"].concurrency = 3
-    panel.publish()
+    panel.feed.publish()
     run.pause()
-    panel.publish()
+    panel.feed.publish()
     grown, same = [message["snapshot"]["changes"] for message in sent[-2:]]
     assert (len(grown), same) == (1, None)
 
@@ -181,7 +181,7 @@ def test_view_that_closes_ends_the_ticks(panel, sent):
     """Without a view, the panel is left alone."""
     say(panel, op="view", view="a", open=True)
     say(panel, op="view", view="a", open=False)
-    assert not panel.wanted
+    assert not panel.feed.wanted
 
 
 def test_run_that_comes_to_rest_is_kept(run, panel, sent):
@@ -191,9 +191,9 @@ def test_run_that_comes_to_rest_is_kept(run, panel, sent):
     say(panel, op="view", view="a", open=True)
     epoch = iter(run)
     next(epoch)
-    panel.publish()
+    panel.feed.publish()
     list(epoch)
-    panel.publish()
+    panel.feed.publish()
     assert (panel.snapshot["state"], settled) == ("finished", [run])
 
 
@@ -201,8 +201,8 @@ def test_closed_run_is_told_once(run, panel, sent):
     """The view hears that the run is closed; then there is nothing more to say."""
     say(panel, op="view", view="a", open=True)
     run.close()
-    panel.publish()
-    assert (sent[-1]["snapshot"]["state"], panel.wanted) == ("closed", False)
+    panel.feed.publish()
+    assert (sent[-1]["snapshot"]["state"], panel.feed.wanted) == ("closed", False)
 
 
 def test_page_that_is_reloaded_sees_the_run_as_it_is(run, panel):
@@ -220,7 +220,7 @@ def test_panel_keeps_no_run(sent, publisher):
     reference = weakref.ref(run)
     del run
     gc.collect()
-    panel.publish()
+    panel.feed.publish()
     found = (reference(), sent[-1]["snapshot"]["state"])
     panel.close()
     assert found == (None, "closed")

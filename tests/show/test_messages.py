@@ -27,9 +27,7 @@ def run(pipe):
 @pytest.fixture
 def remote(run):
     """Give the remote of the run."""
-    remote = Remote(run)
-    yield remote
-    remote.close()
+    return Remote(run)
 
 
 def setting(value, *, stage="decode", knob="concurrency", number=7):
@@ -100,7 +98,6 @@ def test_no_message_does_harm(sent):
     with pipe.start() as run:
         remote = Remote(run)
         acks = [remote.handle(message) for message in sent]
-        remote.close()
     sound = [
         ack["type"] == "ack" and isinstance(ack["id"], int) and len(ack.get("error", "")) <= 500
         for ack in acks
@@ -187,7 +184,6 @@ def test_run_that_is_gone_looks_closed(pipe):
     del run
     gc.collect()
     shown = remote.snapshot()
-    remote.close()
     ack = remote.handle(setting(8))
     assert (shown["state"], shown["actions"], ack["ok"]) == ("closed", [], False)
 
@@ -199,7 +195,6 @@ def test_stages_are_called_as_they_are_shown():
         remote = Remote(run)
         shown = remote.snapshot()["stages"][-1]["address"]
         ack = remote.handle(setting(3, stage=shown))
-        remote.close()
     assert ack["ok"]
 
 
@@ -221,9 +216,7 @@ def region():
 @pytest.fixture
 def shared(region):
     """Give the remote of that run."""
-    remote = Remote(region)
-    yield remote
-    remote.close()
+    return Remote(region)
 
 
 def concurrencies(remote):

@@ -23,9 +23,7 @@ def run():
 @pytest.fixture
 def remote(run):
     """Give the remote of the run."""
-    remote = Remote(run)
-    yield remote
-    remote.close()
+    return Remote(run)
 
 
 @pytest.fixture
@@ -123,7 +121,6 @@ def test_one_export_of_a_run_at_a_time(run, remote, told):
     told.get(timeout=HANG_S)
     acks.append(other.handle(asking(), told.put))
     told.get(timeout=HANG_S)
-    other.close()
     assert [(ack["ok"], "already" in ack.get("error", "")) for ack in acks] == [
         *((True, False), (False, True), (True, False)),
     ]
@@ -182,7 +179,6 @@ def test_real_run_in_mid_epoch(tmp_path, told, isolate):
         found = told.get(timeout=HANG_S)
         run["decode"].concurrency = 8
         export = remote.snapshot()["export"]
-        remote.close()
     assert (found["error"], found["path"]) == ("", str(tmp_path / "loader.py"))
     text = Path(found["path"]).read_text(encoding="utf-8")
     assert (len([first, *rest]), "decode_concurrency: int = 4" in text, export) == (
@@ -206,7 +202,6 @@ def test_real_run_that_is_closed(tmp_path, told):
     for overwrite in (False, True):
         remote.handle(asking(str(path), overwrite=overwrite), told.put)
         found.append(told.get(timeout=HANG_S))
-    remote.close()
     refused, done = found
     assert (refused["edited"], "-mine = 1" in refused["error"], done["ok"]) == (True, True, True)
 
@@ -220,5 +215,4 @@ def test_run_that_is_gone_says_what_to_type(told):
     gc.collect()
     shown.append(remote.snapshot()["actions"])
     ack = remote.handle(asking(), told.put)
-    remote.close()
     assert (shown[1], ack["ok"], "pipe.export('loader.py')" in ack["error"]) == ([], False, True)

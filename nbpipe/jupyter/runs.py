@@ -1,0 +1,327 @@
+"""The runs of a kernel for a sidebar: one comm, which a front end finds when it asks for it.
+
+Version 1. The front end sends `{"op": "hello", "protocol": 1, "view": "..."}` and is told
+`{"type": "hello", "protocol": 1, "version": "...", "runs": [...]}`, then `{"type": "runs", "runs":
+[...]}` when they have changed, as long as views are open. What it sends to one run, and what that
+answers, are the messages of a panel in an envelope: `{"op": "run", "run": 3, "message": {...}}`
+and `{"type": "run", "run": 3, "message": {...}}`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, NamedTuple, TypedDict, final
+
+from ..errors import ArgumentError, NbpipeError, RunClosedError
+from ..show.messages import Views, got, refusal, refused
+from ..show.rules import LIMITS
+from ..show.snapshot import Snapshot, label, plain
+from ..show.watch import Watched
+from ..version import __version__
+from .kernel import Message, forget_comm, unannounced_comm
+from .publisher import TICK_S, RunFeed, publisher
+
+TARGET = "nbpipe.runs"
+PROTOCOL = 1
+REFRESH_S = 0.5  # unless a view asks for another rate
+_LEAST_S, _MOST_S = TICK_S, 10.0
+_MOST_ROWS = 100
+_LONGEST_CODE = 100_000  # characters
+_TOO_LONG = "this pipeline takes {:,} characters, too many for a cell; export it to a file"
+_TO_ALL = {"pause_all": "pause", "resume_all": "resume", "stop_all": "stop"}
+_GONE = "this run is gone; start another with pipe.start()"
+
+
+class RunRow(TypedDict):
+    """A run in the list; `variable` and `cell` are empty where there is none."""
+
+    run: int
+    title: str
+    variable: str
+    cell: str
+    state: str
+    epoch: int
+    done: int
+    total: int | None
+    unit: str
+    rate: float
+    left_s: float | None
+    limit: str
+    sentence: str
+    actions: list[str]
+
+
+class _Entry:
+    """A run that was started: its number stays."""
+
+    def __init__(self, number: int, run: Watched, cell: str) -> None:
+        self.number = number
+        self.run = weakref.ref(run)
+        self.cell = cell
+        self.feed: RunFeed | None = None  # once somebody looks
+
+
+class _Asked(NamedTuple):
+    """A message that was asked for an answer, by its number."""
+
+    message: Mapping[Any, Any]
+    number: int
+
+
+@final
+class KernelRuns:
+    """The runs that were started in a kernel; it holds none of them.
+
+    Until a front end says hello it does nothing but note each run that starts.
+
+    Args:
+        variables: returns the user's variables by name.
+    """
+
+    def __init__(self, variables: Callable[[], Mapping[str, object]]) -> None:
+        self._variables = variables
+        self._numbers = itertools.count(1)
+        self._entries: tuple[_Entry, ...] = ()  # oldest first
+        self._lock = threading.RLock()
+        self._views = Views()
+        self._refresh_s: dict[str, float] = {}  # by view
+        self._due_s = 0.0
+        self._sent: list[RunRow] | None = None
+        self._comm: Any = None
+
+    # -- the comm -------------------------------------------------------------------------
+    def open(self, kernel: object) -> None:
+        """Let a front end find the comm."""
+        self._comm = unannounced_comm(kernel, TARGET, self._receive)
+        if self._comm is not None:
+            self._comm.on_close(lambda _: self.open(kernel))  # another page may still want it
+
+    def close(self) -> None:
+        """Let nobody find it any more."""
+        self._views.clear()
+        publisher.discard(self)
+        if self._comm is not None:
+            forget_comm(self._comm)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._comm is not None:
+            self._comm.send(dict(message))
+
+    # -- runs -----------------------------------------------------------------------------
+    def note(self, run: Watched, cell: str) -> None:
+        """Called when a run started.
+
+        Args:
+            run: the run; it is held weakly.
+            cell: id of the cell that started it, or "".
+        """
+        with self._lock:
+            self._entries = (*self._kept(), _Entry(next(self._numbers), run, cell))
+
+    def leave_out(self, run: Watched) -> None:
+        """Called when a run turned out to be a part of another one."""
+        with self._lock:
+            self._entries = tuple(one for one in self._entries if one.run() is not run)
+
+    def _kept(self) -> tuple[_Entry, ...]:
+        """Return the runs that are there; the newest stays, as it was last."""
+        newest = self._entries[-1:]
+        return tuple(one for one in self._entries if one in newest or one.run() is not None)
+
+    def _feed(self, entry: _Entry) -> RunFeed | None:
+        """Return what looks at a run; None where it went before anybody looked."""
+        with self._lock:
+            run = entry.run()
+            if entry.feed is None and run is not None:
+                entry.feed = RunFeed(run, lambda message: self._send_of(entry.number, message))
+                shown = getattr(run, "shown", None)
+                if shown is not None:  # that of a loader may be gone before it is looked at again
+                    shown.add(entry.feed)
+            return entry.feed
+
+    def _send_of(self, number: int, message: Mapping[str, Any]) -> None:
+        self._send({"type": "run", "run": number, "message": message})
+
+    def _rows(self) -> list[RunRow]:
+        """Return a row for each open run, and one for the newest."""
+        with self._lock:
+            self._entries = entries = self._kept()
+        names = self._names()
+        rows = []
+        for entry in entries[-_MOST_ROWS:]:
+            run, feed = entry.run(), self._feed(entry)
+            if feed is not None and (entry is entries[-1] or (run is not None and not run.closed)):
+                rows.append(_row(entry, names.get(id(run), ""), feed.snapshot()))
+        return rows
+
+    def _names(self) -> dict[int, str]:
+        """Return the variables of runs, and of loaders by their runs, by the runs' ids."""
+        runs = {id(run) for one in self._entries if (run := one.run()) is not None}
+        found: dict[int, str] = {}
+        for name, value in dict(self._variables()).items():
+            one = getattr(value, "run", None) if _is_loader(value) else value
+            if id(one) in runs and not name.startswith("_"):
+                found.setdefault(id(one), name)
+        return found
+
+    # -- what the publisher asks ----------------------------------------------------------
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone looks."""
+        return bool(self._views) or any(self._looked_at())
+
+    def publish(self) -> None:
+        """Send what changed since the last time, where that is long enough ago."""
+        now_s = monotonic()
+        if now_s < self._due_s:
+            return
+        known = (self._refresh_s.get(view, REFRESH_S) for view in self._views.names)
+        self._due_s = now_s + min(known, default=REFRESH_S) - TICK_S / 2
+        for feed in self._looked_at():
+            feed.publish()
+        if self._views:
+            rows = self._rows()
+            if rows != self._sent:
+                self._sent = rows
+                self._send({"type": "runs", "runs": rows})
+
+    def _looked_at(self) -> list[RunFeed]:
+        """Return what looks at single runs."""
+        feeds = (one.feed for one in self._entries)
+        return [feed for feed in feeds if feed is not None and feed.wanted]
+
+    # -- what a browser says --------------------------------------------------------------
+    def _receive(self, message: Message) -> None:
+        self.receive(message["content"]["data"])
+
+    def receive(self, message: object) -> None:
+        """Do what a message from a browser asks for, and answer it; never raises."""
+        number = message.get("id") if isinstance(message, Mapping) else None
+        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
+        try:
+            if not isinstance(message, Mapping):
+                raise ArgumentError(f"a message must be an object, got {got(message)}")
+            self._do(_Asked(message, known))
+        except NbpipeError as error:
+            self._send(refused(known, error))
+        if self.wanted:
+            publisher.add(self)
+
+    def _do(self, asked: _Asked) -> None:
+        ops: dict[object, Callable[[_Asked], bool]] = {
+            "hello": self._hello,
+            "view": self._note_views,
+            "alive": self._note_views,
+            "settings": self._set,
+            "run": self._pass_on,
+            "chain": self._write_chain,
+            **dict.fromkeys(_TO_ALL, self._tell_all),
+        }
+        op = asked.message.get("op")
+        act = ops.get(op) if isinstance(op, str) else None
+        if act is None:
+            raise ArgumentError(f"op must be one of {', '.join(map(str, ops))}, got {got(op)}")
+        if act(asked):
+            self._send({"type": "ack", "id": asked.number, "ok": True})
+
+    def _hello(self, asked: _Asked) -> bool:
+        ours = asked.message.get("protocol") == PROTOCOL
+        if ours:
+            self._views.note({"op": "view", "view": asked.message.get("view")})
+        self._sent = rows = self._rows() if ours else []
+        told = {"type": "hello", "protocol": PROTOCOL, "version": __version__, "runs": rows}
+        self._send(told)
+        return False
+
+    def _note_views(self, asked: _Asked) -> bool:
+        self._views.note(asked.message)
+        return False
+
+    def _set(self, asked: _Asked) -> bool:
+        given: Any = asked.message.get("refresh_s")
+        view = asked.message.get("view")
+        refresh_s = float(given) if type(given) in (int, float) else 0.0
+        if not _LEAST_S <= refresh_s <= _MOST_S:
+            raise ArgumentError(
+                f"refresh_s must be a number in [{_LEAST_S:g}, {_MOST_S:g}] s, got {got(given)}"
+            )
+        names = self._views.names
+        known = {name: one for name, one in self._refresh_s.items() if name in names}
+        self._refresh_s = known | {name: refresh_s for name in names if view in (None, name)}
+        self._due_s = 0.0
+        return True
+
+    def _pass_on(self, asked: _Asked) -> bool:
+        entry, inner = self._entry(asked), asked.message.get("message")
+        feed = self._feed(entry)
+        if feed is None:
+            number = inner.get("id") if isinstance(inner, Mapping) else None
+            known = number if isinstance(number, int) else 0
+            self._send_of(entry.number, refused(known, RunClosedError(_GONE)))
+        else:
+            feed.receive(inner)
+        return False
+
+    def _tell_all(self, asked: _Asked) -> bool:
+        op = _TO_ALL[asked.message["op"]]
+        for entry in self._entries:
+            feed = None if entry.run() is None else self._feed(entry)
+            if feed is not None and op in feed.snapshot()["actions"]:
+                feed.ask(op)
+        return True
+
+    def _write_chain(self, asked: _Asked) -> bool:
+        run = self._entry(asked).run()
+        if run is None:
+            raise RunClosedError(_GONE)
+        threading.Thread(
+            target=lambda: self._send(_chain(run, asked.number)), name="nbpipe-chain", daemon=True
+        ).start()
+        return False
+
+    def _entry(self, asked: _Asked) -> _Entry:
+        number = asked.message.get("run")
+        for entry in self._entries:
+            if entry.number == number and not isinstance(number, bool):
+                return entry
+        raise ArgumentError(f"run must be the number of a run of this kernel, got {got(number)}")
+
+
+def _is_loader(value: object) -> bool:
+    return any(one.__module__ == "nbpipe.dataloader.loader" for one in type(value).__mro__)
+
+
+def _chain(run: Watched, number: int) -> dict[str, Any]:
+    """Write the code of a pipeline, or tell why there is none; may take seconds."""
+    answer = {"type": "chain", "id": number, "ok": False, "code": "", "error": ""}
+    try:
+        code = run.chain_code()
+        if len(code) > _LONGEST_CODE:
+            return {**answer, "error": _TOO_LONG.format(len(code))}
+        return {**answer, "ok": True, "code": plain(code)}
+    except Exception as error:  # noqa: BLE001  whoever asked is answered
+        return {**answer, "error": refusal(error)}
+
+
+def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:
+    found = shown["diagnosis"]
+    return {
+        "run": entry.number,
+        "title": shown["title"],
+        "variable": label(variable),
+        "cell": label(entry.cell),
+        "state": shown["state"],
+        "epoch": shown["epoch"],
+        "done": shown["delivered"],
+        "total": shown["total"],
+        "unit": shown["unit"],
+        "rate": shown["items_per_s"],
+        "left_s": shown["left_s"],
+        "limit": found["stage"] or "" if found["kind"] == LIMITS else "",
+        "sentence": found["text"],
+        "actions": shown["actions"],
+    }
