@@ -4,9 +4,9 @@ The repository is the folder of its sources, so that pages link to notebooks and
 when they are read there.
 """
 
-import os
 import re
 import shutil
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from typing import Any
 from sphinx.application import Sphinx
 
 import nbpipe
+
+sys.path.insert(0, str(Path(__file__).parent / "site"))
+from notebooks import PLOTLY_JS
 
 project = "nbpipe"
 version = release = nbpipe.__version__
@@ -23,6 +26,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 extensions += ["sphinx_copybutton"]  # a button at each block
 include_patterns = [
     "docs/*.md",
+    "docs/api/*.md",
     "notebooks/*.ipynb",
     "benchmarks/README.md",
     "js/README.md",
@@ -37,15 +41,11 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# -- notebooks: run when the site is made; what they show is the static picture of each output -----
-nb_execution_mode = os.environ.get("NBPIPE_DOCS_NOTEBOOKS", "auto")
-nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+# -- notebooks: run when the site is made (site/notebooks.py) --------------------------------------
+nb_custom_formats = {".ipynb": "notebooks.read"}
+nb_execution_mode = "off"  # the reader has run them
 nb_merge_streams = True
-nb_mime_priority_overrides = [
-    ("html", "application/vnd.jupyter.widget-view+json", None),
-    ("html", "text/html", 0),
-]
+nb_mime_priority_overrides = [("html", "text/html", 0)]
 
 # -- reference: from the docstrings ----------------------------------------------------------------
 default_role = "code"  # what stands in single backticks
@@ -59,6 +59,8 @@ napoleon_use_ivar = True
 # -- looks -----------------------------------------------------------------------------------------
 html_theme = "pydata_sphinx_theme"
 html_title = "nbpipe"
+html_static_path = ["site/static", str(PLOTLY_JS)]
+html_css_files = ["site.css"]
 html_extra_path = ["site/root"]  # its index.html leads to docs/index.html
 templates_path = ["site/templates"]
 html_sidebars = {"**": ["contents.html"]}
@@ -69,6 +71,7 @@ html_theme_options: dict[str, Any] = {
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
@@ -76,6 +79,7 @@ html_theme_options: dict[str, Any] = {
 
 # -- contents: what the first page links to, under its headings ------------------------------------
 _LINK = re.compile(r"\]\(([^)#:]+)\.(?:md|ipynb)\)")
+_API = tuple(f"api/{path.stem}" for path in sorted(Path(__file__).parent.glob("api/*.md")))
 _FURTHER = ("../CONTRIBUTING", "../CHANGELOG", "../benchmarks/README", "../js/README")
 
 
@@ -88,6 +92,7 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         if line.startswith("## "):
             heading = line.removeprefix("## ")
         found += [(heading, target) for target in _LINK.findall(line)]
+    found += [("Reference", target) for target in _API]
     found += [("Behind it", target) for target in _FURTHER]
     for caption, group in groupby(found, key=lambda pair: pair[0]):
         targets = "\n".join(target for _, target in group)

@@ -79,7 +79,7 @@ _STYLE = style_sheet(
     ".nbpipe-saved td:nth-child(3){min-width:140px}"
     ".nbpipe-saved summary{cursor:pointer}"
     # In a narrow place every stage is a card.
-    "@container (max-width:700px){.nbpipe-saved .wide thead{display:none}"
+    "@container (max-width:780px){.nbpipe-saved .wide thead{display:none}"
     ".nbpipe-saved .wide tr{display:flex;flex-wrap:wrap;padding:3px 0;border-bottom:1px solid "
     "var(--jp-border-color2,rgba(128,128,128,.4))}.nbpipe-saved .wide td{border:0;padding:1px 8px}"
     ".nbpipe-saved .wide td:nth-child(-n+2){flex:1 0 40%}.nbpipe-saved .wide td:empty{display:none}"
