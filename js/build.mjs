@@ -9,7 +9,7 @@ import { build, transform } from "esbuild";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "..", "nbpipe", "jupyter", "static");
 const LIMIT_BYTES = 150_000; // it is sent whole for each widget
-const TARGET = ["chrome117", "firefox120", "safari17.4"];
+export const TARGET = ["chrome117", "firefox120", "safari17.4"];
 
 /** A file of uPlot's. */
 function ofUplot(name) {
@@ -18,7 +18,7 @@ function ofUplot(name) {
 }
 
 /** The rules of each sheet, uPlot's among them, act inside the panel only. */
-async function styleSheet() {
+export async function styleSheet() {
   const css = (name) => readFile(join(HERE, "widgets", "css", name), "utf8");
   const foreign = await ofUplot("dist/uPlot.min.css");
   const names = Object.keys(JSON.parse(await css("sheets.json")));

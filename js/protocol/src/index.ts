@@ -3,4 +3,5 @@
 export { History } from "./history";
 export { POINTS, parseMessage, parseSnapshot } from "./parse";
 export { ParseError } from "./read";
+export * from "./runs";
 export * from "./types";

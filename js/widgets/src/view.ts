@@ -114,7 +114,7 @@ export class View {
 }
 
 /** A name for a view; crypto.randomUUID is missing where a page came over plain http. */
-function randomName(): string {
+export function randomName(): string {
   const parts = crypto.getRandomValues(new Uint32Array(4));
   return [...parts].map((part) => part.toString(16).padStart(8, "0")).join("");
 }

@@ -1,0 +1,102 @@
+/** Entry: one run in the list, and its panel where it is open. */
+
+import type { Row } from "@nbpipe/protocol";
+import {
+  button,
+  h,
+  setAttribute,
+  setClass,
+  setHidden,
+  setPart,
+  setText,
+  setTitle,
+} from "@nbpipe/widgets/src/dom";
+import { isolatedNames } from "@nbpipe/widgets/src/format";
+import { icon } from "@nbpipe/widgets/src/icons";
+import { randomName, View } from "@nbpipe/widgets/src/view";
+import type { RunInKernel } from "./run";
+import { leftOf, nameOf, progressOf, rateOf } from "./words";
+
+const OPEN = "open-in-list";
+
+export class Entry {
+  readonly el: HTMLLIElement;
+  private readonly head: HTMLButtonElement;
+  private readonly stateIcon = icon("ready");
+  private readonly state = h("span", { "data-field": "state" });
+  private readonly name = h("span", { class: "name", "data-field": "name" });
+  private readonly chain = h("span", { class: "chain", "data-field": "title" });
+  private readonly bar = h("span", { class: "bar", "aria-hidden": "true" });
+  private readonly progress = h("span", { "data-field": "progress" });
+  private readonly rate = h("span", { class: "rate", "data-field": "rate" });
+  private readonly left = h("span", { "data-field": "left" });
+  private readonly sentence = h("span", { class: "sentence", "data-field": "sentence" });
+  private readonly details = h("div", { class: "details" });
+  private view: View | undefined;
+
+  constructor(readonly run: RunInKernel) {
+    const state = h("span", { class: "state" }, this.stateIcon.el, this.state);
+    const numbers = h("span", { class: "numbers" }, this.progress, this.rate, this.left);
+    this.head = button(
+      { class: "head" },
+      h("span", { class: "line" }, this.name, state),
+      this.chain,
+      this.bar,
+      numbers,
+      this.sentence,
+    );
+    this.head.addEventListener("click", () => this.toggle());
+    this.details.id = randomName();
+    setAttribute(this.head, "aria-controls", this.details.id);
+    this.el = h("li", { class: "run" }, this.head, this.details);
+    this.el.dataset.run = String(run.number);
+    this.show(run.sections.isOpen(OPEN, false));
+  }
+
+  dispose(): void {
+    this.view?.dispose();
+    this.el.remove();
+  }
+
+  update(row: Row): void {
+    setAttribute(this.el, "data-state", row.state);
+    this.stateIcon.show(row.state);
+    setText(this.state, row.state);
+    setText(this.name, nameOf(row));
+    const chain = isolatedNames(row.title);
+    setText(this.chain, chain);
+    setTitle(this.chain, chain);
+    setHidden(this.chain, row.variable === "");
+    setPart(this.bar, "--fill", row.total ? row.done / row.total : 0);
+    setClass(this.bar, "unknown", row.total === null);
+    setText(this.progress, progressOf(row));
+    setText(this.rate, row.state === "running" ? rateOf(row) : "");
+    setText(this.left, row.state === "running" ? leftOf(row) : "");
+    setText(this.sentence, row.sentence);
+    setHidden(this.sentence, row.sentence === "");
+  }
+
+  /** Open the panel, and give the entry the focus. */
+  reveal(): void {
+    this.show(true);
+    this.el.scrollIntoView({ block: "nearest" });
+    this.head.focus();
+  }
+
+  private toggle(): void {
+    this.show(this.view === undefined);
+  }
+
+  private show(open: boolean): void {
+    this.run.sections.set(OPEN, open);
+    setAttribute(this.head, "aria-expanded", String(open));
+    setHidden(this.details, !open);
+    if (!open) {
+      this.view?.dispose();
+      this.view = undefined;
+    } else if (this.view === undefined) {
+      this.view = new View(this.run.session, this.run.sections);
+      this.details.append(this.view.el);
+    }
+  }
+}

@@ -1,0 +1,361 @@
+/** KernelRuns: the runs of one kernel, and the conversation with it on the comm "nbpipe.runs". */
+
+import type { Kernel, KernelMessage } from "@jupyterlab/services";
+import {
+  parseRuns,
+  type Row,
+  RUNS_PROTOCOL,
+  RUNS_TARGET,
+  type RunsAnswer,
+  type RunsHello,
+  type RunsOp,
+  type ToRuns,
+} from "@nbpipe/protocol";
+import { randomName } from "@nbpipe/widgets/src/view";
+import { RunInKernel } from "./run";
+
+/**
+ * What is known of the kernel: it is asked whether it has nbpipe, it has none, it has and was
+ * greeted, it answered, it speaks an older or newer protocol, it is dead.
+ */
+export type Phase = "looking" | "absent" | "greeted" | "live" | "older" | "newer" | "dead";
+
+/** A greeting without an answer is said again: what was sent to a busy kernel may be lost. */
+const FIRST_AGAIN_MS = 1000;
+const LAST_AGAIN_MS = 8000;
+const ALIVE_MS = 30_000;
+const CONNECT_MS = 2000;
+const ANSWER_MS = 30_000;
+
+type Listener = () => void;
+
+interface Question {
+  readonly answer: (answer: RunsAnswer) => void;
+  readonly timer: ReturnType<typeof setTimeout>;
+}
+
+export class KernelRuns {
+  phase: Phase = "looking";
+  rows: readonly Row[] = [];
+  /** What the kernel said of itself. */
+  version = "";
+  protocol = 0;
+  /** The kernel has not answered for a while. */
+  isSilent = false;
+
+  private readonly view = randomName();
+  private readonly listeners = new Set<Listener>();
+  private readonly runs = new Map<number, RunInKernel>();
+  private readonly questions = new Map<number, Question>();
+  private comm: Kernel.IComm | null = null;
+  private isAsking = false;
+  private askAgain = false;
+  private isRestarting = false;
+  private isVisible = document.visibilityState !== "hidden";
+  private id = Math.floor(Math.random() * 2 ** 30);
+  private again_ms = FIRST_AGAIN_MS;
+  private againTimer: ReturnType<typeof setTimeout> | undefined;
+  private readonly aliveTimer = setInterval(() => this.stayAlive(), ALIVE_MS);
+
+  constructor(
+    private readonly kernel: Kernel.IKernelConnection,
+    private refresh_s: number,
+  ) {
+    kernel.statusChanged.connect(this.onStatus);
+    kernel.connectionStatusChanged.connect(this.onConnection);
+    kernel.iopubMessage.connect(this.onIopub);
+    document.addEventListener("visibilitychange", this.onSight);
+    this.look();
+  }
+
+  dispose(): void {
+    this.kernel.statusChanged.disconnect(this.onStatus);
+    this.kernel.connectionStatusChanged.disconnect(this.onConnection);
+    this.kernel.iopubMessage.disconnect(this.onIopub);
+    document.removeEventListener("visibilitychange", this.onSight);
+    clearInterval(this.aliveTimer);
+    this.forget();
+    this.listeners.clear();
+  }
+
+  listen(listener: Listener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** A run as its panel has it; undefined where there is none of this number. */
+  run(number: number): RunInKernel | undefined {
+    return this.runs.get(number);
+  }
+
+  set refresh(refresh_s: number) {
+    this.refresh_s = refresh_s;
+    if (this.phase === "live") {
+      this.send({ op: "settings", view: this.view, refresh_s });
+    }
+  }
+
+  /** Ask all runs for something; resolves to why it was refused, "" when it was not. */
+  async all(op: RunsOp): Promise<string> {
+    return (await this.ask((id) => ({ op, id }))).error;
+  }
+
+  /** Ask one run to stop. */
+  stop(run: number): void {
+    this.send({ op: "run", run, message: { op: "stop", id: this.nextId() } });
+  }
+
+  /** The code of a run's pipeline, with the values to which it is tuned. */
+  chain(run: number): Promise<RunsAnswer> {
+    return this.ask((id) => ({ op: "chain", run, id }));
+  }
+
+  // -- finding the comm ---------------------------------------------------------------------------
+  /** Ask the kernel for the comm. One that has no nbpipe has none, and takes no notice. */
+  private look(): void {
+    if (this.isAsking) {
+      this.askAgain = true;
+    } else if (this.comm === null && !this.kernel.isDisposed) {
+      this.isAsking = true;
+      void this.find().finally(() => {
+        this.isAsking = false;
+        if (this.askAgain) {
+          this.askAgain = false;
+          this.look();
+        }
+      });
+    }
+  }
+
+  private async find(): Promise<void> {
+    try {
+      const { content } = await this.kernel.requestCommInfo({ target_name: RUNS_TARGET });
+      const comms = content.status === "ok" ? content.comms : {};
+      const [id] = Object.keys(comms).filter((one) => comms[one]?.target_name === RUNS_TARGET);
+      if (id === undefined) {
+        this.become("absent");
+      } else {
+        await this.connect(id);
+      }
+    } catch {
+      // The kernel was restarted or left before it answered: then it is asked anew.
+    }
+  }
+
+  private async connect(id: string): Promise<void> {
+    const comm = this.kernel.createComm(RUNS_TARGET, id);
+    comm.onMsg = (message) => this.receive(message.content.data);
+    comm.onClose = () => {
+      this.forget();
+      this.look();
+    };
+    this.comm = comm;
+    this.become("greeted");
+    await started(this.kernel, comm);
+    if (this.comm === comm) {
+      this.again_ms = FIRST_AGAIN_MS;
+      this.greet();
+    }
+  }
+
+  /** Say hello until it is answered. */
+  private greet(): void {
+    clearTimeout(this.againTimer);
+    if (this.comm === null || !this.isVisible) {
+      return;
+    }
+    this.send({ op: "hello", protocol: RUNS_PROTOCOL, view: this.view });
+    this.againTimer = setTimeout(() => {
+      this.isSilent = true;
+      this.again_ms = Math.min(2 * this.again_ms, LAST_AGAIN_MS);
+      this.greet();
+      this.tell();
+    }, this.again_ms);
+  }
+
+  /** The comm is gone, and all that it told. */
+  private forget(): void {
+    clearTimeout(this.againTimer);
+    this.comm = null;
+    this.isSilent = false;
+    this.rows = [];
+    for (const run of this.runs.values()) {
+      run.dispose();
+    }
+    this.runs.clear();
+    for (const id of [...this.questions.keys()]) {
+      this.settle(refused(id, "the kernel was restarted"));
+    }
+    this.become("looking");
+  }
+
+  // -- what the kernel does -----------------------------------------------------------------------
+  private readonly onStatus = (_: unknown, status: Kernel.Status): void => {
+    if (status === "restarting" || status === "autorestarting") {
+      this.isRestarting = true;
+      this.forget();
+    } else if (status === "dead") {
+      this.forget();
+      this.become("dead");
+    } else if (this.isRestarting && status !== "unknown") {
+      this.isRestarting = false;
+      this.look();
+    }
+  };
+
+  /** What was sent while the connection was cut is lost. */
+  private readonly onConnection = (_: unknown, status: Kernel.ConnectionStatus): void => {
+    if (status === "connected") {
+      this.greet();
+      this.look();
+    }
+  };
+
+  /** nbpipe may have been imported where a cell has ended, or shows a widget. */
+  private readonly onIopub = (_: unknown, message: KernelMessage.IIOPubMessage): void => {
+    if (this.comm !== null) {
+      return;
+    }
+    const { msg_type: type } = message.header;
+    const isCell = (message.parent_header as { msg_type?: string }).msg_type === "execute_request";
+    const state = (message.content as { execution_state?: string }).execution_state;
+    if (type === "comm_open" || (type === "status" && state === "idle" && isCell)) {
+      this.look();
+    }
+  };
+
+  private receive(data: unknown): void {
+    try {
+      const message = parseRuns(data);
+      if (message.type === "hello") {
+        this.onHello(message);
+      } else if (message.type === "runs") {
+        this.take(message.runs);
+      } else if (message.type === "run") {
+        this.runs.get(message.run)?.receive(message.message);
+      } else {
+        this.settle(message);
+      }
+    } catch (error) {
+      console.warn(`[nbpipe] a message was ignored: ${String(error)}`);
+    }
+  }
+
+  private onHello({ protocol, version, runs }: RunsHello): void {
+    clearTimeout(this.againTimer);
+    this.isSilent = false;
+    this.protocol = protocol;
+    this.version = version;
+    if (protocol === RUNS_PROTOCOL) {
+      this.phase = "live";
+      this.send({ op: "settings", view: this.view, refresh_s: this.refresh_s });
+      this.take(runs);
+    } else {
+      this.become(protocol < RUNS_PROTOCOL ? "older" : "newer");
+    }
+  }
+
+  private take(rows: readonly Row[]): void {
+    this.rows = rows;
+    const here = new Set(rows.map((row) => row.run));
+    for (const [number, run] of this.runs) {
+      if (!here.has(number)) {
+        run.dispose();
+        this.runs.delete(number);
+      }
+    }
+    for (const { run } of rows) {
+      if (!this.runs.has(run)) {
+        const send = (message: ToRuns) => this.deliver(message);
+        this.runs.set(run, new RunInKernel(run, send));
+      }
+    }
+    this.tell();
+  }
+
+  // -- what the page does -------------------------------------------------------------------------
+  /** A page that nobody looks at needs nothing. */
+  private readonly onSight = (): void => {
+    const isVisible = document.visibilityState !== "hidden";
+    if (isVisible !== this.isVisible) {
+      this.isVisible = isVisible;
+      if (isVisible) {
+        this.greet();
+      } else {
+        clearTimeout(this.againTimer);
+        this.send({ op: "view", id: this.nextId(), view: this.view, open: false });
+      }
+    }
+  };
+
+  private stayAlive(): void {
+    if (this.phase === "live" && this.isVisible) {
+      this.send({ op: "alive", id: this.nextId(), views: [this.view] });
+    }
+  }
+
+  private ask(question: (id: number) => ToRuns): Promise<RunsAnswer> {
+    const id = this.nextId();
+    return new Promise((answer) => {
+      const late = refused(id, "the kernel did not answer");
+      const timer = setTimeout(() => this.settle(late), ANSWER_MS);
+      this.questions.set(id, { answer, timer });
+      if (!this.send(question(id))) {
+        this.settle(refused(id, "there is no kernel"));
+      }
+    });
+  }
+
+  private settle(answer: RunsAnswer): void {
+    const question = this.questions.get(answer.id);
+    if (question !== undefined) {
+      this.questions.delete(answer.id);
+      clearTimeout(question.timer);
+      question.answer(answer);
+    }
+  }
+
+  private send(message: ToRuns): boolean {
+    try {
+      this.deliver(message);
+      return true;
+    } catch {
+      return false; // the kernel is dead, or on its way: its status says so
+    }
+  }
+
+  private deliver(message: ToRuns): void {
+    if (this.comm === null) {
+      throw new Error("there is no kernel");
+    }
+    this.comm.send({ ...message });
+  }
+
+  private become(phase: Phase): void {
+    this.phase = phase;
+    this.tell();
+  }
+
+  private tell(): void {
+    for (const listener of this.listeners) {
+      listener();
+    }
+  }
+
+  private nextId(): number {
+    this.id += 1;
+    return this.id;
+  }
+}
+
+function refused(id: number, error: string): RunsAnswer {
+  return { type: "ack", id, ok: false, code: "", error };
+}
+
+/** A comm may have a thread of its own in the kernel, where a busy cell does not hold it up. */
+async function started(kernel: Kernel.IKernelConnection, comm: Kernel.IComm): Promise<void> {
+  const { subshellStarted } = comm as { subshellStarted?: Promise<void> }; // JupyterLab 4.4
+  const late = new Promise<void>((then) => setTimeout(then, CONNECT_MS));
+  const thread = kernel.info.then(() => (kernel.supportsSubshells ? subshellStarted : undefined));
+  await Promise.race([thread.catch(() => undefined), late]);
+}

@@ -1,0 +1,62 @@
+/** What is said of runs and kernels, in words. */
+
+import type { Row } from "@nbpipe/protocol";
+import { RUNS_PROTOCOL } from "@nbpipe/protocol";
+import { formatAmount, formatClock, formatCount, isolatedNames } from "@nbpipe/widgets/src/format";
+import type { KernelRuns } from "./kernel-runs";
+
+/** The name of a run's variable, else its chain. */
+export function nameOf({ variable, title }: Row): string {
+  return variable || isolatedNames(title);
+}
+
+/** "120 of 500 batches". */
+export function progressOf({ done, total, unit }: Row): string {
+  const of = total === null ? "" : ` of ${formatCount(total)}`;
+  return `${formatCount(done)}${of} ${unit}`;
+}
+
+/** "12.3 k batches/s". */
+export function rateOf({ rate, unit }: Row): string {
+  return `${formatAmount(rate)} ${unit}/s`;
+}
+
+/** "1:23 left", or "" where it is not known. */
+export function leftOf({ left_s }: Row): string {
+  return left_s === null ? "" : `${formatClock(left_s)} left`;
+}
+
+/** Why there is no run to show; "" where there is one. */
+export function whyEmpty(isOpen: boolean, runs: KernelRuns | null): string {
+  if (!isOpen) {
+    return "No notebook is open.";
+  }
+  if (runs === null) {
+    return "This notebook has no kernel.";
+  }
+  switch (runs.phase) {
+    case "looking":
+      return "Connecting to the kernel. One that is busy answers when its cell has ended.";
+    case "absent":
+      return "No run in this kernel yet: it has not imported nbpipe.";
+    case "greeted":
+      return runs.isSilent
+        ? "Connecting: the kernel is busy and has not answered yet. It is asked again."
+        : "Connecting.";
+    case "older":
+      return `Update nbpipe in the kernel: ${theirs(runs)}, this sidebar protocol ${RUNS_PROTOCOL}.`;
+    case "newer":
+      return `Update jupyter-nbpipe where JupyterLab runs: ${theirs(runs)}, this sidebar protocol ${RUNS_PROTOCOL}.`;
+    case "dead":
+      return "The kernel is dead. Start it again to see its runs.";
+    case "live":
+      return runs.rows.length === 0
+        ? "No run in this kernel yet: start one with pipe.start(), or iterate a pipeline."
+        : "";
+  }
+}
+
+function theirs({ version, protocol }: KernelRuns): string {
+  const which = version === "" ? "it" : `nbpipe ${version} there`;
+  return `${which} speaks protocol ${protocol}`;
+}

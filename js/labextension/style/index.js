@@ -1,0 +1,2 @@
+import "../lib/panel.css";
+import "./sidebar.css";
