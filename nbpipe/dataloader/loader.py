@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments, word_for
+from ..base.names import methods_name_arguments, shown, word_for
 from ..base.threads import in_new_thread
 from ..errors import (
     ArgumentError,
@@ -631,6 +631,9 @@ class DataLoader:
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
         self._live.close(_CLOSE_S)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("chain_code",))
 
     def export(
         self,

@@ -138,7 +138,6 @@ def test_panel_turns_knobs_that_come_later():
     remote.snapshot()
     ack = remote.handle({"op": "set", "id": 1, "stage": "fetch", "knob": "concurrency", "value": 3})
     undone = remote.handle({"op": "undo", "id": 2})
-    remote.close()
     assert (ack["ok"], undone["ok"], loader.num_workers) == (True, True, 1)
 
 
