@@ -22,7 +22,7 @@ import tokenize
 import types
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -31,75 +31,12 @@ import numpy as np
 from ..base.tree import is_tensor
 from .difference import same_value
 from .held import IN_PYTHON, attributes_of
-from .source import lines_of, replaced
-
-# -- Layout of a literal: brackets that are opened over several lines where they are too long ------
-_WIDTH = 88  # characters of a line
-_FIRST = 72  # of the first one, which has a name in front
-_INDENT = "    "
+from .source import lines_of, replaced, run_ruff
 
 
 def group(opening: str, items: Iterable[str], closing: str) -> str:
     """Write items in brackets."""
     return f"{opening}{', '.join(items)}{closing}"
-
-
-def laid_out(text: str, label: str = "", first: int = _FIRST, room: int = _WIDTH) -> list[str]:
-    """Write an expression, which is one line, over several if it is long.
-
-    Args:
-        text: it.
-        label: what stands before it.
-        first: columns of one line.
-        room: columns of each of several.
-    """
-    node = ast.parse(text, mode="eval").body if len(label + text) > first else None
-    if node is None or not _parts(node):
-        return [label + text]
-    return list(_opened(text.encode("utf-8"), label, node, "", room))
-
-
-def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
-    """Return what stands in the bracket of an expression, each with its keyword or its key."""
-    if isinstance(node, ast.Subscript):
-        return _parts(node.value)
-    if isinstance(node, ast.Call):
-        named = [(f"{one.arg}=", one.value) for one in node.keywords]
-        return [*(("", one) for one in node.args), *named]
-    if isinstance(node, ast.Dict):
-        return [(key or "**", value) for key, value in zip(node.keys, node.values, strict=True)]
-    return [("", one) for one in getattr(node, "elts", ())]
-
-
-def _opened(data: bytes, label: str, node: ast.expr, indent: str, room: int) -> Iterator[str]:
-    """Write an expression with each of its parts on a line."""
-    if isinstance(node, ast.Subscript):
-        *lines, last = _opened(data, label, node.value, indent, room)
-        yield from (
-            *lines,
-            f"{last}{_segment(data, node).removeprefix(_segment(data, node.value))}",
-        )
-        return
-    opening = f"{_segment(data, node.func)}(" if isinstance(node, ast.Call) else ""
-    whole = _segment(data, node)
-    yield indent + label + (opening or whole[0])
-    inner = indent + _INDENT
-    parts = [
-        (one if isinstance(one, str) else f"{_segment(data, one)}: ", part)
-        for one, part in _parts(node)
-    ]
-    for name, part in parts:
-        text = name + _segment(data, part)
-        if len(inner) + len(text) < room or not _parts(part):
-            yield f"{inner}{text},"
-        else:
-            *lines, last = _opened(data, name, part, inner, room)
-            yield from (*lines, f"{last},")
-    yield indent + whole[-1]
-
-
-def _segment(data: bytes, node: ast.expr) -> str:
-    return data[node.col_offset : node.end_col_offset].decode("utf-8")
 
 
 # -- Texts in the quotes that ruff gives them, or in those of the text around them ---------------
@@ -275,6 +212,8 @@ _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _CALLABLES = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType, *_METHODS)
 _ORDERED = (int, float, str, bytes)
 _PLAIN = (dict, list, set)
+_ONE_LINE = 72  # characters
+_NAME = f"{'_' * 13} = "  # which with one line makes 88
 _DIGITS = 4_000  # Python refuses to write longer numbers
 
 
@@ -293,7 +232,7 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
     writer = _LiteralWriter(spell, _words(value))
-    text = "\n".join(laid_out(writer.item(value)))
+    text = _laid_out(writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "
@@ -302,6 +241,13 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
     if not writer.calls and not same_value(ast.literal_eval(text), value):
         raise NoLiteral(f"{_words(value)} whose text gives another value; {_MAKE}")
     return text
+
+
+def _laid_out(text: str) -> str:
+    """Write an expression over several lines where it is too long for one behind a name."""
+    if len(text) <= _ONE_LINE:
+        return text
+    return (run_ruff("format", _NAME + text) or _NAME + text).removeprefix(_NAME).rstrip("\n")
 
 
 class _LiteralWriter:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import keyword
 import re
-import sys
-import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise, product
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ExportError
 from ..ops import stage as stages
-from .literals import laid_out
-from .source import indent_of, last_name, lines_of, replaced, root_of, span_of
+from .source import indent_of, lines_of, replaced, run_ruff, span_of
 
 Kind = Literal["setup", "decision", "constant", "definition"]
 
@@ -218,12 +215,8 @@ def _free(word: str, taken: Collection[str]) -> str:
     return found
 
 
-# -- Chains as lines of code: as ruff lays them out -----------------------------------
-# A line here may hold line feeds, where a string of the user's goes on over them: whatever indents
-# lines leaves the inside of strings alone.
+# -- Lines of code: those in a string of the user's are left as they are ---------------------------
 INDENT = "    "
-_WIDTH = 88
-_FLUENT = 3  # calls, from which on each has a line where one line is too short
 Lines = list[str]
 
 
@@ -242,35 +235,6 @@ def expression(text: str) -> Lines:
     return [first, *(lines if closes else indented(lines))]
 
 
-def _argument(text: str, label: str, room: int) -> Lines:
-    """Lay out an argument of the user's: in one line, or opened; one with comments is kept."""
-    line = _one_line(text)
-    if line is None:
-        return expression(label + text)
-    lines = laid_out(line, label, room, room + 1)
-    return (
-        lines
-        if len(lines) > 1 or "\n" not in text or _fits(lines[0], room)
-        else (expression(label + text))
-    )
-
-
-def _one_line(text: str) -> str | None:
-    """Write an expression in one line; None where it says, or has to, that it takes several."""
-    tokens = [one for one in lines_of(f"({text}\n)").tokens if one.type != tokenize.NL][1:-3]
-    apart = any(one.type == tokenize.COMMENT or one.start[0] < one.end[0] for one in tokens)
-    magic = any(a.string == "," and b.string in (")", "]", "}") for a, b in pairwise(tokens))
-    if "\n" in text and (apart or magic or "\\\n" in text):
-        return None
-    if "\n" not in text:
-        return None if magic else text
-    return re.sub(
-        r"([(\[{]?)\s*\n\s*([)\]}]?)",
-        lambda found: found[1] + ("" if found[1] or found[2] else " ") + found[2],
-        text,
-    )
-
-
 def _code_lines(text: str) -> Lines:
     """Split `text` at the line ends that are not inside a string."""
     inside = lines_of(f"({text}\n)").in_string
@@ -283,8 +247,10 @@ def _code_lines(text: str) -> Lines:
     return lines
 
 
-# A call in the text of a chain may carry the user's comments, as an argument that is not written.
+# -- Chains: a line for each call, and the user's comments where they stood ------------------------
+# A call in the text of a chain may carry comments, as an argument that is not written.
 _COMMENTS = "_comments"
+_BREAK = f"\n{INDENT * 2}"
 
 
 class Comments(NamedTuple):
@@ -304,269 +270,78 @@ def commented(comments: Mapping[str, Comments]) -> list[str]:
     return [f"{_COMMENTS}={found!r}"] if found else []
 
 
-def _comments_of(call: ast.Call) -> dict[str, Comments]:
-    found = [one.value for one in call.keywords if one.arg == _COMMENTS]
-    pairs = ast.literal_eval(found[0]) if found else {}
-    return {key: Comments(*one) for key, one in pairs.items()}
+def _chain(line: Line) -> str:
+    """Write the expression of a line, which will stand in brackets."""
+    data, tree = line.text.encode("utf-8"), line.tree
+    calls = [tree]  # of the chain itself
+    while isinstance(calls[-1], ast.Call) and isinstance(calls[-1].func, ast.Attribute):
+        calls.append(calls[-1].func.value)
+    edits: list[_Edit] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            edits += _edits(data, node, in_chain=node in calls)
+    found, first = b"", 0
+    for edit in sorted(edits):
+        found += data[first : edit.first] + edit.text.encode("utf-8")
+        first = edit.last
+    return (found + data[first:]).decode("utf-8")
 
 
-def _calls(node: ast.expr) -> list[ast.Call]:
-    """Return the calls of a chain, the first first; none of another expression."""
-    found: list[ast.Call] = []
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        found.insert(0, node)
-        node = node.func.value
-    return found if isinstance(node, ast.Name) else []
+class _Edit(NamedTuple):
+    """A change of a text in UTF-8: where, which of those in one place comes first, up to where."""
+
+    first: int
+    rank: int
+    last: int
+    text: str
 
 
-def _is_chain(node: ast.expr) -> bool:
-    """Tell whether an expression gives a pipeline: it begins with a call of nbpipe."""
-    return bool(calls := _calls(node)) and last_name(root_of(calls[0].func)) == "nbpipe"
+def _edits(data: bytes, call: ast.Call, *, in_chain: bool) -> Iterator[_Edit]:
+    """Give a call of a chain a line, and the comments that it carries their places."""
+    given: list[Any] = [*call.args, *call.keywords]
+    kept = next((one for one in call.keywords if one.arg == _COMMENTS), None)
+    comments = {} if kept is None else ast.literal_eval(kept.value)
+    before = getattr(call.func, "value", None)
+    places = {"": span_of(data, call)}
+    if isinstance(before, ast.Call):
+        places[""] = span_of(data, before)[1], places[""][1]
+        comments = {"": ((), ""), **comments} if in_chain else comments
+    for number, one in enumerate(given):
+        places[getattr(one, "arg", None) or str(number)] = span_of(data, one)
+    for key, (above, behind) in comments.items():
+        first, last = places[key]
+        yield _Edit(first, 1, first, _BREAK.join(["", *above, ""]))
+        if behind:
+            yield _Edit(last, 0, last, f"  {behind}\n")
+    if kept is not None:
+        others = [span_of(data, one) for one in given if one is not kept]
+        first, last = places[_COMMENTS]
+        yield _Edit(others[-1][1] if others else first, 2, last, "")
 
 
-class _Layout:
-    """Lays out the chain of a text.
-
-    One line where that is long enough; else the arguments of a call, or of both of two, have a
-    line each; of more calls each has a line.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._data = text.encode("utf-8")
-
-    def statement(self, node: ast.expr, room: int, prefix: str, *, brackets: bool = True) -> Lines:
-        """Write a chain that stands behind a prefix; brackets tell whether it needs some."""
-        calls = _calls(node)
-        if not calls:
-            return [prefix + self._text(node)]
-        if len(calls) < _FLUENT:
-            return self._short(calls, room, prefix)
-        parts = [self._call(call, room) for call in calls]
-        whole = prefix + self._base(calls) + "".join("".join(part) for part in parts)
-        bare = not any(map(_comments_of, calls))
-        if bare and all(len(part) == 1 for part in parts) and _fits(whole, room):
-            return [whole]
-        if not brackets:
-            return self._fluent(calls, room)
-        return [f"{prefix}(", *indented(self._fluent(calls, room - len(INDENT))), ")"]
-
-    def _fluent(self, calls: list[ast.Call], room: int) -> Lines:
-        lines: Lines = []
-        for number, call in enumerate(calls):
-            above, behind = _comments_of(call).get("", Comments())
-            own = self._call(call, room, "" if number else self._base(calls))
-            lines += _behind(own, behind, room, above)
-        return lines
-
-    def _short(self, calls: list[ast.Call], room: int, prefix: str) -> Lines:
-        """Write one or two calls; comments within go above them."""
-        known = [_comments_of(call).get("", Comments()) for call in calls]
-        above = [line for one in known for line in one.above]
-        above += [one.behind for one in known[:-1] if one.behind]
-        heads = [prefix + self._base(calls), ""]
-        ways: list[tuple[bool, int, int, Lines]] = []
-        for broken in product((False, True), repeat=len(calls)):
-            lines, flat = [""], True
-            for call, head, apart in zip(calls, heads, broken, strict=False):
-                more = self._call(call, room, head, apart=apart)
-                lines = [*lines[:-1], lines[-1] + more[0], *more[1:]]
-                flat = flat and (apart or "\n" not in more[0])
-            long = [line for line in lines if len(line.partition("\n")[0]) > room]
-            ways.append((not flat, len(long), len(ways), lines))
-        lines = min(ways)[-1]
-        return _behind(lines, known[-1].behind, room, above)
-
-    def _base(self, calls: list[ast.Call]) -> str:
-        return self._text(calls[0].func.value)  # type: ignore[attr-defined]
-
-    def _text(self, node: Any) -> str:
-        first, last = span_of(self._data, node)
-        return self._data[first:last].decode("utf-8")
-
-    def _call(
-        self, call: ast.Call, room: int, prefix: str = "", *, apart: bool | None = None
-    ) -> Lines:
-        """Write a call; `apart` gives each argument a line, None where they do not fit in one."""
-        method: str = call.func.attr  # type: ignore[attr-defined]
-        comments = _comments_of(call)
-        items = [
-            _Item(self._argument(one, _inside(room), method), comments.get(str(number)))
-            for number, one in enumerate(call.args)
-        ]
-        items += [
-            _Item(
-                _argument(self._text(one.value), f"{one.arg}=", _inside(room)),
-                comments.get(str(one.arg)),
-            )
-            for one in call.keywords
-            if one.arg != _COMMENTS
-        ]
-        own = comments.keys() - {""} or any(
-            _is_chain(one) and len(_calls(one)) > 1 for one in call.args
-        )
-        return _bracketed(f"{prefix}.{method}(", items, ")", room, apart=bool(own) or apart)
-
-    def _argument(self, node: ast.expr, room: int, method: str) -> Lines:
-        if _is_chain(node):
-            return self.statement(node, room, "", brackets=False)
-        if isinstance(node, ast.List) and node.elts and all(map(_is_chain, node.elts)):
-            items = [
-                _Item(self.statement(one, _inside(room), "", brackets=False)) for one in node.elts
-            ]
-            apart = any(len(_calls(one)) > 1 for one in node.elts)
-            return _bracketed("[", items, "]", room, apart=apart or None)
-        if method == "route" and isinstance(node, ast.Dict):
-            items = [
-                _Item(self._branch(key, value, _inside(room)))
-                for key, value in zip(node.keys, node.values, strict=True)
-            ]
-            return _bracketed("{", items, "}", room, apart=len(items) > 1 or None)
-        return _argument(self._text(node), "", room)
-
-    def _branch(self, key: Any, value: Any, room: int) -> Lines:
-        *above, last = expression(self._text(key))
-        prefix = f"{last}: lambda {value.args.args[0].arg}: "
-        return [*above, *self.statement(value.body, room, prefix)]
-
-
-class _Item(NamedTuple):
-    """What stands between brackets."""
-
-    lines: Lines
-    comments: Comments | None = None
-
-
-def _bracketed(
-    head: str, items: Sequence[_Item], close: str, room: int, *, apart: bool | None = None
-) -> Lines:
-    """Write `head`, items and `close` in one line where that fits, else each item on its own.
-
-    Args:
-        head: what opens the brackets.
-        items: what stands in them.
-        close: what closes them.
-        room: columns of a line.
-        apart: each item has a line of its own; None: where they do not fit in one.
-    """
-    one_line = head + ", ".join("\n".join(item.lines) for item in items) + close
-    if not items or (not apart and (apart is not None or _fits(one_line, room))):
-        return [one_line]
-    inner: Lines = []
-    for lines, comments in items:
-        above, behind = comments or Comments()
-        inner += _behind([*lines[:-1], f"{lines[-1]},"], behind, room - len(INDENT), above)
-    return [head, *indented(inner), close]
-
-
-def _behind(lines: Lines, comment: str, room: int, above: Sequence[str]) -> Lines:
-    """Add a comment behind the last line where it fits, else with those above the first."""
-    if not comment:
-        return [*above, *lines]
-    if len(lines[-1]) + 2 + len(comment) > room:
-        return [*above, comment, *lines]
-    return [*above, *lines[:-1], f"{lines[-1]}  {comment}"]
-
-
-def _inside(room: int) -> int:
-    """Return the columns of a line that is indented by one more step and ends in a comma."""
-    return room - len(INDENT) - 1
-
-
-def _fits(line: str, room: int) -> bool:
-    return "\n" not in line and len(line) <= room
-
-
-# -- Imports in sections, as isort sorts them ------------------------------------------------------
-_NATURAL = re.compile(r"[0-9]+|[^0-9]")
-
-
+# -- Imports ---------------------------------------------------------------------------------------
 def import_block(imports: Iterable[Import], *, future: bool) -> str:
-    """Write imports, without a newline at the end.
+    """Write imports in the order of isort, without a newline at the end.
 
     Args:
         imports: in any order; one that is given twice is written once.
         future: begin with `from __future__ import annotations`.
-
-    Source: isort's "profile = black", as ruff's rule I001 has it.
     """
     given = {*imports, *([Import("__future__", "annotations")] if future else [])}
-    local = {line.module for line in given if line.local}
-    wanted = {replace(line, local=line.module in local) for line in given}
-    by_name = sorted(
-        wanted, key=lambda line: (_module_key(line), _member_key(line), _natural(line.alias or ""))
-    )
-    sections = groupby(sorted(by_name, key=_section), key=_section)
-    return "\n\n".join("\n".join(_statements(list(lines))) for _, lines in sections)
+    local = sorted({line.module.partition(".")[0] for line in given if line.local})
+    ordered = sorted(given, key=lambda line: (line.module != "__future__", _import(line)))
+    text = "".join(f"{one}\n" for one in dict.fromkeys(map(_import, ordered)))
+    mine = (f"lint.isort.known-first-party={json.dumps(local)}", "src=[]")
+    options = [part for one in mine for part in ("--config", one)]
+    sorted_ = run_ruff("check", text, "--select", "I", "--fix-only", "--quiet", *options)
+    return (sorted_ or text).rstrip("\n")
 
 
-def _section(line: Import) -> int:
-    if line.module == "__future__":
-        return 0
-    if line.local:
-        return 3
-    return 1 if line.module.partition(".")[0] in sys.stdlib_module_names else 2
-
-
-def _statements(section: list[Import]) -> Iterator[str]:
-    """Write a section: `import a` first; members of one module together, each alias alone."""
-    whole = [line for line in section if line.member is None]
-    for line in sorted(whole, key=lambda line: (_module_key(line), _alias_key(line))):
-        yield f"import {line.module}{_as(line)}"
-    together: dict[tuple[str, str | None, str | None], list[Import]] = {}
-    for line in section:
-        if line.member is not None:
-            apart = (line.member, line.alias) if line.alias else (None, None)
-            together.setdefault((line.module, *apart), []).append(line)
-    groups = [sorted(lines, key=_member_key) for lines in together.values()]
-    for lines in sorted(groups, key=lambda lines: (_module_key(lines[0]), _member_key(lines[0]))):
-        yield _from(lines)
-
-
-def _from(lines: list[Import]) -> str:
-    head = f"from {lines[0].module} import "
-    members = [f"{line.member}{_as(line)}" for line in lines]
-    one_line = head + ", ".join(members)
-    if len(one_line) <= _WIDTH or members == ["*"]:
-        return one_line
-    return "\n".join([f"{head}(", *(f"{INDENT}{member}," for member in members), ")"])
-
-
-def _as(line: Import) -> str:
-    return f" as {line.alias}" if line.alias else ""
-
-
-def _module_key(line: Import) -> Any:
-    return _natural(line.module.lower()), _natural(line.module)
-
-
-def _member_key(line: Import) -> Any:
-    """Sort constants first, then classes, then the rest, each by name."""
-    member = line.member or ""
-    constant = len(member.encode()) > 1 and member.isupper()  # ruff counts bytes
-    rank = 0 if constant else 1 if member[:1].isupper() else 2
-    return (
-        member != "*",
-        rank,
-        _natural(member.lower()),
-        _natural(member),
-        _alias_key(line),
-    )
-
-
-def _alias_key(line: Import) -> Any:
-    return line.alias is not None, _natural(line.alias or "")
-
-
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts `x9` before `x10`: a run of digits counts as a number."""
-    return tuple(_natural_part(part) for part in _NATURAL.findall(text))
-
-
-def _natural_part(part: str) -> tuple[int, int, str]:
-    if not "0" <= part[0] <= "9":
-        return ord(part), 0, ""
-    # A run that begins with 0 is read as decimals: it sorts before the others, as text.
-    return ord("0"), 0 if part[0] == "0" else len(part), part
+def _import(line: Import) -> str:
+    alias = f" as {line.alias}" if line.alias else ""
+    if line.member is None:
+        return f"import {line.module}{alias}"
+    return f"from {line.module} import {line.member}{alias}"
 
 
 # -- Order: pieces in the order that importing the module needs ------------------------------------
@@ -684,6 +459,7 @@ def _words(piece: Piece) -> str:
 # -- The text of a module --------------------------------------------------------------------------
 _BUILD = "build_pipeline"
 _RETURNS = ") -> nbpipe.Pipeline:"
+_KEEPING = ("--config", "format.quote-style='preserve'")  # of the user's texts
 
 
 def rendered(module: Module) -> str:
@@ -777,43 +553,43 @@ def _is_short(piece: Piece) -> bool:
 
 def _build(module: Module) -> str:
     """Write `build_pipeline`."""
-    parameters = [one for one in module.parameters if one.positional]
-    by_name = [one for one in module.parameters if not one.positional]
-    lines = [line for one in parameters for line in _parameter(one)]
-    lines += [f"{INDENT}*,"] if by_name else []
-    lines += [line for one in by_name for line in _parameter(one)]
-    head = [f"def {_BUILD}(", *lines, _RETURNS] if lines else [f"def {_BUILD}({_RETURNS}"]
-    return "\n".join([*head, *indented(_body(module))])
-
-
-def _parameter(parameter: Parameter) -> Lines:
-    lines = expression(parameter.default)
-    lines[0] = f"{parameter.name}: {parameter.annotation} = {lines[0]}"
-    lines[-1] += ","
-    return indented(lines)
-
-
-def _body(module: Module) -> Lines:
+    parameters = [_parameter(one) for one in module.parameters if one.positional]
+    by_name = [_parameter(one) for one in module.parameters if not one.positional]
+    given = "".join([*parameters, *([f"{INDENT}*,\n"] if by_name else []), *by_name])
     doc = f'"""Build the pipeline with the values tuned in {module.origin}."""'
-    return [doc, *chain_lines(module.body, "return ", _WIDTH - len(INDENT))]
+    head = f"def {_BUILD}(\n{given}" if given else f"def {_BUILD}("
+    return laid_out(module.body, "return ", head=(f"{head}{_RETURNS}", INDENT + doc))
 
 
-def chain_lines(body: Iterable[Line], ends: str, room: int = _WIDTH) -> Lines:
-    """Lay out statements that make a pipeline.
+def _parameter(parameter: Parameter) -> str:
+    default = "\n".join(expression(parameter.default))
+    return f"{INDENT}{parameter.name}: {parameter.annotation} = {default},\n"
+
+
+def laid_out(body: Iterable[Line], ends: str, *, head: Sequence[str] = ()) -> str:
+    """Lay out statements that make a pipeline, by ruff but for those of the user's.
 
     Args:
         body: the statements.
         ends: what stands before the one that is assigned to nothing, as "return ".
-        room: columns of a line.
+        head: how the function begins that they stand in, if there is one.
     """
-    lines: Lines = []
-    for line in body:
+    margin = INDENT if head else ""
+    lines, codes = list(head), {}
+    for number, line in enumerate(body):
         if line.is_code:
-            lines += _code_lines(line.text.strip("\n"))
+            lines.append(f"{margin}__code_{number}__")
+            code = _code_lines(line.text.strip("\n"))
+            codes[lines[-1]] = "\n".join(indented(code) if head else code)
         else:
             prefix = f"{line.name} = " if line.name else ends
-            lines += [*line.above, *_Layout(line.text).statement(line.tree, room, prefix)]
-    return lines
+            text = f"{prefix}({_BREAK}{_chain(line)}\n{margin})"
+            lines += [margin + one for one in (*line.above, text)]
+    text = "\n".join(lines)
+    text = (run_ruff("format", text, *_KEEPING) or text).rstrip("\n")
+    for mark, kept in codes.items():
+        text = text.replace(mark, kept, 1)
+    return text
 
 
 def _main(name: str) -> str:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from nbpipe.export import exporting
-from nbpipe.export.exporting import Finding, linted, with_noqa
+from nbpipe.export import source
+from nbpipe.export.source import Finding, linted, with_noqa
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="no ruff")
 
@@ -126,7 +126,7 @@ def test_without_ruff(monkeypatch):
     """Nothing is found where it is not installed."""
     monkeypatch.setitem(sys.modules, "ruff", None)
     monkeypatch.setitem(sys.modules, "ruff.__main__", None)
-    monkeypatch.setattr(exporting.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(source.shutil, "which", lambda *_, **__: None)
     assert linted("l = 1\n", "loader.py") == []
 
 
@@ -139,7 +139,7 @@ def test_without_its_package_the_program_is_found(monkeypatch):
 
 def test_a_program_that_is_none(monkeypatch):
     """One that gives no findings finds nothing."""
-    monkeypatch.setattr(exporting, "_find_ruff", lambda: "/bin/echo")
+    monkeypatch.setattr(source, "_find_ruff", lambda: "/bin/echo")
     assert linted("l = 1\n", "loader.py") == []
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nbpipe.export.exporting import linted, unknown_names
-from nbpipe.export.source import names_unbound
+from nbpipe.export.source import linted, names_unbound, unknown_names
 from tests.export.notebooks import Notebook
 
 FRAME = """

@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
+from nbpipe.export import source
 from nbpipe.export.module import Import, Line, Parameter, rendered
 
 from .building import constant, definition, module, taken_apart
@@ -111,15 +113,29 @@ def test_comments_stay_with_their_calls():
         "        .map(\n"
         "            # f\n"
         "            f,  # it\n"
-        f"            # {'n' * 90}\n"
-        "            n=1,\n"
+        f"            n=1,  # {'n' * 90}\n"
         "        )  # behind\n"
         "        .map(g)  # last\n"
         "        .batch(3)\n"
         "    )"
     )
-    assert built(CHAINS["comments on two calls"]) == "    # s\n    return nbpipe.source(s).map(f)"
-    assert built(CHAINS["a comment on one"]) == "    # a\n    return nbpipe.source(s)  # s"
+    assert built(CHAINS["comments on two calls"]) == "    return nbpipe.source(s).map(f)  # s"
+    assert built(CHAINS["a comment on one"]) == (
+        "    return (\n        # a\n        nbpipe.source(s)  # s\n    )"
+    )
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_without_ruff_the_module_means_the_same(chain, monkeypatch):
+    """Only the lines differ: comments stand in the same order."""
+    whole = module([], CHAINS[chain], imports=(Import("re"), Import("numpy", alias="np")))
+    laid_out = rendered(whole)
+    monkeypatch.setattr(source, "_find_ruff", lambda: None)
+    plain = rendered(whole)
+    assert ast.dump(ast.parse(plain).body[-3]) == ast.dump(ast.parse(laid_out).body[-3])
+    comments = [re.findall("# .*", text) for text in (plain, laid_out)]
+    assert comments[0] == comments[1]
+    assert set(plain.split("\n")[5:8]) == {"import nbpipe", "import numpy as np", "import re"}
 
 
 def test_the_ends_of_a_module():
@@ -146,7 +162,7 @@ def test_positional_parameters_stand_first():
     )
     found = rendered(module([], LONG, parameters=parameters))
     assert (
-        "def build_pipeline(\n    root: Path = Path(\n      'a'\n    ),\n    *,\n"
+        "def build_pipeline(\n    root: Path = Path('a'),\n    *,\n"
         "    size: int = 3,\n    decode_prefetch: int | None = None,\n) -> nbpipe.Pipeline:\n"
     ) in found
 
@@ -165,9 +181,7 @@ def test_long_calls_have_an_argument_a_line():
         "        nbpipe.source(src)\n"
         "        .map(decode, concurrency=decode_concurrency, prefetch=decode_prefetch)\n"
         "        .map(\n"
-        "            partial(decode, size=2),\n"
-        '            executor="process",\n'
-        "            concurrency=augment_concurrency,\n"
+        '            partial(decode, size=2), executor="process", concurrency=augment_concurrency\n'
         "        )\n"
         "        .batch(3)\n"
         "    )"
@@ -194,7 +208,7 @@ def test_a_list_of_chains_is_spread():
         "            nbpipe.source(src)",
         "            .batch(3),",
         "            nbpipe.source(b),",
-        "        ],",
+        "        ]",
         "    )",
     ]
 
@@ -211,9 +225,7 @@ def test_branches_are_functions_of_a_chain():
         "            'jpg': lambda chain_: chain_.map(chain.decode),\n"
         "            'png': lambda chain_: (\n"
         "                chain_.map(\n"
-        "                    decode,\n"
-        "                    concurrency=decode_concurrency,\n"
-        "                    prefetch=decode_prefetch,\n"
+        "                    decode, concurrency=decode_concurrency, prefetch=decode_prefetch\n"
         "                )\n"
         "                .map(\n"
         "                    partial(decode, size=2),\n"
