@@ -320,21 +320,26 @@ def _edits(data: bytes, call: ast.Call, *, in_chain: bool) -> Iterator[_Edit]:
 
 
 # -- Imports ---------------------------------------------------------------------------------------
-def import_block(imports: Iterable[Import], *, future: bool) -> str:
-    """Write imports in the order of isort, without a newline at the end.
+def import_lines(imports: Iterable[Import], *, future: bool) -> str:
+    """Write imports, a line for each.
 
     Args:
         imports: in any order; one that is given twice is written once.
         future: begin with `from __future__ import annotations`.
     """
     given = {*imports, *([Import("__future__", "annotations")] if future else [])}
-    local = sorted({line.module.partition(".")[0] for line in given if line.local})
-    ordered = sorted(given, key=lambda line: (line.module != "__future__", _import(line)))
-    text = "".join(f"{one}\n" for one in dict.fromkeys(map(_import, ordered)))
-    mine = (f"lint.isort.known-first-party={json.dumps(local)}", "src=[]")
-    options = [part for one in mine for part in ("--config", one)]
-    sorted_ = run_ruff("check", text, "--select", "I", "--fix-only", "--quiet", *options)
-    return (sorted_ or text).rstrip("\n")
+    lines = sorted(given, key=lambda line: (line.module != "__future__", _import(line)))
+    return "".join(f"{one}\n" for one in dict.fromkeys(map(_import, lines)))
+
+
+def _import_sections(module: Module) -> str:
+    """Write the imports of a module as isort sorts them, without a newline at the end."""
+    text = import_lines({*module.imports, Import("nbpipe")}, future=module.future)
+    local = sorted({line.module.partition(".")[0] for line in module.imports if line.local})
+    settings = (f"lint.isort.known-first-party={json.dumps(local)}", "src=[]")
+    options = [part for one in settings for part in ("--config", one)]
+    found = run_ruff("check", text, "--select", "I", "--fix-only", "--quiet", *options)
+    return (found or text).rstrip("\n")
 
 
 def _import(line: Import) -> str:
@@ -473,8 +478,7 @@ def rendered(module: Module) -> str:
     """
     pieces = ordered(module.pieces)
     _refuse_taken(module)
-    imports = {*module.imports, Import("nbpipe")}
-    head = f"{_docstring(module)}\n\n{import_block(imports, future=module.future)}"
+    head = f"{_docstring(module)}\n\n{_import_sections(module)}"
     top = "".join([head, *_written(pieces)])
     return "\n\n\n".join([top, _build(module), _main(_free_name(module))]) + "\n"
 

@@ -26,7 +26,7 @@ from .fresh import (
     has_own_seed,
     json_fingerprint,
 )
-from .module import Import, Line, Module, Piece, Spelling, import_block, ordered
+from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of
 
@@ -352,7 +352,7 @@ def _import_submodules(found: Found, draft: Module, fresh: FreshProcess) -> None
     paths = {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
     if not paths:
         return
-    imports = import_block(found.imports, future=False)
+    imports = import_lines(found.imports, future=False)
     request = {"imports": imports, "paths": sorted(paths)}
     answer = fresh.ask("lacking", request, limits_s={"": STARTS_S}, text=imports)
     lacks = [line["lacks"] for line in answer.lines]
@@ -484,7 +484,7 @@ def _tried(
     found = collector.found
     every = ordered(pieces)
     results = tried(
-        import_block(found.imports, future=found.future),
+        import_lines(found.imports, future=found.future),
         every,
         fresh,
         name=name,

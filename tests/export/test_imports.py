@@ -1,16 +1,13 @@
-"""The import block stands as ruff's isort rule wants it."""
+"""Imports of a module, as isort sorts them."""
 
 import ast
-import shutil
-import subprocess
-import sys
-import tempfile
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.export.module import Import, import_block
+from nbpipe.export.module import Import, rendered
+
+from .building import module
 
 MODULES = [
     "os", "os.path", "re", "xml.etree.ElementTree", "typing", "collections.abc", "nbpipe",
@@ -29,18 +26,12 @@ IMPORTS = st.builds(
     st.none()
     | st.sampled_from(["np", "F", "t", "long_alias_of_a_name_that_is_long_as_well", "x10"]),
 )
-RUFF = shutil.which("ruff") or f"{sys.prefix}/bin/ruff"
-needs_ruff = pytest.mark.skipif(not shutil.which(RUFF), reason="ruff is not installed")
 
 
-def complaints(text):
-    """Return what ruff's isort rule and its formatter say in a folder without modules."""
-    rule = [RUFF, "check", "--isolated", "--no-cache", "--select=I", "--diff", "--quiet", "-"]
-    form = [RUFF, "format", "--isolated", "--no-cache", "--diff", "--quiet", "-"]
-    with tempfile.TemporaryDirectory() as folder:
-        options = {"cwd": folder, "capture_output": True, "text": True, "encoding": "utf-8"}
-        runs = [subprocess.run(run, input=text, check=False, **options) for run in (rule, form)]
-    return "".join(run.stdout + run.stderr for run in runs)
+def block(imports, *, future=False):
+    """Return the imports of a module, with nbpipe's own."""
+    text = rendered(module([], "nbpipe.source(s)", imports=imports, future=future))
+    return text.partition('"""\n\n')[2].partition("\n\n\ndef ")[0]
 
 
 def bound(text):
@@ -54,22 +45,14 @@ def bound(text):
     return found
 
 
-@needs_ruff
-@given(st.lists(IMPORTS, max_size=25), st.booleans())
-def test_ruff_changes_nothing(imports, future):
-    """Whatever is imported, it is sorted, merged and wrapped as ruff would."""
-    text = import_block(imports, future=future)
-    assert complaints(f"{text}\n" if text else "") == ""
-
-
 @given(st.lists(IMPORTS, max_size=25), st.randoms())
 def test_each_import_is_written_once(imports, random):
     """Nothing is lost or doubled, and the order given does not matter."""
     shuffled = [*imports, *imports]
     random.shuffle(shuffled)
-    text = import_block(shuffled, future=False)
-    wanted = {(line.module, line.member, line.alias) for line in imports}
-    assert text == import_block(imports, future=False)
+    text = block(shuffled)
+    wanted = {(line.module, line.member, line.alias) for line in [*imports, Import("nbpipe")]}
+    assert text == block(imports)
     assert sorted(bound(text), key=repr) == sorted(wanted, key=repr)
 
 
@@ -78,13 +61,12 @@ def test_sections_follow_each_other():
     imports = [
         Import("helpers", "load", local=True),
         Import("numpy", alias="np"),
-        Import("nbpipe"),
         Import("pathlib", "Path"),
         Import("math", "sqrt"),
         Import("math", "floor"),
         Import("re"),
     ]
-    assert import_block(imports, future=True) == (
+    assert block(imports, future=True) == (
         "from __future__ import annotations\n\n"
         "import re\nfrom math import floor, sqrt\nfrom pathlib import Path\n\n"
         "import nbpipe\nimport numpy as np\n\n"
@@ -95,11 +77,7 @@ def test_sections_follow_each_other():
 def test_an_alias_stands_alone():
     """Members of a module are merged; one with another name has its own line."""
     imports = [Import("os", "path"), Import("os", "path", "p"), Import("os", "sep", "s")]
-    assert import_block([*imports, Import("os", "sep")], future=False) == (
-        "from os import path, sep\nfrom os import path as p\nfrom os import sep as s"
+    assert block([*imports, Import("os", "sep")]) == (
+        "from os import path, sep\nfrom os import path as p\nfrom os import sep as s\n\n"
+        "import nbpipe"
     )
-
-
-def test_nothing_is_written_for_nothing():
-    """Without imports there is no text."""
-    assert import_block([], future=False) == ""

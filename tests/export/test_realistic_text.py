@@ -144,7 +144,9 @@ def test_names_of_joined_pipelines(notebook: Notebook):
         """
     )
     assert exported.text.partition('notebook."""\n')[2].partition("\n\n\ndef main")[0] == (
-        "    base = nbpipe.source(range(5)).map(small, concurrency=small_concurrency)  # for both\n"
+        "    base = (\n"
+        "        nbpipe.source(range(5)).map(small, concurrency=small_concurrency)  # for both\n"
+        "    )\n"
         "    small_ones = base.map(str)\n"
         '    return nbpipe.zip(small_ones, base, nbpipe.source(list("abcde"))).batch(batch_size)'
     )
