@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import NbpipeError
 from ..export.secrets import know, knowing, scrubbed
-from ..version import __version__
 from .export import export
 from .run import run
 from .settings import secrets_of
@@ -29,6 +28,7 @@ from .terminal import (
     tell,
     write_any_character,
 )
+from .versions import VersionAction
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -97,7 +97,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_ENDS,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"nbpipe {__version__}")
+    parser.add_argument(
+        "--version",
+        action=VersionAction,
+        nargs=0,
+        help="show the versions of nbpipe, Python and the packages that it works with",
+    )
     commands = parser.add_subparsers(dest="name", required=True, metavar="{export,run}")
     _add_export(
         commands.add_parser(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
@@ -210,40 +211,48 @@ def _line(error: BaseException) -> str:
 
 # -- Tracebacks: as plain values, and as tracebacks again ------------------------------------------
 class _Frame(NamedTuple):
-    """One line of a traceback: the file, the number of the line, and the function's name."""
+    """One line of a traceback: its file and number, and the name and first line of the function."""
 
     filename: str
     line: int
     name: str
+    first_line: int
 
 
 def _frames_of(error: TracebackType | None) -> list[_Frame]:
     """Return the frames of a traceback, outermost first."""
     return [
-        _Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
+        _Frame(code.co_filename, line, code.co_name, code.co_firstlineno)
         for frame, line in traceback.walk_tb(error)
+        for code in [frame.f_code]
     ]
 
 
 def _traceback_of(frames: Sequence[_Frame]) -> TracebackType | None:
     """Build a traceback that looks like the one the frames were taken from.
 
-    Its frames hold no variables, and unlike others no caller: each belongs to a generator that was
-    not begun, of a function of the same name and file that does nothing.
+    Its frames hold no variables, and unlike others no caller: each belongs to a generator that
+    waits in that line, of a function of the same name, file and first line.
     """
     built: TracebackType | None = None
-    for filename, line, name in reversed(frames):
-        code = _NOTHING.replace(
-            co_filename=filename, co_firstlineno=line, co_name=name, co_qualname=name
-        )
-        generator: GeneratorType[None, None, None] = FunctionType(code, {})()
+    for frame in reversed(frames):
+        generator = _waiting(frame)
         assert generator.gi_frame is not None  # only one that has ended has none
-        built = TracebackType(built, generator.gi_frame, 0, line)
+        built = TracebackType(built, generator.gi_frame, generator.gi_frame.f_lasti, frame.line)
     return built
 
 
-def _nothing() -> Iterator[None]:
-    yield
-
-
-_NOTHING: CodeType = _nothing.__code__
+def _waiting(frame: _Frame) -> GeneratorType[None, None, None]:
+    """Return a generator that waits in the line of a frame; which part of the line, is not told."""
+    module = ast.parse("def nothing(): yield")
+    for node in ast.walk(module):
+        if isinstance(node, ast.stmt | ast.expr):
+            is_head = isinstance(node, ast.FunctionDef)
+            node.lineno = node.end_lineno = frame.first_line if is_head else frame.line
+            node.col_offset = node.end_col_offset = -1
+    whole = compile(module, frame.filename, "exec")
+    code = next(one for one in whole.co_consts if isinstance(one, CodeType))
+    named = code.replace(co_name=frame.name, co_qualname=frame.name)
+    generator: GeneratorType[None, None, None] = FunctionType(named, {})()
+    next(generator)
+    return generator

@@ -1,6 +1,8 @@
 """What the command can be asked for, and what it says without running anything."""
 
+import platform
 import sys
+from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
@@ -26,10 +28,13 @@ def call(tmp_path, monkeypatch, capsys):
 
 
 def test_version(tmp_path):
-    """`--version` gives the version of the package."""
+    """`--version` gives the version of the package, then what a report of a bug needs beside it."""
     from nbpipe import __version__
 
-    assert command("--version", cwd=tmp_path).stdout == f"nbpipe {__version__}\n"
+    first, python, _, *others = command("--version", cwd=tmp_path).stdout.splitlines()
+    assert first == f"nbpipe {__version__}"
+    assert python.split()[:2] == [platform.python_implementation(), platform.python_version()]
+    assert f"numpy {metadata.version('numpy')}" in others
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])

@@ -83,6 +83,10 @@ def test_error_of_a_stage(kernel, options):
         ("5", "number_of"),
         ("2", ""),
     ]
+    assert re.findall(r"-> +(\d) +(.*)", text)[:2] == [
+        ("3", "return number_of(text)"),
+        ("5", "return int(text)"),
+    ]
     assert "return int(text)" in text
     assert ("ValueError: invalid literal" in text, OURS in text) == (True, False)
 
