@@ -25,15 +25,17 @@ ROOT = Path(__file__).resolve().parent.parent
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 PROCESSES = max(2, min(os.cpu_count() or 2, 6))
 PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
-SHARED_OUT = [*PYTEST, "--dist", "loadgroup", "--max-worker-restart=0", "tests"]
+DEALT = ["--dist", "loadscope", "--no-loadscope-reorder"]  # by tests/tiers.py
+SHARED_OUT = [*PYTEST, *DEALT, "--max-worker-restart=0", "tests"]
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
 QUICKSTART, *NOTEBOOKS = sorted(
     str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
 )
-# The first takes most of the time; the others run beside it, one after the other.
+# The first takes most of the time; the others run beside it, one after the other. A third of its
+# time a test waits: there is one process more than there are cores.
 TIERS = {
     "everyday": {
-        "tests": [*SHARED_OUT, "-n", str(PROCESSES), "-m", "not slow"],
+        "tests": [*SHARED_OUT, "-n", str(PROCESSES + 1), "-m", "not slow"],
         "mypy": ["mypy"],
         "quickstart": [*NBVAL, QUICKSTART],
         "js": ["npm", "run", "--silent", "check"],
@@ -42,13 +44,15 @@ TIERS = {
         "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
     },
     "rest": {
-        # What is slow, and random examples once more: twice as many. A third of the time it waits.
+        # What is slow, and random examples once more: twice as many.
         "slow": [*SHARED_OUT, "-n", str(PROCESSES + 1), "-m", "slow or hypothesis"],
         "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }
 PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
 QUIET_DASK = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # why: tests/conftest.py
+# Hundreds of processes import nbpipe: it is compiled once, even where that is not the rule.
+OURS = {"PYTHONDONTWRITEBYTECODE": "", "PATH": PATH}
 EXAMPLES = {"slow": "thorough"}  # profiles of tests/conftest.py
 AT_ONCE = 2
 SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
@@ -119,7 +123,7 @@ class Runner:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={"NBPIPE_EXAMPLES": examples, **QUIET_DASK, **os.environ, "PATH": PATH},
+                env={"NBPIPE_EXAMPLES": examples, **QUIET_DASK, **os.environ, **OURS},
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._alone else subprocess.PIPE,
                 stderr=None if self._alone else subprocess.STDOUT,

@@ -57,7 +57,12 @@ LONG_FUNCTIONS: dict[str, str] = {}
 
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor.split()}
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
-TREES = {path: ast.parse((PACKAGE / path).read_text(encoding="utf-8")) for path in FILES}
+
+
+@functools.cache
+def trees():
+    """Return every file of nbpipe, parsed."""
+    return {path: ast.parse((PACKAGE / path).read_text(encoding="utf-8")) for path in FILES}
 
 
 @functools.cache
@@ -130,7 +135,7 @@ def imports():
     """List every import between two files of nbpipe."""
     return [
         Import(path, target, for_types=node in types)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for types in [inside_type_checking(tree)]
         for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.level
@@ -223,7 +228,7 @@ def test_nothing_imports_nbpipe_by_its_name():
     """Inside nbpipe all imports of nbpipe are relative."""
     wrong = [
         f"{path} imports {name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for name in absolute_imports(tree)
         if name.split(".")[0] == "nbpipe"
     ]
@@ -232,14 +237,17 @@ def test_nothing_imports_nbpipe_by_its_name():
 
 def test_private_names_stay_in_their_file():
     """No file imports or reaches a private name of another module."""
-    reached = {str(path): private_names_reached(path, tree) for path, tree in TREES.items()}
+    reached = {str(path): private_names_reached(path, tree) for path, tree in trees().items()}
     assert {path: names for path, names in reached.items() if names} == {}
 
 
 def test_a_class_name_means_one_thing():
     """No two classes of nbpipe share a name, but for those in the table."""
     names = Counter(
-        node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)
+        node.name
+        for tree in trees().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     )
     known = set(AMBIGUOUS_CLASSES.split())
     assert {name for name, count in names.items() if count > 1} == known
@@ -250,7 +258,7 @@ def operations():
     found = {"Operation": Path("ops/stage.py")}
     classes = [
         (path, node)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if path.parts[0] == "ops"
         for node in tree.body
         if isinstance(node, ast.ClassDef)
@@ -276,7 +284,7 @@ def test_an_operation_is_known_to_its_own_file():
     home = operations()
     wrong = [
         f"{path} tests for {name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for name in types_tested(tree)
         if home.get(name, path) != path
     ]
@@ -295,7 +303,9 @@ def early_torch(path, tree):
 
 def test_torch_is_loaded_by_few_and_late():
     """Only the files named import torch, and they do it inside functions."""
-    wrong = [f"{path} imports {n}" for path, tree in TREES.items() for n in early_torch(path, tree)]
+    wrong = [
+        f"{path} imports {n}" for path, tree in trees().items() for n in early_torch(path, tree)
+    ]
     assert "\n".join(wrong) == ""
 
 
@@ -303,7 +313,7 @@ def test_functions_are_short():
     """A function has at most 40 lines of code."""
     long = {
         f"{path}:{node.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code_lines(node) > 40
     }

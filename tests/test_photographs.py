@@ -5,14 +5,19 @@ import sys
 import numpy as np
 import pytest
 
-photographs = pytest.importorskip("notebooks.photographs")
 Image = pytest.importorskip("PIL.Image")
 
 NAMES = ["astronaut", "cat", "china", "coffee", "flower", "motorcycle", "retina", "rocket"]
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def photographs():
+    """Give the module, which takes a second to load."""
+    return pytest.importorskip("notebooks.photographs")
+
+
+@pytest.fixture(scope="module")
+def pictures(photographs):
     """Give the photographs, loaded once."""
     return photographs.load()
 
@@ -28,7 +33,7 @@ def test_photographs_need_no_download(pictures):
     assert ("pooch" in sys.modules, len(pictures)) == (False, 8)
 
 
-def test_write_gives_as_many_files_as_asked_for(tmp_path):
+def test_write_gives_as_many_files_as_asked_for(photographs, tmp_path):
     """Each photograph gives the crops asked for, in the folder that names it."""
     train, test = photographs.write(tmp_path, train=3, test=2)
     found = {
@@ -40,7 +45,7 @@ def test_write_gives_as_many_files_as_asked_for(tmp_path):
     assert expected == (len(train), len(test), found, on_disk)
 
 
-def test_write_gives_jpeg_files_of_one_size(tmp_path):
+def test_write_gives_jpeg_files_of_one_size(photographs, tmp_path):
     """Crops of every scale are written as squares of one size."""
     train, _ = photographs.write(tmp_path, train=1, test=1)
     kinds = set()
@@ -50,7 +55,7 @@ def test_write_gives_jpeg_files_of_one_size(tmp_path):
     assert {("JPEG", "RGB", (photographs.SIDE, photographs.SIDE))} == kinds
 
 
-def test_write_depends_on_the_seed_alone(tmp_path):
+def test_write_depends_on_the_seed_alone(photographs, tmp_path):
     """The same seed writes the same bytes again, another seed other ones."""
     folders = [(tmp_path / "a", 1), (tmp_path / "b", 1), (tmp_path / "c", 2)]
     first, again, other = (
@@ -60,7 +65,9 @@ def test_write_depends_on_the_seed_alone(tmp_path):
     assert (first == again, first == other) == (True, False)
 
 
-def test_crops_for_testing_share_no_pixel_with_those_for_training(tmp_path, monkeypatch):
+def test_crops_for_testing_share_no_pixel_with_those_for_training(
+    photographs, tmp_path, monkeypatch
+):
     """On pictures that are dark on the left and bright on the right, the parts stay apart."""
     split_HWC = np.full((200, 1000, 3), 255, np.uint8)
     split_HWC[:, : int(photographs.TRAIN_SHARE * 1000)] = 0
@@ -72,7 +79,7 @@ def test_crops_for_testing_share_no_pixel_with_those_for_training(tmp_path, monk
     assert [{0}, {255}] == shades
 
 
-def test_crop_is_a_square_within_the_picture():
+def test_crop_is_a_square_within_the_picture(photographs):
     """A crop is a square, half to all as wide as the picture's short side."""
     rng = np.random.default_rng(0)
     picture_HWC = np.zeros((40, 90, 3), np.uint8)

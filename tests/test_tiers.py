@@ -1,8 +1,21 @@
 """The two tiers: what takes long is slow, but for what is worth its time every day."""
 
+import os
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 
 from tests import tiers
+from tests.run_all import DEALT
+
+NOTING = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_notes_its_process(number):
+    with pathlib.Path(__file__).with_suffix(".log").open("a") as log:
+        print(os.getpid(), file=log)
+"""
 
 
 def test_what_takes_long_is_slow(request):
@@ -11,9 +24,9 @@ def test_what_takes_long_is_slow(request):
     wrong = [
         item.nodeid
         for item in request.session.items
-        if seconds.get(item.stash[tiers.NAME], 0.0) > tiers.LIMIT_S
+        if seconds.get(item.nodeid, 0.0) > tiers.LIMIT_S
         and not item.get_closest_marker("slow")
-        and not any(fnmatchcase(item.stash[tiers.NAME], name) for name in tiers.ACCEPTANCE)
+        and not any(fnmatchcase(item.nodeid, name) for name in tiers.ACCEPTANCE)
     ]
     assert wrong == []
 
@@ -30,3 +43,20 @@ def test_the_table_is_of_files_that_are_there():
     files = {name.partition("::")[0] for name in tiers.read()}
     root = tiers.TABLE.parents[2]
     assert sorted(name for name in files if not (root / name).exists()) == []
+
+
+def test_a_file_is_dealt_to_one_process(tmp_path):
+    """Tests that share what their file starts run in one process."""
+    (tmp_path / "conftest.py").write_text(
+        "from tests.conftest import pytest_xdist_make_scheduler\n"
+    )
+    for number in range(4):
+        (tmp_path / f"test_{number}.py").write_text(NOTING)
+    command = [sys.executable, "-m", "pytest", "-n", "2", *DEALT, "-p", "no:nbval", "."]
+    env = {**os.environ, "PYTHONPATH": str(tiers.TABLE.parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout.decode()
+    pids = {log.name: set(log.read_text().split()) for log in tmp_path.glob("*.log")}
+    assert {name: len(found) for name, found in pids.items()} == {
+        f"test_{number}.log": 1 for number in range(4)
+    }

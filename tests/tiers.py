@@ -6,6 +6,7 @@ the time that a test happens to take. A test that the table does not know yet is
 """
 
 import json
+import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 LIMIT_S = 0.5
 MOMENT_S = 0.25  # what takes less is not written down
+USUAL_S = 0.02  # of what is not written down
 TABLE = Path(__file__).parent / "data" / "durations.json"
 # What a change to the engine, the panel or the exporter usually breaks, though it takes longer:
 # patterns of names, in which `[[]` stands for a bracket.
@@ -48,24 +50,44 @@ ACCEPTANCE = (
 # what pyproject.toml says.
 HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120}
 PATIENCE = 12
-NAME = pytest.StashKey[str]()  # pytest-xdist adds the group to `nodeid`
 SPENT = pytest.StashKey[float]()
 
 
-def prepare(items: list[pytest.Item], *, grouped: bool) -> None:
-    """Mark what is slow, and set the limits of hangs.
-
-    Args:
-        items: the tests that were collected; where `grouped`, they are put in order.
-        grouped: tests are dealt to several processes. Those of a file go to the same one, as
-            they share what is started for it; what takes longest goes first.
-    """
+def mark(items: list[pytest.Item]) -> None:
+    """Mark what is slow, and set the limits of hangs."""
     seconds = read()
     for item in items:
-        item.stash[NAME] = item.nodeid
         _mark(item, seconds.get(item.nodeid, 0.0))
-    if grouped:
-        _group(items, seconds)
+
+
+def put_in_order(items: list[pytest.Item]) -> None:
+    """Put the groups first that take longest: they are dealt to processes in this order."""
+    seconds = read()
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        groups[group_of(item.nodeid)].append(item)
+    cost_s = {
+        name: sum(seconds.get(item.nodeid, USUAL_S) for item in group)
+        for name, group in groups.items()
+    }
+    items[:] = [
+        item
+        for name in sorted(groups, key=cost_s.__getitem__, reverse=True)
+        for item in groups[name]
+    ]
+
+
+def group_of(name: str) -> str:
+    """Return the group of a test: those of one group share what is started for them.
+
+    That is what a file starts, one JupyterLab for all browser tests, one kernel of a version.
+    """
+    file, _, test = name.partition("::")
+    if file.startswith("tests/browser/"):
+        return "browser"
+    if file.startswith("tests/kernel/") and (version := re.search(r"\[(\d+\.\d+\.\d+)", test)):
+        return f"kernel {version[1]}"
+    return file
 
 
 def read() -> dict[str, float]:
@@ -84,33 +106,6 @@ def _mark(item: pytest.Item, seconds: float) -> None:
     is_long = seconds > LIMIT_S or item.get_closest_marker("browser")
     if is_long and not any(fnmatchcase(item.nodeid, pattern) for pattern in ACCEPTANCE):
         item.add_marker(pytest.mark.slow)
-
-
-def _group(items: list[pytest.Item], seconds: dict[str, float]) -> None:
-    groups: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        groups[_group_of(item)].append(item)
-    cost_s = {
-        name: sum(seconds.get(item.nodeid, 0.0) for item in group) for name, group in groups.items()
-    }
-    items[:] = [
-        item
-        for name in sorted(groups, key=cost_s.__getitem__, reverse=True)
-        for item in groups[name]
-    ]
-    for name, group in groups.items():
-        for item in group:
-            item.add_marker(pytest.mark.xdist_group(name))
-
-
-def _group_of(item: pytest.Item) -> str:
-    """Return what tests share: one JupyterLab, one kernel of a version, what a file starts."""
-    if item.get_closest_marker("browser"):
-        return "browser"
-    chosen = item.callspec.params if hasattr(item, "callspec") else {}
-    if item.path.parent.name == "kernel" and "way" in chosen:
-        return f"kernel {chosen['way']}"
-    return str(item.path)
 
 
 class Recorder:
@@ -133,7 +128,7 @@ class Recorder:
     def pytest_runtest_makereport(self, item, call):
         if call.when == "call":
             took_s = round(item.stash.get(SPENT, 0.0) + call.duration, 2)
-            item.user_properties.append(("took_s", (item.stash[NAME], took_s)))
+            item.user_properties.append(("took_s", (item.nodeid, took_s)))
         return (yield)
 
     def pytest_runtest_logreport(self, report):
