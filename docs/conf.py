@@ -16,6 +16,8 @@ from sphinx.application import Sphinx
 import nbpipe
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))
+import docstrings
+
 from notebooks import PLOTLY_JS
 
 project = "nbpipe"
@@ -51,7 +53,9 @@ nb_mime_priority_overrides = [("html", "text/html", 0)]
 default_role = "code"  # what stands in single backticks
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "inherited-members": False}
+autodoc_default_options = {"members": True}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -79,7 +83,6 @@ html_theme_options: dict[str, Any] = {
 
 # -- contents: what the first page links to, under its headings ------------------------------------
 _LINK = re.compile(r"\]\(([^)#:]+)\.(?:md|ipynb)\)")
-_API = tuple(f"api/{path.stem}" for path in sorted(Path(__file__).parent.glob("api/*.md")))
 _FURTHER = ("../CONTRIBUTING", "../CHANGELOG", "../benchmarks/README", "../js/README")
 
 
@@ -92,7 +95,8 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         if line.startswith("## "):
             heading = line.removeprefix("## ")
         found += [(heading, target) for target in _LINK.findall(line)]
-    found += [("Reference", target) for target in _API]
+    reference = (Path(__file__).parent / "reference.md").read_text(encoding="utf-8")
+    found += [("Reference", target) for target in _LINK.findall(reference)]
     found += [("Behind it", target) for target in _FURTHER]
     for caption, group in groupby(found, key=lambda pair: pair[0]):
         targets = "\n".join(target for _, target in group)
@@ -108,5 +112,6 @@ def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    docstrings.connect(app)
     app.connect("source-read", _add_contents)
     app.connect("build-finished", _copy_pictures)

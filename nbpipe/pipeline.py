@@ -233,8 +233,8 @@ class Pipeline:
             stream: a stream of that device to use instead of the run's own.
 
         Returns:
-            Pipeline of batches on `device`; shape and dtype are kept: (B, C, H, W) float32
-            stays (B, C, H, W) float32.
+            A pipeline of batches on `device`, of the same shape and dtype; a (B, C, H, W) float32
+            batch stays (B, C, H, W) float32.
 
         Raises:
             ArgumentError: no name of a device, a depth out of range; when a run starts, no such
@@ -269,7 +269,7 @@ class Pipeline:
             ArgumentError: `buffer_size` is needed, or out of range.
 
         Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
-        long (see `sampler`).
+        long.
         """
         return self._with(append_shuffle(self.chain, seed, buffer_size, prefetch))
 
@@ -503,8 +503,8 @@ class Pipeline:
         item of a source with an index is run, unless that takes long; else a note says so.
 
         Returns:
-            A `Peek`: prints as a table, with pictures of images in a notebook; `.items` holds
-            the items.
+            A `Peek`, which prints as a table, with pictures of images in a notebook; `.items`
+            holds the items.
         """
         from .peek import peek
 

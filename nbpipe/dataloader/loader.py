@@ -438,7 +438,7 @@ class DataLoader:
 
     @property
     def run(self) -> LoaderRun:
-        """The run of this loader, from the start: one for all of its epochs."""
+        """The run of this loader, there from the start, one for all of its epochs."""
         return self._live
 
     def _build(

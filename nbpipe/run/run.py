@@ -358,7 +358,7 @@ class Run(ShownRun):
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
-        """Every knob change of this run: when, who, from, to, why."""
+        """Every knob change of this run, with when, who, from, to, why."""
         with self._scheduler.lock:
             kept = self._record.events.copy()  # at once: garbage found below us may turn a knob
         return tuple(kept)
@@ -438,8 +438,8 @@ class Run(ShownRun):
                 loads and iterates needs as many as it loads ahead of what it takes.
 
         Returns:
-            The epoch: `load(indices)` and `end()` push, from any thread; iterating gives the
-            items, as in `iterate`.
+            The epoch, to which `load(indices)` and `end()` push, from any thread; iterating it
+            gives the items, as in `iterate`.
 
         Raises:
             ArgumentTypeError: the pipeline does not begin with a source that has a length and an
@@ -506,7 +506,7 @@ class Run(ShownRun):
         goes on; items that were skipped are not tried again. Nothing waits for this.
 
         Returns:
-            JSON-ready values: keep them with `json`, `torch.save` or a checkpoint of Lightning.
+            JSON-ready values, to be kept with `json`, `torch.save` or a checkpoint of Lightning.
             After an epoch came to its end, the beginning of the next one.
 
         Raises:
