@@ -1,6 +1,7 @@
 """In a notebook, runs belong to the cells that started them, and are shown as live panels.
 
-Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`. Running a cell again
+Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`, which in a terminal
+brings the magic `%nbpipe` alone. Running a cell again
 closes the runs that it started before; a cell that fails leaves no epoch half done; a tuned value
 that a new pipeline does not have is named, and a function that was edited since it was built.
 While a cell iterates a run, the kernel answers the run's controls. Runs are held weakly: nothing
@@ -13,15 +14,24 @@ import threading
 import weakref
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ..base.format import shortened
 from ..base.knobs import Knob
 from ..export.cells import History
-from ..show.watch import Attended, AttendedLoader, AttendedRun, loader_made, run_started
+from ..show.watch import (
+    Attended,
+    AttendedLoader,
+    AttendedRun,
+    Watched,
+    loader_made,
+    open_runs,
+    run_started,
+)
 from .display import RunDisplay
 from .edited import PlaceName, edited_lines
 from .kernel import Pump, cure_streams
+from .magics import RunMagic
 from .runs import KernelRuns
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
@@ -57,28 +67,40 @@ class ExecutionResult(Protocol):
 
 
 def load_ipython_extension(ip: Any) -> None:
-    """Register the rules for cells; does nothing outside a kernel, or the second time.
+    """Register `%nbpipe`, and in a kernel the rules for cells; does nothing the second time.
 
     Args:
         ip: IPython's shell.
     """
-    if getattr(ip, "kernel", None) is None or ip in _loaded:
+    if ip in _loaded:
         return
-    cure_streams()
     display = RunDisplay(ip.display_pub)
     compiler = getattr(ip, "compile", None)  # another shell's names nothing
     place_name = getattr(compiler, "format_code_name", lambda _: None)
-    runs = KernelRuns(lambda: ip.user_ns)
-    runs.open(ip.kernel)
-    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name, runs)
+    magic = RunMagic(ip, KernelRuns(lambda: ip.user_ns))
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name, magic)
+    run_started.append(rules.adopt)
+    loader_made.append(rules.answer)
+    for run in open_runs():
+        magic.runs.note(cast("Watched", run), "")
+    magic.register()
+    if _is_kernel(ip):
+        _load_in_kernel(ip, rules, display)
+
+
+def _is_kernel(ip: Any) -> bool:
+    return getattr(ip, "kernel", None) is not None
+
+
+def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
+    cure_streams()
+    rules.magic.runs.open(ip.kernel)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     formatter = ip.display_formatter.ipython_display_formatter
     formatter.for_type_by_name(*_RUN, display.show)
     formatter.for_type_by_name(*_LOADER_RUN, lambda run: display.show(run, run.shown))
     formatter.for_type_by_name(*_LOADER, lambda one: display.show(one.run, one.run.shown))
-    run_started.append(rules.adopt)
-    loader_made.append(rules.answer)
     request = _request(ip)
     History.of(ip).listen()
     if request is not None:
@@ -86,16 +108,19 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Forget the rules for cells; runs go on."""
+    """Forget the magic and the rules for cells; runs go on."""
     rules = _loaded.pop(ip, None)
-    if rules is not None:
+    if rules is None:
+        return
+    run_started.remove(rules.adopt)
+    loader_made.remove(rules.answer)
+    rules.magic.forget()
+    if _is_kernel(ip):
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
         for kind in (_RUN, _LOADER_RUN, _LOADER):
             ip.display_formatter.ipython_display_formatter.pop(".".join(kind), None)
-        run_started.remove(rules.adopt)
-        loader_made.remove(rules.answer)
-        rules.runs.close()
+        rules.magic.runs.close()
         History.of(ip).rest()
 
 
@@ -124,7 +149,7 @@ class CellRules:
         display: shows runs.
         history: keeps the texts of the cells.
         place_name: tells which cell a file of code is.
-        runs: tells a front end of all runs.
+        magic: acts on all runs.
     """
 
     def __init__(
@@ -133,9 +158,9 @@ class CellRules:
         display: RunDisplay,
         history: History,
         place_name: PlaceName,
-        runs: KernelRuns,
+        magic: RunMagic,
     ) -> None:
-        self.runs = runs
+        self.magic = magic
         self._pump = pump
         self._display = display
         self._history = history
@@ -200,7 +225,7 @@ class CellRules:
         """Called when a run started; it belongs to the cell whose code started it."""
         execution = _execution.get()
         self._runs.add(run)
-        self.runs.note(run, _cell_id(execution))
+        self.magic.runs.note(run, _cell_id(execution))
         if self._pump is not None:
             run.between_waits = self._pump.poll
         if execution is not None:
@@ -216,13 +241,13 @@ class CellRules:
         Workers that it keeps stay when the cell that trains is run again.
         """
         self._loaders.add(run)
-        self.runs.note(run, _cell_id(_execution.get()))
+        self.magic.runs.note(run, _cell_id(_execution.get()))
         run.on_run = self._leave_to_loader
         if self._pump is not None:
             run.between_waits = self._pump.poll
 
     def _leave_to_loader(self, run: AttendedRun) -> None:
-        self.runs.leave_out(run)
+        self.magic.runs.leave_out(run)
         for runs in self._runs_of.values():
             runs.discard(run)
 

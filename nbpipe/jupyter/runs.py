@@ -55,6 +55,18 @@ class RunRow(TypedDict):
     actions: list[str]
 
 
+class ListedRun(NamedTuple):
+    """A row, and what looks at the run."""
+
+    row: RunRow
+    feed: RunFeed
+
+    @property
+    def run(self) -> Watched | None:
+        """The run, or None where it is gone."""
+        return self.feed.run
+
+
 class _Entry:
     """A run that was started: its number stays."""
 
@@ -146,17 +158,21 @@ class KernelRuns:
     def _send_of(self, number: int, message: Mapping[str, Any]) -> None:
         self._send({"type": "run", "run": number, "message": message})
 
-    def _rows(self) -> list[RunRow]:
-        """Return a row for each open run, and one for the newest."""
+    def listed(self) -> list[ListedRun]:
+        """Return the open runs, oldest first, and the newest as it was last."""
         with self._lock:
             self._entries = entries = self._kept()
         names = self._names()
-        rows = []
+        found = []
         for entry in entries[-_MOST_ROWS:]:
             run, feed = entry.run(), self._feed(entry)
             if feed is not None and (entry is entries[-1] or (run is not None and not run.closed)):
-                rows.append(_row(entry, names.get(id(run), ""), feed.snapshot()))
-        return rows
+                row = _row(entry, names.get(id(run), ""), feed.snapshot())
+                found.append(ListedRun(row, feed))
+        return found
+
+    def _rows(self) -> list[RunRow]:
+        return [one.row for one in self.listed()]
 
     def _names(self) -> dict[int, str]:
         """Return the variables of runs, and of loaders by their runs, by the runs' ids."""

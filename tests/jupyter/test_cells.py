@@ -67,12 +67,19 @@ class Shell:
     def __init__(self, request=None):
         self.kernel = object()
         self.events = Events()
+        self.magics_manager = SimpleNamespace(magics={"line": {}})
         self.display_pub = Outputs()
         self.display_formatter = SimpleNamespace(ipython_display_formatter=Formatter())
         self.request = request or {}
 
     def get_parent(self):
         return self.request
+
+    def register_magic_function(self, function, kind, name):
+        self.magics_manager.magics[kind][name] = function
+
+    def set_hook(self, name, function, str_key):
+        """Take no part in completion."""
 
     def run(self, function, cell_id=None, text="run"):
         """Run a cell, and say whether it failed."""

@@ -1,0 +1,257 @@
+"""`%nbpipe`: the runs of a session from its prompt, in a notebook and in IPython's terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from IPython.core.error import UsageError
+
+from ..base.format import format_rate, text_table
+from ..errors import ArgumentError, NbpipeError, near_match
+from ..ops.stage import Stage, addresses
+from ..show.watch import ExportReport
+from .completion import offer_knobs
+from .runs import KernelRuns, ListedRun
+
+_NAME = "nbpipe"
+HELP = """
+%nbpipe runs                              list the runs of this session
+%nbpipe knobs [RUN]                       list the knobs of a run
+%nbpipe knobs [RUN] decode.concurrency=8  turn knobs
+%nbpipe pause|resume|stop [RUN|all]       do what the buttons of the panel do
+%nbpipe export loader.py [RUN]            write the pipeline as a module (--overwrite replaces one)
+%nbpipe help                              print this
+
+RUN is the number of a run, or the variable of a run, a loader or a pipeline. Without it the newest
+run under way is meant, or else the newest.
+""".strip()
+_NONE = "no run is open; start one with pipe.start()"
+_BUTTONS = ("pause", "resume", "stop")
+_PLAIN = re.compile(r"[^\s=\"'\\]+")  # what needs no quotes in a line
+
+
+class _Target(NamedTuple):
+    """What a command is about: a run, a loader or a pipeline."""
+
+    called: str
+    stages: Mapping[str, Stage]
+    export: Callable[..., ExportReport]
+
+
+@final
+class RunMagic:
+    """The line magic of one shell, and its completion.
+
+    Args:
+        shell: IPython's.
+        runs: the runs of this session.
+
+    Attributes:
+        runs: these.
+    """
+
+    def __init__(self, shell: Any, runs: KernelRuns) -> None:
+        self._shell = shell
+        self.runs = runs
+        self._forget_knobs: Callable[[], None] = lambda: None
+        self._commands: dict[str, Callable[[list[str]], str]] = {
+            "runs": self._list,
+            "knobs": self._knobs,
+            **{word: self._button(word) for word in _BUTTONS},
+            "export": self._export,
+            "help": lambda _: HELP,
+        }
+
+    def register(self) -> None:
+        """Make it known to the shell, and to its completion."""
+        self._shell.register_magic_function(self, "line", _NAME)
+        self._shell.set_hook("complete_command", self.complete, str_key=f"%{_NAME}")
+        self._forget_knobs = offer_knobs(self._shell)
+
+    def forget(self) -> None:
+        """Take it out of the shell; its completion finds nothing any more."""
+        self._shell.magics_manager.magics["line"].pop(_NAME, None)
+        self._commands.clear()
+        self._forget_knobs()
+
+    def __call__(self, line: str) -> None:
+        """Do what a line says, and print what is to be told; `%nbpipe help` lists what there is."""
+        try:
+            word, *rest = shlex.split(line) or ["help"]
+        except ValueError as error:
+            raise UsageError(f"%nbpipe cannot read this line: {error}") from None
+        command = self._commands.get(word)
+        if command is None:
+            known = f"{', '.join(self._commands)}, got {word!r}{near_match(word, self._commands)}"
+            raise UsageError(f"%nbpipe must be followed by one of {known}")
+        try:
+            told = command(rest)
+        except NbpipeError as error:
+            raise UsageError(str(error)) from None
+        print(told)  # noqa: T201  the cell is where its reader looks
+
+    # -- commands -------------------------------------------------------------------------
+    def _list(self, words: list[str]) -> str:
+        _refuse(words, "runs")
+        rows = [one.row for one in self.runs.listed()]
+        if not rows:
+            return _NONE
+        head = ("run", "variable", "state", "epoch", "done", "rate", "limits", "stages")
+        cells = [
+            (
+                *(str(row["run"]), row["variable"], row["state"], str(row["epoch"])),
+                _done(row["done"], row["total"]),
+                *(format_rate(row["rate"], row["unit"]), row["limit"], row["title"]),
+            )
+            for row in rows
+        ]
+        return text_table(head, cells)
+
+    def _knobs(self, words: list[str]) -> str:
+        given = [word.partition("=") for word in words if "=" in word]
+        target = self._target([word for word in words if "=" not in word], "knobs")
+        for place, _, value in given:
+            _turn(target, place, value)
+        knobs = _knobs_of(target.stages)
+        if not knobs:
+            return f"{target.called} has no knobs"
+        wanted = [place for place, _, _ in given] or knobs
+        rows = [
+            (place, str(knob.value), f"{knob.minimum} to {knob.maximum} {knob.unit}")
+            for place in wanted
+            for knob in [knobs[place]]
+        ]
+        return text_table(("knob", "value", "takes"), rows)
+
+    def _button(self, op: str) -> Callable[[list[str]], str]:
+        def press(words: list[str]) -> str:
+            able = [one for one in self.runs.listed() if op in one.row["actions"]]
+            if words == ["all"]:
+                chosen = able
+            elif words:
+                chosen = [self._run(words, op)]
+            else:
+                chosen = able
+                if len(able) > 1:
+                    names = ", ".join(map(_called, able))
+                    raise ArgumentError(f"%nbpipe {op} must name one of {names}; or: all")
+            for one in chosen:
+                one.feed.ask(op)
+            done = ", ".join(map(_called, chosen))
+            return f"{op}: {done}" if done else f"nothing to {op}"
+
+        return press
+
+    def _export(self, words: list[str]) -> str:
+        paths = [word for word in words if word.endswith(".py")]
+        rest = [word for word in words if word not in (*paths, "--overwrite")]
+        if len(paths) != 1:
+            got = " ".join(words) or "nothing"
+            raise ArgumentError(f"%nbpipe export needs one path that ends in .py, got {got}")
+        target = self._target(rest, "export")
+        return str(target.export(paths[0], overwrite="--overwrite" in words))
+
+    # -- what is meant --------------------------------------------------------------------
+    def _target(self, words: list[str], command: str) -> _Target:
+        """Return what some words name: a run, or a variable with stages."""
+        value = self._shell.user_ns.get(words[0]) if len(words) == 1 else None
+        chain = getattr(value, "chain", None) if _is_ours(value) else None
+        if isinstance(chain, tuple) and value is not None:
+            return _Target(words[0], addresses(chain), value.export)
+        one = self._run(words, command)
+        run = one.run
+        if run is None:
+            raise ArgumentError(f"{_called(one)} is gone; start another run with pipe.start()")
+        return _Target(_called(one), run.stages, run.export)
+
+    def _run(self, words: list[str], command: str) -> ListedRun:
+        listed = self.runs.listed()
+        if not listed:
+            raise ArgumentError(_NONE)
+        if not words:
+            going = [one for one in listed if one.row["state"] in ("running", "paused")]
+            return (going or listed)[-1]
+        for one in listed:
+            if words[0] in (str(one.row["run"]), one.row["variable"]) and words[0]:
+                _refuse(words[1:], command)
+                return one
+        names = ", ".join(map(_called, listed))
+        raise ArgumentError(f"%nbpipe {command} must name one of {names}, got {words[0]!r}")
+
+    # -- completion -----------------------------------------------------------------------
+    def complete(self, _shell: object, event: Any) -> list[str]:
+        """Return the words that may follow, for IPython's completion."""
+        line = event.text_until_cursor
+        parts = line.split() if line[-1:].isspace() else line.split()[:-1]
+        if not parts[1:]:
+            return list(self._commands)
+        command, words = parts[1], parts[2:]
+        if command not in self._commands:
+            return []
+        if command == "knobs":
+            return [*self._names(pipelines=True), *self._places(words)]
+        if command in _BUTTONS:
+            return [*self._names(pipelines=False), "all"]
+        return self._names(pipelines=True) if command == "export" and words else []
+
+    def _names(self, *, pipelines: bool) -> list[str]:
+        rows = [one.row for one in self.runs.listed()]
+        names = [row["variable"] or str(row["run"]) for row in rows]
+        if pipelines:
+            names += [
+                name
+                for name, value in tuple(self._shell.user_ns.items())
+                if _is_ours(value) and hasattr(value, "chain") and not name.startswith("_")
+            ]
+        return names
+
+    def _places(self, words: Sequence[str]) -> list[str]:
+        """Return the knobs that may be turned, as `decode.concurrency=`."""
+        try:
+            named = [word for word in words[:1] if word in self._names(pipelines=True)]
+            stages = self._target(named, "knobs").stages
+        except NbpipeError:
+            return []
+        return [f"{place}=" for place in _knobs_of(stages) if _PLAIN.fullmatch(place)]
+
+
+def _is_ours(value: object) -> bool:
+    return type(value).__module__ == "nbpipe.pipeline"
+
+
+def _called(one: ListedRun) -> str:
+    number, variable = one.row["run"], one.row["variable"]
+    return f"run {number} ({variable})" if variable else f"run {number}"
+
+
+def _done(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
+
+
+def _refuse(words: Sequence[str], command: str) -> None:
+    if words:
+        raise ArgumentError(f"%nbpipe {command} takes nothing more, got {' '.join(words)!r}")
+
+
+def _knobs_of(stages: Mapping[str, Stage]) -> dict[str, Any]:
+    """Return the knobs by their places, as "decode.concurrency"."""
+    return {
+        f"{address}.{name}": knob
+        for address, stage in stages.items()
+        for name, knob in stage.knobs.items()
+    }
+
+
+def _turn(target: _Target, place: str, value: str) -> None:
+    knobs = _knobs_of(target.stages)
+    knob = knobs.get(place)
+    if knob is None:
+        known: Iterable[str] = knobs
+        raise ArgumentError(
+            f"{target.called} has no knob {place!r}{near_match(place, known)} "
+            f"(knobs: {', '.join(knobs) or 'none'})"
+        )
+    knob.set(int(value) if re.fullmatch(r"[+-]?\d+", value) else value, by="%nbpipe")

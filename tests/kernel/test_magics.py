@@ -1,0 +1,144 @@
+"""`%nbpipe` in a notebook's kernel: what it does, what it says, what the Tab key offers."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nbpipe.jupyter.magics import HELP
+from tests.kernel.client import CellError
+
+START = """
+import nbpipe
+pipe = nbpipe.source(range(100), name="files").map(abs, name="decode", concurrency=2).batch(4)
+run = pipe.start()
+epoch = iter(run)
+first = next(epoch)
+"""
+TABS = {
+    "%nbp": ["%nbpipe"],
+    "%nbpipe re": ["resume"],
+    "%nbpipe knobs pip": ["pipe"],
+    "%nbpipe knobs decode.": ["decode.concurrency=", "decode.prefetch="],
+    "%nbpipe knobs pipe batch.": ["batch.prefetch="],
+    "%nbpipe stop al": ["all"],
+    "pipe['dec": ["decode"],
+    "run['decode'].": [
+        *("concurrency", "prefetch"),
+        *("executor", "fn", "knob", "knobs", "name", "op"),
+    ],
+    'pipe["batch"].p': ["prefetch"],
+}
+
+
+@pytest.fixture
+def magic(notebook):
+    """Give a function that runs a line of a kernel with one run; it returns what was printed."""
+    notebook.run("nbpipe.close_all() if 'nbpipe' in globals() else None")
+    notebook.run(START)
+    yield notebook.run
+    notebook.run("epoch.close()")
+
+
+def test_a_run_is_listed_tuned_and_stopped(magic):
+    """Each line does what its button in the panel does, to the run under way."""
+    listed = magic("%nbpipe runs")
+    tuned = magic("%nbpipe knobs decode.concurrency=5 batch.prefetch=3")
+    assert [line.split() for line in tuned.splitlines()[2:]] == [
+        ["decode.concurrency", "5", "1", "to", "1024", "calls"],
+        ["batch.prefetch", "3", "1", "to", "65536", "items"],
+    ]
+    assert "files > decode > batch" in listed
+    said = [
+        magic(f"%nbpipe {line}") for line in ("pause", "pause run", "resume", "stop", "stop all")
+    ]
+    state = magic("print(run['decode'].concurrency, [change.by for change in run.events])")
+    number = listed.splitlines()[2].split()[0]
+    names = [one.replace(f"run {number} (run)", "R") for one in said]
+    assert names == ["pause: R\n", "pause: R\n", "resume: R\n", "stop: R\n", "nothing to stop\n"]
+    assert state == "5 ['%nbpipe', '%nbpipe']\n"
+
+
+def test_knobs_of_a_pipeline_are_turned_before_it_runs(magic):
+    """A pipeline in a variable is as good as a run; its runs begin with the values."""
+    magic("other = nbpipe.source(range(9)).map(abs, concurrency=1)")
+    printed = magic("%nbpipe knobs other abs.concurrency=7")
+    assert printed.splitlines()[2].split()[:2] == ["abs.concurrency", "7"]
+
+
+def test_a_run_is_exported(magic, notebook):
+    """The module is written with the values that were turned."""
+    magic("%nbpipe knobs decode.concurrency=6")
+    printed = magic("%nbpipe export tuned.py")
+    text = (notebook.folder / "tuned.py").read_text()
+    assert printed.startswith(f"wrote {notebook.folder.resolve() / 'tuned.py'}")
+    assert "decode_concurrency: int = 6" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "rns",
+            "must be followed by one of runs, knobs, pause, resume, stop, export, help, got 'rns'",
+        ),
+        ("rns", "did you mean 'runs'?"),
+        ("runs all", "%nbpipe runs takes nothing more, got 'all'"),
+        ("knobs decode.concurency=5", "did you mean 'decode.concurrency'?"),
+        ("knobs decode.concurrency=many", "must be an int in [1, 1024] calls, got 'many'"),
+        ("knobs decode.concurrency=0", "must be an int in [1, 1024] calls, got 0"),
+        ("pause 0", "%nbpipe pause must name one of run"),
+        ("export", "needs one path that ends in .py, got nothing"),
+        ("export 'a", "cannot read this line: No closing quotation"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(magic, line, said):
+    """A mistake is told in one line, without a traceback."""
+    with pytest.raises(CellError) as refused:
+        magic(f"%nbpipe {line}")
+    assert (refused.value.kind, said in refused.value.text) == ("UsageError", True)
+
+
+def test_several_runs_are_told_apart(magic):
+    """Where two runs could be paused, neither is until the line says which."""
+    magic("other = pipe.start(); second = iter(other); first = next(second)")
+    with pytest.raises(
+        CellError, match=r"must name one of run \d+ \(run\), run \d+ \(other\); or: all"
+    ):
+        magic("%nbpipe pause")
+    magic("%nbpipe pause other")
+    paused = magic("print(run.paused, other.paused); second.close(); other.close()")
+    assert paused == "False True\n"
+
+
+def test_tab_offers_runs_knobs_and_stages(magic, notebook):
+    """The Tab key offers commands, what they may name, and of a stage the knobs first."""
+    found = {}
+    for code in TABS:
+        request = notebook.send("complete_request", {"code": code, "cursor_pos": len(code)})
+        found[code] = notebook.reply(request)["content"]["matches"]
+    assert found == TABS
+
+
+TERMINAL = """
+import nbpipe
+run = nbpipe.source(range(3), name="files").start()
+%load_ext nbpipe
+%nbpipe runs
+%nbpipe pause
+%nbpipe help
+run.close()
+%unload_ext nbpipe
+"""
+
+
+def test_a_terminal_has_it_too(tmp_path):
+    """In IPython without a kernel `%load_ext nbpipe` brings the magic."""
+    script = tmp_path / "session.ipy"
+    script.write_text(TERMINAL)
+    command = [sys.executable, "-m", "IPython", "--no-banner", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    head, _, row, said, *rest = done.stdout.splitlines()
+    assert head.split()[:3] == ["run", "variable", "state"]
+    assert (row.split()[:3], said) == (["1", "run", "ready"], "nothing to pause")
+    assert rest == HELP.splitlines()
