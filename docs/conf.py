@@ -34,6 +34,8 @@ include_patterns = [
     "js/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "RELEASE.md",
+    "SECURITY.md",
 ]
 root_doc = "docs/index"
 
@@ -83,7 +85,17 @@ html_theme_options: dict[str, Any] = {
 
 # -- contents: what the first page links to, under its headings ------------------------------------
 _LINK = re.compile(r"\]\(([^)#:]+)\.(?:md|ipynb)\)")
-_FURTHER = ("../CONTRIBUTING", "../CHANGELOG", "../benchmarks/README", "../js/README")
+_FURTHER = tuple(
+    f"../{name}"
+    for name in (
+        "CONTRIBUTING",
+        "RELEASE",
+        "SECURITY",
+        "CHANGELOG",
+        "benchmarks/README",
+        "js/README",
+    )
+)
 
 
 def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
