@@ -67,6 +67,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "nbpipe"
 html_static_path = ["site/static", str(PLOTLY_JS)]
 html_css_files = ["site.css"]
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_extra_path = ["site/root"]  # its index.html leads to docs/index.html
 templates_path = ["site/templates"]
 html_sidebars = {"**": ["contents.html"]}

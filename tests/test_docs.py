@@ -194,6 +194,27 @@ def test_site_leads_nowhere_else(site):
     assert wrong == []
 
 
+@pytest.mark.browser
+def test_site_in_a_browser(site):
+    """The search finds a page; in a narrow window no page is wider than it; nothing is fetched."""
+    from tests.browser.lab import open_chromium
+
+    folder, _ = site
+    wide, said = [], []
+    with open_chromium() as browser:
+        page = browser.new_page(viewport={"width": 500, "height": 900})
+        page.on("request", lambda asked: said.append(asked.url))
+        page.on("console", lambda line: said.extend([line.text] * (line.type == "error")))
+        for name in ("index", "quickstart", "dataloader-details", "benchmarks", "api/pipeline"):
+            page.goto((folder / f"docs/{name}.html").as_uri())
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                wide.append(name)
+        page.goto((folder / "search.html").as_uri() + "?q=StatefulDataLoader")
+        page.locator("#search-results li", has_text="From torchdata").first.wait_for()
+    assert wide == []
+    assert [one for one in said if not one.startswith(("file:", "data:"))] == []
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_notebook_looks_finished(path):
     """A notebook is stored without outputs: a picture stands for what it shows; no link is dead."""
