@@ -91,6 +91,9 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         notebook.page.wait_for_timeout(WATCH_MS)
         notebook.show_cell(trains - 2)
         notebook.page.wait_for_timeout(WATCH_MS)
+        # its text has a picture of this
+        notebook.page.locator(".jp-Cell.jp-mod-active").evaluate("cell => cell.scrollIntoView()")
+        notebook.page.wait_for_timeout(FRAME_MS)
         notebook.page.screenshot(path=folder / f"panel-{name}.png")
         notebook.button("stop").click()
         notebook.wait_ran(trains)
