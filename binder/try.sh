@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make mybinder.org's environment in an empty folder, and run the quickstart in it.
+# Make mybinder.org's environment in an empty folder, and run every notebook in it.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 python="${PYTHON:-python3}"
@@ -22,5 +22,13 @@ rm -rf js/node_modules nbpipe/jupyter/static
 export PATH="$folder/env/bin:$PATH"
 python -m pip install --quiet --disable-pip-version-check -r binder/requirements.txt
 bash binder/postBuild
-python binder/peak.py 2.0 jupyter-nbconvert --to notebook --execute --stdout \
-  notebooks/01_quickstart.ipynb > "$folder/executed.ipynb"
+failed=()
+for notebook in notebooks/*.ipynb; do
+  echo "$notebook"
+  python binder/peak.py 2.0 jupyter-nbconvert --to notebook --execute --stdout \
+    "$notebook" > "$folder/executed.ipynb" || failed+=("$notebook")
+done
+if [ "${#failed[@]}" -gt 0 ]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
@@ -118,13 +118,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         tiers.put_in_order(items)
     if importlib.util.find_spec("torch") is None:
-        without = [item for item in items if _needs_torch(item)]
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if not _needs_torch(item)]
+        _leave_out(config, items, _needs_torch)
+    if sys.platform == "win32":
+        _leave_out(config, items, _names_processes)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], is_one: Callable[[pytest.Item], bool]
+) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if is_one(item)])
+    items[:] = [item for item in items if not is_one(item)]
+
+
+def _names_processes(item: pytest.Item) -> bool:
+    return any(word in item.nodeid.lower() for word in ("process", "isolat", "worker"))
 
 
 def _needs_torch(item: pytest.Item) -> bool:
