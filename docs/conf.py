@@ -5,7 +5,6 @@ when they are read there.
 """
 
 import re
-import shutil
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -116,15 +115,24 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{targets}\n```"
 
 
-def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
-    """Copy what `<picture>` names, for light and for dark: Sphinx knows of `![...](...)` alone."""
-    if error is None:
-        images = Path(__file__).parent / "images"
-        shutil.copytree(images, Path(app.outdir) / "docs" / "images", dirs_exist_ok=True)
+_PICTURE = re.compile(
+    r'<picture>\s*<source .*srcset="(.+)">\s*<img src="(.+)" alt="(.+)">\s*</picture>'
+)
+
+
+def _show_for_theme(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Have the page's theme choose the picture, too: `<picture>` goes by that of the system."""
+    shown = "```{{image}} {}\n:class: only-{}\n:alt: {}\n```\n"
+    source[0] = _PICTURE.sub(
+        lambda found: (
+            shown.format(found[2], "light", found[3]) + shown.format(found[1], "dark", found[3])
+        ),
+        source[0],
+    )
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     docstrings.connect(app)
     app.connect("source-read", _add_contents)
-    app.connect("build-finished", _copy_pictures)
+    app.connect("source-read", _show_for_theme)

@@ -169,7 +169,7 @@ def test_site_is_made_without_a_warning(site):
     pages = {path.stem for path in (folder / "docs").glob("*.html")}
     assert pages == {path.stem for path in ROOT.glob("docs/*.md")}
     assert "nbpipe.Pipeline.map" in (folder / "docs/api/pipeline.html").read_text("utf-8")
-    assert (folder / "docs/images/panel-dark.png").exists()
+    assert (folder / "_images/panel-dark.png").exists()
 
 
 def test_site_leads_nowhere_else(site):
