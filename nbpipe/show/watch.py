@@ -28,18 +28,7 @@ class ExportReport(Protocol):
         """What a reader of the module should know."""
 
 
-class Exportable(Protocol):
-    """A run or a pipeline, as its export sees it."""
-
-    def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
-        """Write the pipeline, as it is tuned now, to a module of plain Python.
-
-        Raises:
-            ExportError: it cannot be written; nothing was.
-        """
-
-
-class Watched(Exportable, Protocol):
+class Watched(Protocol):
     """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
 
     @property
@@ -78,6 +67,13 @@ class Watched(Exportable, Protocol):
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
+
+    def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
+        """Write its pipeline, as it is tuned now, to a module of plain Python.
+
+        Raises:
+            ExportError: it cannot be written; nothing was.
+        """
 
     def chain_code(self) -> str:
         """Return its pipeline, as it is tuned now, as code for a cell.

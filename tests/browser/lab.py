@@ -94,6 +94,7 @@ def serve_lab(
     write_settings(home, theme)
     command = [str(python), "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", "--expose-app-in-browser"]
+    command += ["--JupyterNotebookApp.expose_app_in_browser=True"]
     server = subprocess.Popen(
         command,
         cwd=folder,
@@ -424,6 +425,7 @@ def open_page(
     height: int = 900,
     scale: float = 1,
     kind: type[Opened] = NotebookPage,
+    alone: str = "",
 ) -> Iterator[Opened]:
     """Open a JupyterLab that runs, in a workspace and a page of its own.
 
@@ -434,17 +436,18 @@ def open_page(
         height: of the page [px].
         scale: dots of a pixel's side.
         kind: what drives it.
+        alone: a notebook that Notebook 7 is to show, in the place of JupyterLab.
     """
     root, _, token = address.partition("/lab")
     token = token.partition("?")[2]
-    workspace = uuid.uuid4().hex
+    path = f"notebooks/{alone}" if alone else f"lab/workspaces/{uuid.uuid4().hex}"
     context = browser.new_context(
         viewport={"width": width, "height": height}, device_scale_factor=scale
     )
     try:
         context.add_init_script(WIRE)
         page = context.new_page()
-        yield kind(page, f"{root}/lab/workspaces/{workspace}?{token}")
+        yield kind(page, f"{root}/{path}?{token}")
     finally:
         context.close()
 

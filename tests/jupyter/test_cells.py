@@ -69,10 +69,7 @@ class Shell:
         self.events = Events()
         self.magics_manager = SimpleNamespace(magics={"line": {}})
         self.display_pub = Outputs()
-        formatters = {"text/html": Formatter()}
-        self.display_formatter = SimpleNamespace(
-            ipython_display_formatter=Formatter(), formatters=formatters
-        )
+        self.display_formatter = SimpleNamespace(ipython_display_formatter=Formatter())
         self.request = request or {}
 
     def get_parent(self):

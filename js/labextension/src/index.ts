@@ -5,20 +5,78 @@ import {
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin,
 } from "@jupyterlab/application";
+import { ICommandPalette } from "@jupyterlab/apputils";
 import { INotebookTracker } from "@jupyterlab/notebook";
+import { IRunningSessionManagers } from "@jupyterlab/running";
+import { ISettingRegistry } from "@jupyterlab/settingregistry";
+import { IStatusBar } from "@jupyterlab/statusbar";
+import { Commands, SHOW } from "./commands";
 import { Kernels } from "./kernels";
+import { RunningRuns } from "./running";
 import { SIDEBAR, Sidebar } from "./sidebar";
+import { Status } from "./status";
+
+const ID = "jupyter-nbpipe:plugin";
+
+/** Follow the settings: each acts as soon as it is written. */
+async function follow(
+  registry: ISettingRegistry,
+  app: JupyterFrontEnd,
+  kernels: Kernels,
+): Promise<void> {
+  const settings = await registry.load(ID);
+  let opened = false;
+  const read = () => {
+    kernels.refresh = settings.get("refresh").composite as number;
+    const opens = settings.get("openAtStart").composite as boolean;
+    if (opens && !opened) {
+      void app.restored.then(() => app.shell.activateById(SIDEBAR));
+    }
+    opened = opens;
+  };
+  settings.changed.connect(read);
+  read();
+}
 
 const plugin: JupyterFrontEndPlugin<void> = {
-  id: "jupyter-nbpipe:plugin",
+  id: ID,
   description: "Data-loading pipelines of nbpipe: what runs, live, with its controls.",
   autoStart: true,
   requires: [INotebookTracker],
-  optional: [ILayoutRestorer],
-  activate: (app: JupyterFrontEnd, tracker: INotebookTracker, restorer: ILayoutRestorer | null) => {
-    const sidebar = new Sidebar(new Kernels(tracker));
+  // Notebook 7 has not all of them.
+  optional: [
+    ICommandPalette,
+    ILayoutRestorer,
+    IRunningSessionManagers,
+    ISettingRegistry,
+    IStatusBar,
+  ],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    palette: ICommandPalette | null,
+    restorer: ILayoutRestorer | null,
+    managers: IRunningSessionManagers | null,
+    registry: ISettingRegistry | null,
+    bar: IStatusBar | null,
+  ) => {
+    const kernels = new Kernels(tracker);
+    const sidebar = new Sidebar(kernels);
+    const commands = new Commands(app, tracker, kernels, sidebar);
     app.shell.add(sidebar, "right", { rank: 600 });
     restorer?.add(sidebar, SIDEBAR);
+    if (palette !== null) {
+      commands.list(palette);
+    }
+    if (managers !== null) {
+      new RunningRuns(app, kernels, managers);
+    }
+    if (bar !== null) {
+      new Status(kernels, () => void app.commands.execute(SHOW)).register(bar);
+    }
+    if (registry !== null) {
+      follow(registry, app, kernels).catch((error) => console.warn("[nbpipe] settings:", error));
+    }
   },
 };
 

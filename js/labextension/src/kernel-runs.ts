@@ -91,7 +91,7 @@ export class KernelRuns {
   set refresh(refresh_s: number) {
     this.refresh_s = refresh_s;
     if (this.phase === "live") {
-      this.send({ op: "settings", view: this.view, refresh_s });
+      this.send({ op: "settings", id: this.nextId(), view: this.view, refresh_s });
     }
   }
 
@@ -248,7 +248,7 @@ export class KernelRuns {
     this.version = version;
     if (protocol === RUNS_PROTOCOL) {
       this.phase = "live";
-      this.send({ op: "settings", view: this.view, refresh_s: this.refresh_s });
+      this.send({ op: "settings", id: this.nextId(), view: this.view, refresh_s: this.refresh_s });
       this.take(runs);
     } else {
       this.become(protocol < RUNS_PROTOCOL ? "older" : "newer");
@@ -355,7 +355,9 @@ function refused(id: number, error: string): RunsAnswer {
 /** A comm may have a thread of its own in the kernel, where a busy cell does not hold it up. */
 async function started(kernel: Kernel.IKernelConnection, comm: Kernel.IComm): Promise<void> {
   const { subshellStarted } = comm as { subshellStarted?: Promise<void> }; // JupyterLab 4.4
-  const late = new Promise<void>((then) => setTimeout(then, CONNECT_MS));
-  const thread = kernel.info.then(() => (kernel.supportsSubshells ? subshellStarted : undefined));
-  await Promise.race([thread.catch(() => undefined), late]);
+  await kernel.info.catch(() => undefined);
+  if (kernel.supportsSubshells && subshellStarted !== undefined) {
+    const late = new Promise<void>((then) => setTimeout(then, CONNECT_MS));
+    await Promise.race([subshellStarted.catch(() => undefined), late]);
+  }
 }

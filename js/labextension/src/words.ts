@@ -2,7 +2,13 @@
 
 import type { Row } from "@nbpipe/protocol";
 import { RUNS_PROTOCOL } from "@nbpipe/protocol";
-import { formatAmount, formatClock, formatCount, isolatedNames } from "@nbpipe/widgets/src/format";
+import {
+  formatAmount,
+  formatClock,
+  formatCount,
+  isolated,
+  isolatedNames,
+} from "@nbpipe/widgets/src/format";
 import type { KernelRuns } from "./kernel-runs";
 
 /** The name of a run's variable, else its chain. */
@@ -24,6 +30,13 @@ export function rateOf({ rate, unit }: Row): string {
 /** "1:23 left", or "" where it is not known. */
 export function leftOf({ left_s }: Row): string {
   return left_s === null ? "" : `${formatClock(left_s)} left`;
+}
+
+/** "12.3 k batches/s · decode limits", and how many more run. */
+export function briefOf(row: Row, others: number): string {
+  const limit = row.limit === "" ? "" : ` · ${isolated(row.limit)} limits`;
+  const more = others > 0 ? ` (+${others})` : "";
+  return `${rateOf(row)}${limit}${more}`;
 }
 
 /** Why there is no run to show; "" where there is one. */

@@ -1,2 +1,3 @@
 import "../lib/panel.css";
 import "./sidebar.css";
+import "./status.css";

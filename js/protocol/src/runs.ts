@@ -76,7 +76,7 @@ export type ToRuns =
   | { op: "hello"; protocol: number; view: string }
   | { op: "view"; id: number; view: string; open: boolean }
   | { op: "alive"; id: number; views: string[] }
-  | { op: "settings"; view: string; refresh_s: number }
+  | { op: "settings"; id: number; view: string; refresh_s: number }
   | { op: RunsOp; id: number }
   | { op: "chain"; run: number; id: number }
   | { op: "run"; run: number; message: ToKernel };

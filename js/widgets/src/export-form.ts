@@ -2,22 +2,14 @@
 
 import type { Snapshot } from "@nbpipe/protocol";
 import { button, h, setAttribute, setDisabled, setHidden, setText, unshortened } from "./dom";
-import type { Exports, Progress } from "./exports";
+import type { Progress } from "./exports";
 import { icon } from "./icons";
 import { Outcome } from "./outcome";
 import type { Sections } from "./sections";
-import type { Link } from "./session";
+import type { Session } from "./session";
 
 const DEFAULT_PATH = "loader.py";
 const SECTION = "export";
-
-/** Who exports: a run's session, or what starts a pipeline. */
-export interface Exporter {
-  readonly exports: Exports;
-  readonly link: Link;
-  export(path: string, overwrite: boolean): void;
-  dismissExport(): void;
-}
 
 export class ExportForm {
   readonly opener: HTMLButtonElement;
@@ -31,7 +23,7 @@ export class ExportForm {
   private asked = false;
 
   constructor(
-    private readonly exporter: Exporter,
+    private readonly session: Session,
     private readonly sections: Sections,
   ) {
     const label = h("span", { class: "label" }, "Export…");
@@ -48,9 +40,9 @@ export class ExportForm {
     this.show(sections.isOpen(SECTION, false));
   }
 
-  update(snapshot: Pick<Snapshot, "actions">): void {
-    const { progress, isBusy } = this.exporter.exports;
-    const { link } = this.exporter;
+  update(snapshot: Snapshot): void {
+    const { progress, isBusy } = this.session.exports;
+    const { link } = this.session;
     const live = link === "live";
     setHidden(this.opener, link === "gone" || !snapshot.actions.includes("export"));
     setDisabled(this.opener, !live);
@@ -92,13 +84,13 @@ export class ExportForm {
     if (this.go.getAttribute("aria-disabled") !== "true") {
       this.asked = true;
       this.path.focus(); // the button that was pressed may be gone in a moment
-      this.exporter.export(path, overwrite);
+      this.session.export(path, overwrite);
     }
   }
 
   private readonly dismiss = (): void => {
     this.path.focus();
-    this.exporter.dismissExport();
+    this.session.dismissExport();
   };
 
   private open(): void {
@@ -109,7 +101,7 @@ export class ExportForm {
 
   private close(): void {
     this.show(false);
-    this.exporter.dismissExport();
+    this.session.dismissExport();
     this.opener.focus();
   }
 

@@ -25,6 +25,9 @@ const SILENT_MS = 10_000;
 const ACK_MS = 1500;
 const SILENCE_MS = 3000;
 const ALIVE_MS = 30_000;
+/** A view that was not greeted asks again, ever more rarely: a word to a busy kernel may be lost. */
+const FIRST_AGAIN_MS = 2000;
+const LAST_AGAIN_MS = 16_000;
 const CHECK_MS = 500;
 
 type Listener = () => void;
@@ -51,6 +54,9 @@ export class Session {
   private id = Math.floor(Math.random() * 2 ** 30);
   private opened_ms = 0;
   private heard_ms = 0;
+  /** When a view asked for a hello that did not come yet; 0 where none waits. */
+  private greeted_ms = 0;
+  private again_ms = FIRST_AGAIN_MS;
   private said = "";
   private checkTimer: ReturnType<typeof setInterval> | undefined;
   private aliveTimer: ReturnType<typeof setInterval> | undefined;
@@ -82,6 +88,12 @@ export class Session {
     this.views.add(view);
     this.opened_ms = this.heard_ms = Date.now();
     this.startTimers();
+    this.again_ms = FIRST_AGAIN_MS;
+    this.greet(view);
+  }
+
+  private greet(view: string): void {
+    this.greeted_ms = Date.now();
     this.send({ op: "view", id: this.nextId(), view, open: true });
   }
 
@@ -171,6 +183,7 @@ export class Session {
       this.exports.end(message);
     } else {
       if (message.type === "hello") {
+        this.greeted_ms = 0;
         this.history.replace(message.history);
         this.knobs.forget(5000);
         this.asked.clear();
@@ -257,6 +270,7 @@ export class Session {
     if (this.link === "unknown" && this.isAlone()) {
       this.link = "none";
     }
+    this.greetAgain();
     const said = this.notice();
     const expired = this.knobs.expire();
     if (said !== this.said || expired) {
@@ -264,6 +278,15 @@ export class Session {
       this.tell();
     }
   };
+
+  private greetAgain(): void {
+    const [view] = this.views;
+    const waits = this.greeted_ms > 0 && (this.link === "unknown" || this.link === "live");
+    if (waits && view !== undefined && Date.now() - this.greeted_ms >= this.again_ms) {
+      this.again_ms = Math.min(2 * this.again_ms, LAST_AGAIN_MS);
+      this.greet(view);
+    }
+  }
 
   /** Whether nobody will answer. */
   private isAlone(): boolean {

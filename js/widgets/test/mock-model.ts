@@ -73,12 +73,7 @@ export class MockModel implements Model {
 
   save(changes: Record<string, unknown>): void {
     this.saved = sample(changes);
-    this.change("snapshot");
-  }
-
-  /** A synced trait was changed by the kernel. */
-  change(name: string): void {
-    for (const callback of this.callbacks.get(`change:${name}`) ?? []) {
+    for (const callback of this.callbacks.get("change:snapshot") ?? []) {
       callback();
     }
   }

@@ -367,6 +367,18 @@ describe("a conversation", () => {
     expect(model.sentOf("alive").map((message) => message.views)).toEqual([views, views]);
   });
 
+  test("asks again for a hello that was lost, whatever else it hears", () => {
+    model.widget_manager = { kernel: {} };
+    silent();
+    model.tick();
+    vi.advanceTimersByTime(2500);
+    const names = new Set(model.sentOf("view").map((view) => view.view));
+    expect([model.sentOf("view").length, names.size]).toEqual([2, 1]);
+    model.hello();
+    vi.advanceTimersByTime(60_000);
+    expect(model.sentOf("view").length).toBe(2);
+  });
+
   test("without a kernel leaves the controls disabled and says so", () => {
     model.widget_manager = { kernel: null };
     const shown = silent();

@@ -1,0 +1,373 @@
+"""The sidebar in a real JupyterLab: the runs of the notebook in front, live, with their panels."""
+
+import re
+
+import pytest
+
+from tests.browser import lab
+from tests.browser.lab import CELL_MS
+from tests.browser.panel import HEIGHT, SETUP, WIDTH, PanelPage, train
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+SIDEBAR = ".nbpipe-sidebar"
+ROW = f"{SIDEBAR} > .nbp-runs > .nbp-run"
+RUN = """
+pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
+run = pipe.start()
+"""
+# Trains in a thread until the file `flag` is there: the cell ends at once.
+BACKGROUND = """
+{name} = nbpipe.source(range(10**9)).map(slow, concurrency=2).start()
+threading.Thread(target=training, args=({name}, {flag!r}), daemon=True).start()
+"""
+# What a kernel logs, as a person sees it where JupyterLab was started.
+LISTEN = """
+import logging, sys
+logged = []
+class Listener(logging.Handler):
+    def emit(self, record):
+        logged.append(record.getMessage())
+get_ipython().kernel.log.addHandler(Listener(logging.WARNING))
+"""
+HEARD = """
+print(logged, 'nbpipe' in sys.modules, 'nbpipe.runs' in get_ipython().kernel.comm_manager.targets)
+"""
+# A kernel side of another version: it answers every hello with its own number.
+OTHER = """
+from comm import create_comm
+other = create_comm(target_name="nbpipe.runs", primary=False)
+get_ipython().kernel.comm_manager.register_comm(other)
+hello = {{"type": "hello", "protocol": {protocol}, "version": "0.0.9", "runs": [{{"odd": 1}}]}}
+other.on_msg(lambda message: other.send(hello))
+"""
+
+
+def show(page):
+    """Open the sidebar."""
+    page.command("nbpipe:show")
+    page.page.locator(SIDEBAR).wait_for()
+
+
+def row(page, number=0):
+    """Find a run in the list."""
+    return page.page.locator(ROW).nth(number)
+
+
+def wait_row(page, state, name="run"):
+    """Wait until the list shows a run of a name in a state."""
+    page.page.wait_for_function(
+        """([row, name, state]) => [...document.querySelectorAll(row)].some(one =>
+            one.dataset.state === state
+            && one.querySelector('[data-field=name]').textContent === name)""",
+        arg=[ROW, name, state],
+        timeout=CELL_MS,
+    )
+
+
+def wait_says(page, text):
+    """Wait until the list says, in the place of runs, what begins so."""
+    page.page.wait_for_function(
+        """([sidebar, text]) => {
+            const empty = document.querySelector(sidebar + ' > .nbp-empty');
+            return !empty.hidden && empty.textContent.startsWith(text);
+        }""",
+        arg=[SIDEBAR, text],
+        timeout=CELL_MS,
+    )
+
+
+def names(page):
+    """Return what the runs in the list are called."""
+    return page.page.locator(f"{ROW} [data-field=name]").all_inner_texts()
+
+
+def open_row(page, number=0):
+    """Open a run's panel in the list, and wait until its kernel has greeted it."""
+    head = row(page, number).locator("button.nbp-head")
+    if head.get_attribute("aria-expanded") == "false":
+        head.click()
+    row(page, number).locator(".nbpipe-panel[data-link=live]").wait_for()
+
+
+def start_rows(page, index):
+    """Run the cells before `index` and start that one, which trains."""
+    for before in range(index):
+        page.run_cell(before)
+    page.start_cell(index)
+    wait_row(page, "running")
+
+
+def test_live_in_a_busy_cell(open_cells):
+    """The list is there before nbpipe is; while a cell trains it moves, and a knob is turned."""
+    page = open_cells(SETUP, RUN, train("stop-live"), fresh=True)
+    show(page)
+    wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
+    page.run_cell(0)
+    wait_says(page, "No run in this kernel yet: start one")
+    start_rows(page, 2)
+    done = row(page).locator("[data-field=progress]")
+    seen = page.wait_text(done, "0 of 1,000,000,000 items", differs=True)
+    later = page.wait_text(done, seen, differs=True)
+    open_row(page)
+    page.nudge("slow")
+    page.wait_value(page.number("slow"), 3)
+    running = page.is_running(2)
+    page.finish(2, "stop-live")
+    wait_row(page, "cancelled")
+    assert (running, later != seen, names(page), page.said(2)) == (
+        *(True, True, ["run"]),
+        "trained\n",
+    )
+
+
+def test_page_loaded_again_in_mid_epoch(open_cells):
+    """After each reload in mid-epoch the list is there, and a panel that is opened acts."""
+    page = open_cells(SETUP, RUN, train("stop-again"), fresh=True)
+    show(page)
+    start_rows(page, 2)
+    values = []
+    for value in (3, 4, 5):
+        page.reload()
+        show(page)
+        wait_row(page, "running")
+        open_row(page)
+        page.nudge("slow")
+        page.wait_value(page.number("slow"), value)
+        values.append(page.number("slow").input_value())
+    (page.folder / "stop-again").touch()
+    wait_row(page, "cancelled")
+    assert values == ["3", "4", "5"]
+
+
+def test_silent_kernel_is_waited_for(open_cells):
+    """A kernel that hears nothing while its cell runs is there when the cell has ended."""
+    page = open_cells(
+        SETUP + RUN,
+        "Path('deaf').touch()\nwhile not Path('hear').exists(): time.sleep(0.02)",
+        fresh=True,
+    )
+    page.run_cell(0)
+    page.start_cell(1)
+    page.wait_file("deaf")
+    page.reload()
+    show(page)
+    wait_says(page, "Connecting")
+    (page.folder / "hear").touch()
+    wait_row(page, "ready")
+    assert names(page) == ["run"]
+
+
+def test_restart_and_run_all(open_cells):
+    """The kernel is restarted and all cells run, the list open: it has the new run, once."""
+    page = open_cells(SETUP, RUN, train("stop-first"), fresh=True)
+    show(page)
+    start_rows(page, 2)
+    open_row(page)
+    page.restart()
+    wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
+    page.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    wait_row(page, "running")
+    open_row(page)
+    page.nudge("slow")
+    page.wait_value(page.number("slow"), 3)
+    page.finish(2, "stop-first")
+    assert (names(page), page.said(2)) == (["run"], "trained\n")
+
+
+def test_kernel_that_is_shut_down(open_cells):
+    """Where there is no kernel the list says so, and of the next one that it has no run."""
+    page = open_cells(SETUP + RUN, fresh=True)
+    show(page)
+    page.run_cell(0)
+    wait_row(page, "ready")
+    page.shut_down()
+    wait_says(page, "This notebook has no kernel")
+    page.page.evaluate(
+        "window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
+    )
+    wait_says(page, "No run in this kernel yet")
+    assert names(page) == []
+
+
+def test_two_notebooks(open_cells, lab_folder):
+    """The list follows the notebook in front; JupyterLab's own list has the runs of both."""
+    page = open_cells(SETUP, BACKGROUND.format(name="first", flag="stop-two"), fresh=True)
+    show(page)
+    page.run_cell(0)
+    page.run_cell(1)
+    wait_row(page, "running", "first")
+    other = SETUP, BACKGROUND.format(name="second", flag="stop-two")
+    lab.write_notebook(lab_folder / "beside.ipynb", *other)
+    page.open("beside.ipynb")
+    wait_says(page, "No run in this kernel yet")
+    page.run_cell(0)
+    page.run_cell(1)
+    wait_row(page, "running", "second")
+    shown = [names(page)]
+    page.page.locator(".lm-TabBar-tab", has_text=page.name).first.click()
+    wait_row(page, "running", "first")
+    shown.append(names(page))
+    page.page.evaluate("window.jupyterapp.shell.activateById('jp-running-sessions')")
+    going = page.page.locator(".jp-RunningSessions-item", has_text="running, ")
+    going.nth(1).wait_for()
+    items = sorted(going.locator(".jp-RunningSessions-itemLabel").all_inner_texts())
+    second = going.filter(has_text="second")
+    second.hover()
+    second.locator("button[title=Stop], .jp-RunningSessions-itemShutdown").first.click()
+    page.page.locator(".lm-TabBar-tab", has_text="beside.ipynb").first.click()
+    wait_row(page, "stopped", "second")
+    page.leave(keep=False)
+    (page.folder / "stop-two").touch()
+    wait_row(page, "cancelled", "first")
+    page.page.evaluate("window.jupyterapp.shell.collapseLeft()")
+    assert (shown, items) == ([["second"], ["first"]], ["first", "second"])
+
+
+def test_moved_to_the_other_side(open_cells):
+    """In the left sidebar it goes on: an open panel acts while the cell trains."""
+    page = open_cells(SETUP, RUN, train("stop-side"), fresh=True)
+    show(page)
+    start_rows(page, 2)
+    open_row(page)
+    sides = []
+    for value in (3, 4):
+        tab = page.page.locator(".jp-SideBar .lm-TabBar-tab[data-id=nbpipe-runs]")
+        tab.click(button="right")
+        page.page.locator(".lm-Menu-itemLabel", has_text="Switch Sidebar Side").click()
+        show(page)
+        open_row(page)
+        page.nudge("slow")
+        page.wait_value(page.number("slow"), value)
+        sides.append(page.page.locator(f".jp-mod-left {SIDEBAR}, #jp-left-stack {SIDEBAR}").count())
+    page.finish(2, "stop-side")
+    assert sides == [1, 0]
+
+
+def test_kernel_of_another_version(open_cells):
+    """A kernel that speaks an older or newer protocol is said to, with what to update."""
+    page = open_cells(OTHER.format(protocol=0), OTHER.format(protocol=2), fresh=True)
+    show(page)
+    page.run_cell(0)
+    wait_says(page, "Update nbpipe in the kernel: nbpipe 0.0.9 there speaks protocol 0")
+    page.restart()
+    page.run_cell(1)
+    wait_says(page, "Update jupyter-nbpipe where JupyterLab runs: nbpipe 0.0.9 there speaks")
+    assert names(page) == []
+
+
+def test_kernel_without_nbpipe_notices_nothing(open_cells):
+    """Where nbpipe was not imported nothing is logged, in page or kernel, whatever happens."""
+    page = open_cells(LISTEN, "1 + 1", "1 / 0", HEARD, fresh=True)
+    said = []
+    page.page.on("console", lambda message: said.append((message.type, message.text)))
+    page.page.on("pageerror", lambda error: said.append(("error", str(error))))
+    show(page)
+    for index in range(4):
+        page.run_cell(index)
+    heard = page.said(3)
+    wrong = [one for one in said if one[0] in ("warning", "error")]
+    page.restart()  # of which JupyterLab itself has something to say
+    page.run_cell(0)
+    page.run_cell(3)
+    wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
+    ours = [text for _, text in said if "nbpipe" in text or "comm" in text]
+    nothing = "[] False False\n"
+    assert (heard, page.said(3), wrong, ours) == (nothing, nothing, [], [])
+
+
+def test_commands(open_cells):
+    """Pause, go on, export, insert: what one asks for in the palette comes about in the kernel."""
+    page = open_cells(SETUP, BACKGROUND.format(name="run", flag="stop-asked"), fresh=True)
+    show(page)
+    page.run_cell(0)
+    page.run_cell(1)
+    wait_row(page, "running")
+    status = page.page.locator(".nbpipe-status button")
+    status.wait_for()
+    page.page.wait_for_function(
+        "() => document.querySelector('.nbpipe-status').innerText.endsWith('· slow limits')",
+        timeout=CELL_MS,
+    )
+    page.page.evaluate("window.jupyterapp.shell.collapseRight()")
+    page.page.locator(SIDEBAR).wait_for(state="hidden")
+    status.click()
+    open_row(page)
+    page.nudge("slow")
+    page.wait_value(page.number("slow"), 3)
+    page.command("nbpipe:pause-all")
+    wait_row(page, "paused")
+    page.command("nbpipe:resume-all")
+    wait_row(page, "running")
+    page.show_cell(1)
+    page.page.locator(".jp-cell-toolbar [data-command='nbpipe:show-cell']").first.wait_for()
+    page.command("nbpipe:insert-chain")
+    inserted = page.sources()[2]
+    page.page.evaluate("void window.jupyterapp.commands.execute('nbpipe:export')")
+    page.page.locator(".jp-Dialog input").fill("asked.py")
+    page.page.keyboard.press("Enter")
+    page.wait_file("asked.py")
+    page.page.locator(".jp-toast-message, .Toastify__toast", has_text="asked.py").first.wait_for()
+    page.command("nbpipe:stop-all")
+    wait_row(page, "stopped")
+    assert re.search(r"concurrency\w*: int = 3", (page.folder / "asked.py").read_text())
+    assert inserted == "pipe = nbpipe.source(range(10**9)).map(slow, concurrency=3)"
+
+
+def set_up(page, *, opens, refresh_s):
+    """Set both settings as a person does, in the editor; wait until they are kept, and act."""
+    before = len(rates(page))
+    page.page.evaluate(
+        "void window.jupyterapp.commands.execute('settingeditor:open', {query: 'nbpipe'})"
+    )
+    page.page.locator(".jp-SettingsPanel [id$='_openAtStart']").set_checked(opens)
+    page.page.locator(".jp-SettingsPanel [id$='_refresh']").fill(str(refresh_s))
+    page.page.wait_for_function(
+        """before => {
+            const acked = new Set(window.wire.filter(one => !one.out).map(one => one.id));
+            const asked = window.wire.filter(one => one.op === 'settings' && acked.has(one.id));
+            return asked.length > before;
+        }""",
+        arg=before,
+        timeout=CELL_MS,
+    )
+
+
+def rates(page):
+    """Return the messages that asked the kernel for another rate."""
+    return [one for one in page.wire() if one["op"] == "settings"]
+
+
+def test_settings_act_at_once(open_cells):
+    """Once it is set, the list is open, and the kernel is asked for another rate."""
+    page = open_cells(SETUP + RUN, fresh=True)
+    page.run_cell(0)
+    page.page.evaluate("window.jupyterapp.shell.collapseRight()")
+    page.page.locator(SIDEBAR).wait_for(state="hidden")
+    set_up(page, opens=True, refresh_s=0.25)
+    page.page.locator(SIDEBAR).wait_for()
+    wait_row(page, "ready")
+    set_up(page, opens=False, refresh_s=0.5)
+    page.page.evaluate("window.jupyterapp.shell.currentWidget.dispose()")
+
+
+def test_notebook_7(chromium, lab_address, lab_folder):
+    """In Notebook 7 the list is a sidebar too, from its menu: a knob acts while a cell trains."""
+    lab.write_notebook(lab_folder / "seven.ipynb", SETUP, RUN, train("stop-seven"))
+    size = {"width": WIDTH, "height": HEIGHT}
+    opened = lab.open_page(chromium, lab_address, kind=PanelPage, alone="seven.ipynb", **size)
+    with opened as page:
+        page.folder = lab_folder
+        page.wait_ready()
+        page.page.get_by_role("menuitem", name="View", exact=True).click()
+        page.page.locator(".lm-Menu-itemLabel", has_text="Right Sidebar").click()
+        page.page.locator(".lm-Menu-itemLabel", has_text="nbpipe runs").click()
+        page.page.locator(SIDEBAR).wait_for()
+        start_rows(page, 2)
+        open_row(page)
+        page.nudge("slow")
+        page.wait_value(page.number("slow"), 3)
+        running = page.is_running(2)
+        page.finish(2, "stop-seven")
+        page.shut_down()
+    assert running
