@@ -168,8 +168,20 @@ def test_site_is_made_without_a_warning(site):
     assert said == (0, "")
     pages = {path.stem for path in (folder / "docs").glob("*.html")}
     assert pages == {path.stem for path in ROOT.glob("docs/*.md")}
-    assert "nbpipe.Pipeline.map" in (folder / "docs/api/pipeline.html").read_text("utf-8")
     assert (folder / "_images/panel-dark.png").exists()
+
+
+def test_reference_has_what_completion_offers(site):
+    """The pages on pipelines and runs have each method and attribute that a user is offered."""
+    folder, _ = site
+    pipe = nbpipe.source([1])
+    with pipe.start() as run:
+        for one in (pipe, run):
+            name = type(one).__name__
+            text = (folder / f"docs/api/{name.lower()}.html").read_text("utf-8")
+            shown = {*re.findall(rf'id="nbpipe\.{name}\.(\w+)"', text)}
+            assert sorted({each for each in dir(one) if each[0] != "_"} - shown) == []
+            assert sorted({"chain", "begin_epoch", "node_state", "turn"} & shown) == []
 
 
 def test_site_leads_nowhere_else(site):
