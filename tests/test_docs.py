@@ -162,6 +162,12 @@ def site(tmp_path_factory):
     return folder, (done.returncode, done.stderr)
 
 
+def on_site(test):
+    """Mark a test of the site: whichever comes first makes it, which takes its time."""
+    return pytest.mark.slow(pytest.mark.timeout(240)(test))
+
+
+@on_site
 def test_site_is_made_without_a_warning(site):
     """All pages become a site, and every page is found in the contents."""
     folder, said = site
@@ -171,6 +177,7 @@ def test_site_is_made_without_a_warning(site):
     assert (folder / "_images/panel-dark.png").exists()
 
 
+@on_site
 def test_reference_has_what_completion_offers(site):
     """The pages on pipelines and runs have each method and attribute that a user is offered."""
     folder, _ = site
@@ -184,6 +191,7 @@ def test_reference_has_what_completion_offers(site):
             assert sorted({"chain", "begin_epoch", "node_state", "turn"} & shown) == []
 
 
+@on_site
 def test_site_leads_nowhere_else(site):
     """Each link and picture of the site is a file of it, with that anchor; nothing is fetched."""
     folder, _ = site
@@ -206,6 +214,7 @@ def test_site_leads_nowhere_else(site):
     assert wrong == []
 
 
+@on_site
 @pytest.mark.browser
 def test_site_in_a_browser(site):
     """The search finds a page; in a narrow window no page is wider than it; nothing is fetched."""
