@@ -16,12 +16,13 @@ files=(binder constraints.txt js LICENSE nbpipe notebooks pyproject.toml README.
 mkdir "$folder/clone"
 cp -r "${files[@]}" "$folder/clone"
 cd "$folder/clone"
-rm -rf js/node_modules nbpipe/jupyter/static
+rm -rf js/node_modules js/labextension/node_modules nbpipe/jupyter/static
 
 "$python" -m venv "$folder/env"
 export PATH="$folder/env/bin:$PATH"
 python -m pip install --quiet --disable-pip-version-check -r binder/requirements.txt
 bash binder/postBuild
+test -f "$folder/env/share/jupyter/labextensions/jupyter-nbpipe/package.json"
 failed=()
 for notebook in notebooks/*.ipynb; do
   echo "$notebook"

@@ -16,13 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = {"clone": ("sh",), "git": ("sh", "git")}  # npm starts its scripts with sh
 TRY = """
+import sys
 from importlib import resources
+from pathlib import Path
 import nbpipe
 assert list(nbpipe.source([1, 2, 3]).map(lambda n: n * n)) == [1, 4, 9]
 run = nbpipe.source(range(100)).map(abs, concurrency=4).batch(10).start()
 assert sum(map(len, run)) == 100
 run.close()
 panel = resources.files("nbpipe") / "jupyter" / "static" / "panel.js"
+extension = Path(sys.prefix, "share/jupyter/labextensions/jupyter-nbpipe")
+assert (extension / "package.json").exists() and (extension / "install.json").exists()
 print(nbpipe.__file__, len(panel.read_bytes()), "bytes of panel")
 """
 

@@ -30,12 +30,13 @@ FLOORS = (
     "debug ranks __init__ cli __main__",
 )
 # How many files a room holds at most, its `__init__` not counted; a room within is counted alone.
+# Each operation and each executor is a file, so that their rooms have places left.
 MOST_FILES = {
     "dataloader": 5,
     "run": 5,
     "run/isolated": 5,
-    "ops": 18,
-    "executors": 14,
+    "ops": 24,
+    "executors": 18,
     "engine": 14,
     "export": 15,
 }

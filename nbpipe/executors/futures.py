@@ -189,11 +189,11 @@ class ForeignCaller(FutureCaller):
         return workers if isinstance(workers, int) else 0
 
     def _submit(self, call: PendingCall) -> Future[Any]:
-        return self._executor.submit(_SentJob(call, self._shipper))
+        return self._executor.submit(SentJob(call, self._shipper))
 
 
 @final
-class _SentJob:
+class SentJob:
     """A job on its way: run where it is; where it is pickled, the program goes along by value.
 
     Whether an executor has its work done in this process need not be asked: it shows.

@@ -18,7 +18,7 @@ from ..errors import ArgumentError, LengthUnknownError
 from .call import place, placement_of
 from .chain import BATCHES, append_plain, new_name
 from .remaining import NodeState, Remaining
-from .stage import Chain, Fold, Operation, Placement, Runs, Stage, given
+from .stage import WORDS_TEXT, Chain, Fold, Operation, Placement, Runs, Stage, given
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -141,7 +141,7 @@ def _batch_placement(
     placement = placement_of(stage_name, executor, {})
     if executor not in (None, "thread") and placement is None:
         raise ArgumentError(
-            f"{stage_name} executor must be 'thread', 'process', 'dask', an Executor or a Dask "
+            f"{stage_name} executor must be 'thread', {WORDS_TEXT}, an Executor or a Dask "
             f"client, got {executor!r}"
         )
     if placement is not None and by_cost:

@@ -14,6 +14,7 @@ from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .chain import default_prefetch, new_name
 from .device import Target, checked_device, place_on_device
 from .stage import (
+    WORDS_TEXT,
     Chain,
     Operation,
     Placement,
@@ -186,7 +187,7 @@ _CALLS: dict[str, type[Call]] = {"map": Map, "filter": Filter, "flat_map": FlatM
 _PROCESS_OPTIONS = {"worker_init": None, "max_items_per_worker": None, "copy": True, "region": True}
 
 _CHOICES = (
-    "'thread', 'inline', 'process', 'dask', a concurrent.futures.Executor or a Dask client (an "
+    f"'thread', 'inline', {WORDS_TEXT}, a concurrent.futures.Executor or a Dask client (an "
     "async function runs on the event loop by itself)"
 )
 

@@ -217,7 +217,8 @@ class Fold(Protocol):
         """
 
 
-WORDS = ("process", "dask")
+WORDS = ("process", "dask")  # what `executor=` may say of workers outside the run's threads
+WORDS_TEXT = ", ".join(map(repr, WORDS))
 
 MAX_PROCESSES = 256
 
