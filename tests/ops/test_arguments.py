@@ -19,6 +19,7 @@ from nbpipe import (
     Retry,
     StageError,
 )
+from nbpipe.ops.stage import WORDS_TEXT
 
 
 def decode(item):
@@ -105,7 +106,7 @@ def test_prefetch(value):
             ArgumentError,
             lambda: source().map(decode, executor="proces"),
             (
-                "decode executor must be 'thread', 'inline', 'process', 'dask', a "
+                f"decode executor must be 'thread', 'inline', {WORDS_TEXT}, a "
                 "concurrent.futures.Executor or a Dask client (an async function runs on the event "
                 "loop by itself), got 'proces'"
             ),
@@ -238,7 +239,7 @@ def test_batch_budget(size):
         ({"dtype": "float33"}, "dtype must be a floating dtype such as 'float32', got 'float33'"),
         ({"pad": "x"}, "pad must be a number, got 'x'"),
         ({"drop_last": 1}, "batch drop_last must be True or False, got 1"),
-        ({"executor": "coroutine"}, "batch executor must be 'thread', 'process', 'dask', an Exec"),
+        ({"executor": "coroutine"}, f"batch executor must be 'thread', {WORDS_TEXT}, an Exec"),
         ({"executor": "process", "cost": len}, "batch executor='process' does not go with cost"),
         ({"concurrency": 2}, "batch concurrency needs workers"),
         (
