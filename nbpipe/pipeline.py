@@ -246,11 +246,19 @@ class Pipeline:
         return self._with(append_to_device(self.chain, device, depth, stream))
 
     def unbatch(self) -> Pipeline:
-        """Take batches apart again, along the first dimension of everything in them."""
+        """Take batches apart again: of (B, H, W, C) come B items (H, W, C), of a list its own."""
         return self._with(append_unbatch(self.chain))
 
     def window(self, size: int, stride: int = 1) -> Pipeline:
-        """Return lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
+        """Return lists of neighbours that overlap; the last whole one ends it.
+
+        Args:
+            size: items in a list, at least 1 [items].
+            stride: from the beginning of one to that of the next, at least 1 [items].
+
+        Raises:
+            ArgumentError: one of them is out of range.
+        """
         return self._with(append_window(self.chain, size, stride))
 
     def shuffle(
@@ -376,19 +384,26 @@ class Pipeline:
         return self._with(append_dedupe(self.chain, key, last))
 
     def take(self, n: int) -> Pipeline:
-        """Keep the first `n` items."""
+        """Keep the first `n` items, at least 0; anything else is an `ArgumentError`."""
         return self._with(append_take(self.chain, n))
 
     def skip(self, n: int) -> Pipeline:
-        """Leave out the first `n` items."""
+        """Leave out the first `n` items, at least 0; anything else is an `ArgumentError`."""
         return self._with(append_skip(self.chain, n))
 
     def repeat(self, n: int | None = None) -> Pipeline:
-        """Return all items `n` times, or for ever; every pass shuffles and draws anew."""
+        """Return all items `n` times, or for ever; every pass shuffles and draws anew.
+
+        Args:
+            n: passes in an epoch, at least 1; None for an epoch without an end.
+
+        Raises:
+            ArgumentError: `n` is out of range.
+        """
         return self._with(append_repeat(self.chain, n))
 
     def enumerate(self) -> Pipeline:
-        """Return pairs of a number, from 0, and the item."""
+        """Return pairs `(number, item)`; the number counts the items of an epoch from 0."""
         return self._with(append_enumerate(self.chain))
 
     def cache(self, path: str | os.PathLike[str] | None = None) -> Pipeline:
@@ -502,9 +517,16 @@ class Pipeline:
         Nothing is left running. The time is that of a warm call: where there was but one, one more
         item of a source with an index is run, unless that takes long; else a note says so.
 
+        Args:
+            n: how many are to come out, at least 1 [items].
+
         Returns:
             A `Peek`, which prints as a table, with pictures of images in a notebook; `.items`
             holds the items.
+
+        Raises:
+            ArgumentError: `n` is out of range.
+            StageError: a stage failed.
         """
         from .peek import peek
 

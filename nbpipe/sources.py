@@ -71,6 +71,13 @@ def concat(*pipes: Pipeline) -> Pipeline:
     """Return the items of one pipeline after those of the other.
 
     Where all of them are sources read by index, a full `shuffle()` may follow.
+
+    Args:
+        pipes: at least one pipeline.
+
+    Raises:
+        ArgumentError: none given.
+        ArgumentTypeError: something else than pipelines.
     """
     return _joined(Concat(), _checked("concat", pipes))
 
