@@ -16,7 +16,7 @@ from tests.leaks import Held, find_leaks
 
 collect_ignore = ["jobs"]  # run by hand: they need what the other tests do without
 if sys.platform == "win32":  # where nbpipe refuses worker processes and exports
-    collect_ignore += ["cli", "executors/processes", "export"]
+    collect_ignore += ["cli", "engine/test_regions.py", "executors/processes", "export"]
     collect_ignore += [f"executors/{name}.py" for name in ("test_channel", "test_slabs")]
 REFUSED_ON_WINDOWS = ("got Windows, where they were never tried", "its check on Windows yet")
 
