@@ -1,4 +1,4 @@
-/** Bundle the panel to one module and one style sheet; fail where the module is too large. */
+/** Bundle each widget to one module and one style sheet; fail where a module is too large. */
 
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
@@ -17,38 +17,54 @@ function ofUplot(name) {
   return readFile(require.resolve(`uplot/${name}`), "utf8");
 }
 
-/** The rules of each sheet, uPlot's among them, act inside the panel only. */
+/** The rules of each sheet, uPlot's among them, act inside a panel only. */
 export async function styleSheet() {
-  const css = (name) => readFile(join(HERE, "widgets", "css", name), "utf8");
+  const names = JSON.parse(await readFile(join(HERE, "widgets", "css", "sheets.json"), "utf8"));
   const foreign = await ofUplot("dist/uPlot.min.css");
-  const names = Object.keys(JSON.parse(await css("sheets.json")));
-  const own = await Promise.all(names.map((name) => css(`${name}.css`)));
-  const sheet = [`.nbpipe-panel {${foreign}}`, ...own].join("\n");
-  return (await transform(sheet, { loader: "css", minify: true, target: TARGET })).code;
+  return minified(`.nbpipe-panel {${foreign}}`, ...(await sheets(...Object.keys(names))));
 }
 
-async function script() {
+function sheets(...names) {
+  const read = (name) => readFile(join(HERE, "widgets", "css", `${name}.css`), "utf8");
+  return Promise.all(names.map(read));
+}
+
+async function minified(...sheets) {
+  const options = { loader: "css", minify: true, target: TARGET };
+  return (await transform(sheets.join("\n"), options)).code;
+}
+
+async function script(entry, banner = "") {
   const result = await build({
-    entryPoints: [join(HERE, "widgets", "src", "index.ts")],
+    entryPoints: [join(HERE, "widgets", "src", entry)],
     bundle: true,
     format: "esm",
     minify: true,
     target: TARGET,
-    banner: { js: `/*! Contains uPlot.\n${await ofUplot("LICENSE")}*/` },
+    banner: { js: banner },
     write: false,
   });
   return result.outputFiles[0].contents;
 }
 
 export async function bundle(out = OUT) {
-  const [module, style] = await Promise.all([script(), styleSheet()]);
-  if (module.byteLength > LIMIT_BYTES) {
-    throw new Error(`panel.js must be at most ${LIMIT_BYTES} bytes, got ${module.byteLength}`);
-  }
+  const licence = `/*! Contains uPlot.\n${await ofUplot("LICENSE")}*/`;
+  const files = {
+    "panel.js": await script("index.ts", licence),
+    "panel.css": await styleSheet(),
+    "pipeline.js": await script("pipeline.ts"),
+    "pipeline.css": await minified(...(await sheets("panel", "export", "starter"))),
+  };
   await mkdir(out, { recursive: true });
-  await writeFile(join(out, "panel.js"), module);
-  await writeFile(join(out, "panel.css"), style);
-  return { "panel.js": module.byteLength, "panel.css": Buffer.byteLength(style) };
+  const sizes = {};
+  for (const [name, content] of Object.entries(files)) {
+    sizes[name] = Buffer.byteLength(content);
+    if (sizes[name] > LIMIT_BYTES) {
+      throw new Error(`${name} must be at most ${LIMIT_BYTES} bytes, got ${sizes[name]}`);
+    }
+    await writeFile(join(out, name), content);
+  }
+  return sizes;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

@@ -43,7 +43,7 @@ class Pipeline:
         chain: the stages.
     """
 
-    __slots__ = ("chain",)
+    __slots__ = ("__weakref__", "chain")
 
     chain: Chain
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..base.format import shortened
 from ..base.knobs import Knob
@@ -34,11 +34,15 @@ from .kernel import Pump, cure_streams
 from .magics import RunMagic
 from .runs import KernelRuns
 
+if TYPE_CHECKING:
+    from .pipeline import Startable
+
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
 # What is shown, by name: this room knows none of them.
 _RUN = ("nbpipe.run.run", "Run")
 _LOADER_RUN = ("nbpipe.dataloader.run", "LoaderRun")
 _LOADER = ("nbpipe.dataloader.loader", "DataLoader")
+_PIPELINE = ("nbpipe.pipeline", "Pipeline")
 _Turn = tuple[int, int]  # epochs started, items handed out
 
 
@@ -101,6 +105,7 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     formatter.for_type_by_name(*_RUN, display.show)
     formatter.for_type_by_name(*_LOADER_RUN, lambda run: display.show(run, run.shown))
     formatter.for_type_by_name(*_LOADER, lambda one: display.show(one.run, one.run.shown))
+    ip.display_formatter.formatters["text/html"].for_type_by_name(*_PIPELINE, rules.show_pipeline)
     request = _request(ip)
     History.of(ip).listen()
     if request is not None:
@@ -120,6 +125,7 @@ def unload_ipython_extension(ip: Any) -> None:
         ip.events.unregister("post_run_cell", rules.end)
         for kind in (_RUN, _LOADER_RUN, _LOADER):
             ip.display_formatter.ipython_display_formatter.pop(".".join(kind), None)
+        ip.display_formatter.formatters["text/html"].pop(".".join(_PIPELINE), None)
         rules.magic.runs.close()
         History.of(ip).rest()
 
@@ -250,6 +256,22 @@ class CellRules:
         self.magic.runs.leave_out(run)
         for runs in self._runs_of.values():
             runs.discard(run)
+
+    # -- pipelines ------------------------------------------------------------------------
+    def show_pipeline(self, pipe: Any) -> str:
+        """Show the buttons of a pipeline above its table; return the table."""
+        execution = _execution.get()
+        self._display.show_bar(
+            pipe, lambda pipe: copy_context().run(self._start_in, execution, pipe)
+        )
+        table: str = pipe._repr_html_()
+        return table
+
+    def _start_in(self, execution: _Execution | None, pipe: Startable) -> tuple[AttendedRun, str]:
+        """Start a pipeline as the cell would that shows it; return the run and its variable."""
+        _execution.set(execution)
+        run = pipe.start()
+        return run, self.magic.runs.name(run, pipe)
 
     def _lost_values(self, run: AttendedRun) -> list[str]:
         lines = []

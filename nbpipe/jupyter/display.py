@@ -4,6 +4,9 @@ A notebook that is saved keeps no widgets, unless it is told to. So a run is sho
 the panel, and behind it a picture as plain HTML, which is brought up to date when the run comes
 to rest. Where the panel is alive, the picture is hidden; where it is not (a notebook opened again
 without its kernel, nbconvert, a site that shows notebooks), the picture is all there is.
+
+A pipeline is shown as its table, and above it, where widgets are, its buttons and empty outputs:
+there stand the panel and the picture of the run that is started by them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
-from collections.abc import Mapping, MutableSet
+from collections.abc import Callable, Mapping, MutableSet
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.format import style_sheet
@@ -23,9 +26,11 @@ from . import panel_of
 
 if TYPE_CHECKING:
     from .panel import Panel
+    from .pipeline import PipelineBar, Startable
 
 LOG = logging.getLogger("nbpipe")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_EMPTY = {"text/html": "", "text/plain": ""}
 # Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
 # a picture, the line is hidden that says that a panel was not found.
 _CHILD, _KEPT = ".jp-OutputArea-child", ".jp-OutputArea-child:has(.nbpipe-kept)"
@@ -80,6 +85,38 @@ class RunDisplay:
         self._places.setdefault(run, []).append(place)
         self._keep(run, snapshot(run), [place], update=False)
 
+    def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
+        """Show the buttons of a pipeline where the running cell shows things.
+
+        Args:
+            pipe: the pipeline.
+            start: starts a run of it; returns the run and its variable.
+        """
+        panel_place, place = uuid.uuid4().hex, uuid.uuid4().hex
+
+        def start_here(pipe: Startable) -> str:
+            run, name = start(pipe)
+            self._show_in(run, panel_place, place)
+            return name
+
+        bar = _bar(pipe, start_here)
+        if bar is not None:
+            beside = {"text/html": _kept(""), "text/plain": ""}
+            for data in ({WIDGET_VIEW: bar.get_view_spec(), **_EMPTY}, beside):
+                self._outputs.publish(data, transient={}, update=False)
+            for one in (panel_place, place):
+                self._outputs.publish(_EMPTY, transient={"display_id": one}, update=False)
+
+    def _show_in(self, run: Watched, panel_place: str, place: str) -> None:
+        """Show a run in the place of two outputs."""
+        panel = _panel(run)
+        if panel is not None:
+            panel.settled = self.keep
+            data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
+            self._outputs.publish(data, transient={"display_id": panel_place}, update=True)
+        self._places.setdefault(run, []).append(place)
+        self._keep(run, snapshot(run), [place], update=True)
+
     def keep(self, run: Watched) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
@@ -89,7 +126,7 @@ class RunDisplay:
     def _keep(self, run: Watched, now: Snapshot, places: list[str], *, update: bool) -> None:
         self._shown[run] = now
         data = bundle(run, now)
-        data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
+        data["text/html"] = _kept(data["text/html"])
         for place in places:
             self._outputs.publish(data, transient={"display_id": place}, update=update)
 
@@ -99,6 +136,11 @@ class RunDisplay:
             self.keep(run)
 
 
+def _kept(html: str) -> str:
+    """Return what stands behind a widget: it is hidden where the widget lives, else the other."""
+    return f'<div class="nbpipe-kept">{_BESIDE}{html}</div>'
+
+
 def _panel(run: Watched) -> Panel | None:
     if run.closed:
         return None
@@ -106,4 +148,14 @@ def _panel(run: Watched) -> Panel | None:
         return panel_of(run)
     except (MissingExtraError, FrontEndMissingError) as error:
         LOG.warning("%s", str(error))  # the error itself holds the run
+        return None
+
+
+def _bar(pipe: Startable, start: Callable[[Startable], str]) -> PipelineBar | None:
+    """Return the buttons of a pipeline; None where there are no widgets: its table is enough."""
+    try:
+        from .pipeline import PipelineBar
+
+        return PipelineBar(pipe, start)
+    except (ModuleNotFoundError, FrontEndMissingError):
         return None

@@ -18,10 +18,10 @@ from .kernel import cure
 from .publisher import RunFeed, publisher
 
 
-# -- The built front end: one ES module and its styles ---------------------------------------------
+# -- The built front end: for each widget an ES module and its styles ------------------------------
 @cache
-def front_end() -> tuple[str, str]:
-    """Return the panel's module and its styles as text.
+def front_end(name: str = "panel") -> tuple[str, str]:
+    """Return a widget's module and its styles as text.
 
     Raises:
         FrontEndMissingError: they were not built, as in a clone before `make js`.
@@ -29,8 +29,8 @@ def front_end() -> tuple[str, str]:
     static = resources.files(__package__) / "static"
     try:
         return (
-            (static / "panel.js").read_text(encoding="utf-8"),
-            (static / "panel.css").read_text(encoding="utf-8"),
+            (static / f"{name}.js").read_text(encoding="utf-8"),
+            (static / f"{name}.css").read_text(encoding="utf-8"),
         )
     except FileNotFoundError:
         raise FrontEndMissingError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
@@ -94,7 +94,7 @@ class KernelRuns:
         variables: returns the user's variables by name.
     """
 
-    def __init__(self, variables: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self, variables: Callable[[], MutableMapping[str, object]]) -> None:
         self._variables = variables
         self._numbers = itertools.count(1)
         self._entries: tuple[_Entry, ...] = ()  # oldest first
@@ -133,6 +133,22 @@ class KernelRuns:
         """
         with self._lock:
             self._entries = (*self._kept(), _Entry(next(self._numbers), run, cell))
+
+    def name(self, run: Watched, pipe: object) -> str:
+        """Give a run a variable, which holds it; return its name.
+
+        Args:
+            run: the run.
+            pipe: its pipeline: that of `train` is called `train_run`, where that is free.
+        """
+        variables = self._variables()
+        names = [name for name, value in dict(variables).items() if value is pipe]
+        named = next((name for name in names if not name.startswith("_")), "pipe")
+        found, number = f"{named}_run", 2
+        while found in variables and not _is_closed(variables[found]):
+            found, number = f"{named}_run_{number}", number + 1
+        variables[found] = run
+        return found
 
     def leave_out(self, run: Watched) -> None:
         """Called when a run turned out to be a part of another one."""
@@ -305,6 +321,11 @@ class KernelRuns:
             if entry.number == number and not isinstance(number, bool):
                 return entry
         raise ArgumentError(f"run must be the number of a run of this kernel, got {got(number)}")
+
+
+def _is_closed(value: object) -> bool:
+    """Tell whether a value is a run that is over."""
+    return type(value).__module__ == "nbpipe.run.run" and getattr(value, "closed", False) is True
 
 
 def _is_loader(value: object) -> bool:

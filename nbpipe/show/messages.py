@@ -21,7 +21,7 @@ from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
 from .snapshot import LINE, NAME, KnobTarget, Snapshot, line, plain, snapshot
-from .watch import Watched
+from .watch import Exportable, Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
 _MOST_VIEWS = 64
@@ -200,21 +200,11 @@ class Remote:
         return knob.set(message.get("value"), by=self._by)  # type: ignore[arg-type]
 
     def _export(self, message: Mapping[Any, Any], number: int, later: Later) -> None:
-        path, overwrite = _module_path(message.get("path")), message.get("overwrite", False)
-        if not isinstance(overwrite, bool):
-            raise ArgumentError(f"overwrite must be true or false, got {got(overwrite)}")
+        path, _ = _asked_export(message)
         run = self._run()
         if run is None:
             raise RunClosedError(_LOST.format(path=path))
-        with _exporting_lock:
-            if run in _exporting:
-                raise RunError(_BUSY)
-            _exporting.add(run)
-        threading.Thread(
-            target=lambda: later(_exported(run, number, path, overwrite=overwrite)),
-            name="nbpipe-export",
-            daemon=True,
-        ).start()
+        export_later(run, message, number, later)
 
     def undo(self) -> None:
         """Set the knob that was changed last back to the value before.
@@ -294,8 +284,41 @@ def _recorder(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
     return record
 
 
-_exporting: weakref.WeakSet[Watched] = weakref.WeakSet()
+# -- Exports: each in a thread of its own, one at a time of each run or pipeline ------------------
+_exporting: weakref.WeakSet[Exportable] = weakref.WeakSet()
 _exporting_lock = threading.Lock()
+
+
+def export_later(one: Exportable, message: Mapping[Any, Any], number: int, later: Later) -> None:
+    """Export a run or a pipeline in another thread.
+
+    Args:
+        one: the run or pipeline.
+        message: what a browser asks for: the path, and whether to overwrite.
+        number: of the message.
+        later: called in that thread with what became of it.
+
+    Raises:
+        ArgumentError: no path of a module.
+        RunError: it is being exported already.
+    """
+    path, overwrite = _asked_export(message)
+    with _exporting_lock:
+        if one in _exporting:
+            raise RunError(_BUSY)
+        _exporting.add(one)
+    threading.Thread(
+        target=lambda: later(_exported(one, number, path, overwrite=overwrite)),
+        name="nbpipe-export",
+        daemon=True,
+    ).start()
+
+
+def _asked_export(message: Mapping[Any, Any]) -> tuple[str, bool]:
+    path, overwrite = _module_path(message.get("path")), message.get("overwrite", False)
+    if not isinstance(overwrite, bool):
+        raise ArgumentError(f"overwrite must be true or false, got {got(overwrite)}")
+    return path, overwrite
 
 
 def _module_path(path: object) -> str:
@@ -310,12 +333,12 @@ def _module_path(path: object) -> str:
     return path
 
 
-def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> ExportedMessage:
-    """Export a run, and say what became of it; takes some seconds."""
+def _exported(one: Exportable, number: int, path: str, *, overwrite: bool) -> ExportedMessage:
+    """Export a run or a pipeline, and say what became of it; takes some seconds."""
     answer: ExportedMessage = {"type": "exported", "id": number, "ok": False, "edited": False}
     answer |= {"path": "", "notes": [], "error": ""}
     try:
-        written = run.export(path, overwrite=overwrite)
+        written = one.export(path, overwrite=overwrite)
         answer["path"] = plain(str(written.path))[:_LONGEST_WRITTEN]
         answer["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
         answer["ok"] = True
@@ -323,7 +346,7 @@ def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Expor
         answer["error"], answer["edited"] = refusal(error), isinstance(error, ModuleEditedError)
     finally:
         with _exporting_lock:
-            _exporting.discard(run)
+            _exporting.discard(one)
     return answer
 
 

@@ -28,7 +28,18 @@ class ExportReport(Protocol):
         """What a reader of the module should know."""
 
 
-class Watched(Protocol):
+class Exportable(Protocol):
+    """A run or a pipeline, as its export sees it."""
+
+    def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
+        """Write the pipeline, as it is tuned now, to a module of plain Python.
+
+        Raises:
+            ExportError: it cannot be written; nothing was.
+        """
+
+
+class Watched(Exportable, Protocol):
     """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
 
     @property
@@ -67,13 +78,6 @@ class Watched(Protocol):
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
-
-    def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
-        """Write its pipeline, as it is tuned now, to a module of plain Python.
-
-        Raises:
-            ExportError: it cannot be written; nothing was.
-        """
 
     def chain_code(self) -> str:
         """Return its pipeline, as it is tuned now, as code for a cell.

@@ -84,7 +84,8 @@ def test_wheel_holds_the_library_alone(wheel, built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         sources = {name.partition("/")[2] for name in archive.getnames()}
-    panel = {"nbpipe/jupyter/static/panel.js", "nbpipe/jupyter/static/panel.css"}
+    widgets = ("panel", "pipeline")
+    panel = {f"nbpipe/jupyter/static/{name}.{kind}" for name in widgets for kind in ("js", "css")}
     extension = {name.partition(EXTENSION)[2] for name in names if EXTENSION in name}
     loaded = {f"build/labextension/{name}" for name in extension}
     assert panel < set(names)

@@ -69,7 +69,10 @@ class Shell:
         self.events = Events()
         self.magics_manager = SimpleNamespace(magics={"line": {}})
         self.display_pub = Outputs()
-        self.display_formatter = SimpleNamespace(ipython_display_formatter=Formatter())
+        formatters = {"text/html": Formatter()}
+        self.display_formatter = SimpleNamespace(
+            ipython_display_formatter=Formatter(), formatters=formatters
+        )
         self.request = request or {}
 
     def get_parent(self):

@@ -9,7 +9,7 @@ START = """
 import threading
 import nbpipe
 from nbpipe.jupyter import panel
-panel.front_end = lambda: ("export default {}", "")
+panel.front_end = lambda name="panel": ("export default {}", "")
 barrier = threading.Barrier(4)
 def meet(number):
     if number:

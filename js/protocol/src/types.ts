@@ -232,7 +232,7 @@ export type Op = (typeof OPS)[number];
 /** Browser to kernel. */
 export type ToKernel =
   | { op: "set"; id: number; stage: string; knob: string; value: number }
-  | { op: Op; id: number }
+  | { op: Op | "start"; id: number }
   | { op: "export"; id: number; path: string; overwrite: boolean }
   | { op: "view"; id: number; view: string; open: boolean }
   | { op: "alive"; id: number; views: string[] };

@@ -2,14 +2,22 @@
 
 import type { Snapshot } from "@nbpipe/protocol";
 import { button, h, setAttribute, setDisabled, setHidden, setText, unshortened } from "./dom";
-import type { Progress } from "./exports";
+import type { Exports, Progress } from "./exports";
 import { icon } from "./icons";
 import { Outcome } from "./outcome";
 import type { Sections } from "./sections";
-import type { Session } from "./session";
+import type { Link } from "./session";
 
 const DEFAULT_PATH = "loader.py";
 const SECTION = "export";
+
+/** Who exports: a run's session, or what starts a pipeline. */
+export interface Exporter {
+  readonly exports: Exports;
+  readonly link: Link;
+  export(path: string, overwrite: boolean): void;
+  dismissExport(): void;
+}
 
 export class ExportForm {
   readonly opener: HTMLButtonElement;
@@ -23,7 +31,7 @@ export class ExportForm {
   private asked = false;
 
   constructor(
-    private readonly session: Session,
+    private readonly exporter: Exporter,
     private readonly sections: Sections,
   ) {
     const label = h("span", { class: "label" }, "Export…");
@@ -40,9 +48,9 @@ export class ExportForm {
     this.show(sections.isOpen(SECTION, false));
   }
 
-  update(snapshot: Snapshot): void {
-    const { progress, isBusy } = this.session.exports;
-    const { link } = this.session;
+  update(snapshot: Pick<Snapshot, "actions">): void {
+    const { progress, isBusy } = this.exporter.exports;
+    const { link } = this.exporter;
     const live = link === "live";
     setHidden(this.opener, link === "gone" || !snapshot.actions.includes("export"));
     setDisabled(this.opener, !live);
@@ -84,13 +92,13 @@ export class ExportForm {
     if (this.go.getAttribute("aria-disabled") !== "true") {
       this.asked = true;
       this.path.focus(); // the button that was pressed may be gone in a moment
-      this.session.export(path, overwrite);
+      this.exporter.export(path, overwrite);
     }
   }
 
   private readonly dismiss = (): void => {
     this.path.focus();
-    this.session.dismissExport();
+    this.exporter.dismissExport();
   };
 
   private open(): void {
@@ -101,7 +109,7 @@ export class ExportForm {
 
   private close(): void {
     this.show(false);
-    this.session.dismissExport();
+    this.exporter.dismissExport();
     this.opener.focus();
   }
 

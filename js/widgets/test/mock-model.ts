@@ -73,7 +73,12 @@ export class MockModel implements Model {
 
   save(changes: Record<string, unknown>): void {
     this.saved = sample(changes);
-    for (const callback of this.callbacks.get("change:snapshot") ?? []) {
+    this.change("snapshot");
+  }
+
+  /** A synced trait was changed by the kernel. */
+  change(name: string): void {
+    for (const callback of this.callbacks.get(`change:${name}`) ?? []) {
       callback();
     }
   }

@@ -1,0 +1,175 @@
+/** Starter: what stands at a pipeline that a notebook shows. It is started here, or exported. */
+
+import { type FromKernel, parseMessage, type ToKernel } from "@nbpipe/protocol";
+import type { Model } from "./anywidget";
+import { CopyButton } from "./copy";
+import { button, h, setAttribute, setClass, setDisabled, setHidden, setText } from "./dom";
+import { ExportForm } from "./export-form";
+import { Exports } from "./exports";
+import { icon } from "./icons";
+import type { Sections } from "./sections";
+import type { Link } from "./session";
+
+const GONE = "The kernel was restarted; run the cell again.";
+const NO_KERNEL = "not sent: there is no kernel";
+
+/** What is known of the pipeline, and the conversation with the kernel; one for each widget. */
+export class Starter {
+  link: Link = "live";
+  /** Why it was not started, or that the kernel is gone. */
+  notice = "";
+  isAsked = false;
+  readonly exports = new Exports((path, overwrite) => {
+    const id = this.nextId();
+    return this.send({ op: "export", id, path, overwrite }) ? id : null;
+  });
+
+  private readonly listeners = new Set<() => void>();
+  private id = Math.floor(Math.random() * 2 ** 30);
+  private asked = 0;
+
+  constructor(private readonly model: Model) {
+    model.on("msg:custom", this.onMessage);
+    model.on("change:started", this.tell);
+    model.on("comm_live_update", this.onRestart);
+  }
+
+  dispose(): void {
+    this.model.off("msg:custom", this.onMessage);
+    this.model.off("change:started", this.tell);
+    this.model.off("comm_live_update", this.onRestart);
+    this.listeners.clear();
+  }
+
+  listen(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** The variable of the run that was started here; "" before. */
+  get started(): string {
+    const name = this.model.get("started");
+    return typeof name === "string" ? name.slice(0, 200) : "";
+  }
+
+  start(): void {
+    this.asked = this.nextId();
+    this.isAsked = this.send({ op: "start", id: this.asked });
+    this.notice = this.isAsked ? "" : NO_KERNEL;
+    this.tell();
+  }
+
+  export(path: string, overwrite: boolean): void {
+    this.exports.ask(path, overwrite);
+    this.tell();
+  }
+
+  dismissExport(): void {
+    this.exports.dismiss();
+    this.tell();
+  }
+
+  private readonly onMessage = (content: unknown): void => {
+    let message: FromKernel;
+    try {
+      message = parseMessage(content);
+    } catch (error) {
+      console.warn(`[nbpipe] a message was ignored: ${String(error)}`);
+      return;
+    }
+    if (message.type === "exported") {
+      this.exports.end(message);
+    } else if (message.type === "ack" && !this.exports.answer(message)) {
+      this.isAsked = this.isAsked && message.id !== this.asked;
+      this.notice = message.ok ? "" : message.error;
+    }
+    this.tell();
+  };
+
+  /** Called when the kernel was restarted: the widgets' connections were cut. */
+  private readonly onRestart = (): void => {
+    this.link = "gone";
+    this.notice = GONE;
+    this.exports.forget();
+    this.tell();
+  };
+
+  private send(message: ToKernel): boolean {
+    try {
+      this.model.send(message);
+      return this.link !== "gone";
+    } catch {
+      return false; // the kernel is dead, or there never was one
+    }
+  }
+
+  private nextId(): number {
+    this.id += 1;
+    return this.id;
+  }
+
+  private readonly tell = (): void => {
+    for (const listener of this.listeners) {
+      listener();
+    }
+  };
+}
+
+/** One picture of a starter in the page. */
+export class StarterView {
+  readonly el = h("div", {
+    class: "nbpipe-panel",
+    role: "region",
+    "aria-label": "nbpipe pipeline",
+  });
+  private readonly start = button({ class: "start", "data-op": "start" }, icon("running").el);
+  private readonly notice = h("span", { class: "told", role: "status" });
+  private readonly next = h("span", { class: "next", "data-field": "next" });
+  private readonly name = h("code", {});
+  private readonly loop = h("code", {});
+  private readonly copy = new CopyButton("copy-next", this.loop);
+  private readonly exports: ExportForm;
+  private readonly unlisten: () => void;
+
+  constructor(
+    private readonly starter: Starter,
+    sections: Sections,
+  ) {
+    this.exports = new ExportForm(starter, sections);
+    this.start.append(h("span", { class: "label" }, "Start here"));
+    this.start.title = "start a run and show its panel; it takes no batch before your loop does";
+    this.start.addEventListener("click", () => starter.start());
+    this.next.append("Started: ", this.name, "Next, in a cell: ", this.loop, this.copy.el);
+    const row = h(
+      "div",
+      { class: "start-row" },
+      this.start,
+      this.exports.opener,
+      this.next,
+      this.notice,
+    );
+    this.el.append(h("div", { class: "starter" }, row, this.exports.el));
+    this.unlisten = starter.listen(() => this.update());
+    this.update();
+  }
+
+  dispose(): void {
+    this.unlisten();
+    this.el.remove();
+  }
+
+  private update(): void {
+    const { started, link, notice, isAsked } = this.starter;
+    const isStarted = started !== "";
+    setAttribute(this.el, "data-state", link === "gone" ? "gone" : isStarted ? "started" : "ready");
+    setHidden(this.start, isStarted || link === "gone");
+    setDisabled(this.start, isAsked);
+    this.exports.update({ actions: isStarted ? [] : ["export"] });
+    setHidden(this.next, !isStarted || link === "gone");
+    setText(this.name, started);
+    setText(this.loop, `for batch in ${started}:`);
+    this.copy.offer(isStarted ? `for batch in ${started}:\n    ` : "", "Copy");
+    setText(this.notice, notice);
+    setClass(this.notice, "refused", notice !== "");
+  }
+}
