@@ -762,6 +762,10 @@ class DataLoader:
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return self._live._repr_mimebundle_()
 
+    def _display_(self) -> Any:
+        """Return what marimo shows, which alone asks for it."""
+        return self._live._display_()
+
     def __repr__(self) -> str:
         workers = f", workers={self.workers!r}" if self.num_workers else ""
         return (

@@ -5,9 +5,11 @@ It knows a run by the protocol in `show/watch.py` alone. Widgets need the extra 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingExtraError
+from ..errors import FrontEndMissingError, MissingExtraError
+from ..show.html import bundle
 from ..show.watch import Watched
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ def panel_of(run: Watched) -> Panel:
     except ModuleNotFoundError as error:
         raise MissingExtraError.of("anywidget", "jupyter", "the live panel") from error
     return found(run)
+
+
+_IN_MARIMO = "In marimo the panel is live between two cells, and while `run.train(step)` iterates."
+
+
+def shown_in_marimo(run: Watched) -> Any:
+    """Return what marimo shows of a run: its panel, and when that answers there."""
+    marimo: Any = importlib.import_module("marimo")
+    try:
+        panel = panel_of(run)
+    except (MissingExtraError, FrontEndMissingError):
+        return marimo.Html(bundle(run)["text/html"])
+    return marimo.vstack([panel, marimo.md(_IN_MARIMO)])
 
 
 def controls_of(run: Watched) -> Any:

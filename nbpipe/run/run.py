@@ -152,6 +152,12 @@ class ShownRun(watch.Watched):
 
         return bundle(self)
 
+    def _display_(self) -> Any:
+        """Return what marimo shows, which alone asks for it."""
+        from ..jupyter import shown_in_marimo
+
+        return shown_in_marimo(self)
+
 
 @final
 @methods_name_arguments

@@ -113,3 +113,30 @@ def test_run_draws_itself_where_no_kernel_is(run):
     data = run._repr_mimebundle_()
     assert sorted(data) == ["text/html", "text/markdown", "text/plain"]
     assert all("decode" in text for text in data.values())
+
+
+@pytest.fixture
+def marimo(monkeypatch):
+    """Be in marimo: what it makes is a list of a word and what it was given."""
+    made = {word: lambda given, word=word: [word, given] for word in ("vstack", "md", "Html")}
+    monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(**made))
+
+
+@pytest.mark.usefixtures("marimo")
+def test_marimo_shows_the_panel_and_when_it_is_live(run):
+    """Below the panel a line says that a cell which iterates holds it up."""
+    pytest.importorskip("anywidget")
+    word, (panel, (_, line)) = run._display_()
+    panel.close()
+    assert (word, repr(panel)) == ("vstack", "Panel(source > decode)")
+    assert (
+        line
+        == "In marimo the panel is live between two cells, and while `run.train(step)` iterates."
+    )
+
+
+@pytest.mark.usefixtures("marimo", "no_panel")
+def test_marimo_shows_the_picture_without_the_extra(run):
+    """Where anywidget is missing, the picture is shown."""
+    word, picture = run._display_()
+    assert (word, "decode" in picture) == ("Html", True)
