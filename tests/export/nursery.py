@@ -170,6 +170,7 @@ class Forks:
         os.setsid()
         os.chdir(cwd)
         os.environ.update(env)
+        sys.dont_write_bytecode = True  # a folder holds what its test puts there
         time.tzset()
         sys.path = [path for path in sys.path if path != str(Path(__file__).parent)]
         sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
