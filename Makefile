@@ -87,7 +87,7 @@ constraints: $(VENV)/.made  ## take the newest versions, torch excepted, into co
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean:  ## remove the environments, builds and caches
-	rm -rf .venv .venv-* build dist nbpipe/jupyter/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist nbpipe/jupyter/static js/labextension/lib .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
