@@ -11,28 +11,37 @@ import { styleSheet, TARGET } from "../build.mjs";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const ROOT = join(HERE, "..", "..");
+const LIB = join(HERE, "lib");
 const OUT = join(ROOT, "build", "labextension"); // as package.json says
 const require = createRequire(import.meta.url);
 
 /** One module of our own code; JupyterLab has the rest. */
 async function library() {
-  const lib = join(HERE, "lib");
   await build({
     entryPoints: [join(HERE, "src", "index.ts")],
-    outfile: join(lib, "index.js"),
+    outfile: join(LIB, "index.js"),
     bundle: true,
     external: ["@jupyterlab/*", "@lumino/*"],
     format: "esm",
     target: TARGET,
-    loader: { ".svg": "text" },
   });
-  await writeFile(join(lib, "panel.css"), await styleSheet());
+  await writeFile(join(LIB, "panel.css"), await styleSheet());
+}
+
+/** JupyterLab's list of shared packages, but that those used here may be as old as is promised. */
+async function sharedPackages() {
+  const core = require("@jupyterlab/core-meta/core.package.json");
+  const { dependencies } = require("./package.json");
+  const path = join(LIB, "core.package.json");
+  const resolutions = { ...core.resolutions, ...dependencies };
+  await writeFile(path, JSON.stringify({ ...core, resolutions }));
+  return path;
 }
 
 /** What JupyterLab loads. */
 async function prebuilt() {
   const builder = join(dirname(require.resolve("@jupyter/builder")), "build-labextension.js");
-  const core = require.resolve("@jupyterlab/core-meta/core.package.json");
+  const core = await sharedPackages();
   const command = [builder, "--core-package-file", core, HERE];
   await promisify(execFile)(process.execPath, command, { cwd: HERE }).catch((error) => {
     throw new Error(`the extension could not be built:\n${error.stdout}${error.stderr}`);

@@ -181,13 +181,17 @@ def test_kernel_that_is_shut_down(open_cells):
     show(page)
     page.run_cell(0)
     wait_row(page, "ready")
+    open_row(page)
+    said = []
+    page.page.on("console", lambda message: said.append((message.type, message.text)))
     page.shut_down()
     wait_says(page, "This notebook has no kernel")
+    wrong = [one for one in said if one[0] in ("warning", "error")]
     page.page.evaluate(
         "window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
     )
     wait_says(page, "No run in this kernel yet")
-    assert names(page) == []
+    assert (names(page), wrong) == ([], [])
 
 
 def test_two_notebooks(open_cells, lab_folder):
@@ -209,9 +213,10 @@ def test_two_notebooks(open_cells, lab_folder):
     wait_row(page, "running", "first")
     shown.append(names(page))
     page.page.evaluate("window.jupyterapp.shell.activateById('jp-running-sessions')")
-    going = page.page.locator(".jp-RunningSessions-item", has_text="running, ")
+    going = page.page.locator(".jp-RunningSessions-item", has_text=" · ")
     going.nth(1).wait_for()
-    items = sorted(going.locator(".jp-RunningSessions-itemLabel").all_inner_texts())
+    labels = going.locator(".jp-RunningSessions-itemLabel").all_inner_texts()
+    items = sorted(one.partition(" · ")[0] for one in labels)
     second = going.filter(has_text="second")
     second.hover()
     second.locator("button[title=Stop], .jp-RunningSessions-itemShutdown").first.click()

@@ -33,9 +33,9 @@ export class RunningRuns implements IRunningSessions.IManager {
   running(): IRunningSessions.IRunningItem[] {
     return this.going().map(({ panel, runs, row }) => ({
       icon: () => pipelineIcon,
-      label: () => nameOf(row),
-      labelTitle: () => `${row.title}\nin ${panel.title.label}`,
-      detail: () => `${row.state}, ${panel.title.label}`,
+      label: () => `${nameOf(row)} · ${panel.title.label}`,
+      labelTitle: () => row.title,
+      detail: () => row.state,
       open: () => {
         this.app.shell.activateById(panel.id);
         void this.app.commands.execute(SHOW, { run: row.run });
