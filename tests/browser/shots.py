@@ -23,11 +23,14 @@ TRAINING = ROOT / "notebooks" / "05_training.ipynb"
 WATCH_MS = 5000  # so long the panel is watched before and after the slider moves
 # The moving picture: of the panel and of the cell below it, which trains.
 FRAME_MS, FRAMES, FIRST_TURN, TURNS = 500, 28, 8, 6
+SIDEBAR_WIDTH, SIDEBAR_HEIGHT = 1340, 920
 MOVING_WIDTH, MOVING_HEIGHT, COLOURS = 1100, 930, 96
 LONG = """
 chain = files.repeat(100).map(read, concurrency=2)
 pipe = chain.map(decode).map(augment).batch(16)
 """
+SECOND = """validation = files.map(read, concurrency=4).map(decode).batch(32).start()
+held_out = list(validation)"""
 LOOP = "for batch in run:  # this cell is busy until it ends\n    train(batch)"
 
 
@@ -99,8 +102,9 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         notebook.wait_ran(trains)
 
 
-def take_moving(browser: Browser, name: str, folder: Path) -> None:
-    """Film a slider that is moved while the cell below it trains."""
+@contextmanager
+def long_quickstart(*more: str) -> Iterator[Path]:
+    """Write a notebook of three cells and `more` before the last, which trains for long."""
     cells = [one.source for one in nbformat.read(QUICKSTART, 4).cells if one.cell_type == "code"]
     shown, model = (
         next(n for n, source in enumerate(cells) if source.startswith(beginning))
@@ -108,9 +112,28 @@ def take_moving(browser: Browser, name: str, folder: Path) -> None:
     )
     setup = "\n\n".join([*cells[:shown], cells[model], LONG])
     with tempfile.TemporaryDirectory() as own:
-        path = write_notebook(Path(own) / "moving.ipynb", setup, cells[shown], LOOP)
+        path = write_notebook(Path(own) / "photographs.ipynb", setup, cells[shown], *more, LOOP)
         for one in QUICKSTART.parent.glob("*.py"):
             (path.parent / one.name).write_bytes(one.read_bytes())
+        yield path
+
+
+def take_sidebar(browser: Browser, name: str, folder: Path) -> None:
+    """Train beside the sidebar, which lists a second run, and picture panel and sidebar."""
+    size = {"width": SIDEBAR_WIDTH, "height": SIDEBAR_HEIGHT}
+    with long_quickstart(SECOND) as path, opened(browser, path, name, **size) as notebook:
+        notebook.command("nbpipe:show")
+        run_until(notebook, LOOP)
+        notebook.panel().locator("summary").first.click()  # the chart makes room for the cell
+        notebook.panel().evaluate("panel => panel.scrollIntoView({block: 'start'})")
+        notebook.page.wait_for_timeout(WATCH_MS)
+        notebook.page.screenshot(path=folder / f"sidebar-{name}.png")
+        notebook.command("nbpipe:stop-all")
+
+
+def take_moving(browser: Browser, name: str, folder: Path) -> None:
+    """Film a slider that is moved while the cell below it trains."""
+    with long_quickstart() as path:
         size = {"width": MOVING_WIDTH, "height": MOVING_HEIGHT}
         with opened(browser, path, name, scale=1, **size) as notebook:
             run_until(notebook, LOOP)
@@ -160,6 +183,8 @@ def main(folder: Path, wanted: list[str]) -> None:
         for name in THEMES:
             if "panel" in wanted:
                 take_panel(browser, name, folder)
+            if "sidebar" in wanted:
+                take_sidebar(browser, name, folder)
             if "moving" in wanted:
                 take_moving(browser, name, folder)
 
@@ -170,5 +195,5 @@ def main(folder: Path, wanted: list[str]) -> None:
 if __name__ == "__main__":
     main(
         Path(*sys.argv[1:2] or [ROOT / "docs" / "images"]),
-        sys.argv[2:] or ["quickstart", "lock", "module", "resumed", "panel", "moving"],
+        sys.argv[2:] or ["quickstart", "lock", "module", "resumed", "panel", "sidebar", "moving"],
     )
