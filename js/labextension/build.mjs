@@ -15,13 +15,13 @@ const LIB = join(HERE, "lib");
 const OUT = join(ROOT, "build", "labextension"); // as package.json says
 const require = createRequire(import.meta.url);
 
-/** One module of our own code; JupyterLab has the rest. */
+/** One module of our own code; JupyterLab has the rest, and uPlot's licence comes with uPlot. */
 async function library() {
   await build({
     entryPoints: [join(HERE, "src", "index.ts")],
     outfile: join(LIB, "index.js"),
     bundle: true,
-    external: ["@jupyterlab/*", "@lumino/*"],
+    external: ["@jupyterlab/*", "@lumino/*", "uplot"],
     format: "esm",
     target: TARGET,
   });

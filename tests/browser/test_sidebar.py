@@ -297,6 +297,8 @@ def test_commands(open_cells):
     page.page.evaluate("window.jupyterapp.shell.collapseRight()")
     page.page.locator(SIDEBAR).wait_for(state="hidden")
     status.click()
+    page.page.keyboard.press("Enter")  # the first run has the focus
+    page.panel().wait_for()
     open_row(page)
     page.nudge("slow")
     page.wait_value(page.number("slow"), 3)

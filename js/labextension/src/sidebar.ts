@@ -24,6 +24,7 @@ export class Sidebar extends Widget {
     this.title.icon = pipelineIcon;
     this.title.caption = "nbpipe runs";
     this.addClass("nbpipe-sidebar");
+    this.node.tabIndex = -1;
     this.node.setAttribute("role", "region");
     this.node.setAttribute("aria-label", "nbpipe runs");
     this.node.append(h("header", { class: "top" }, this.notebook), this.empty, this.list);
@@ -43,6 +44,13 @@ export class Sidebar extends Widget {
   reveal(run: number): void {
     this.paint();
     this.entries.get(run)?.reveal();
+  }
+
+  /** Who opens it can go on with the keyboard. */
+  protected override onActivateRequest(): void {
+    this.paint();
+    const first = this.list.querySelector("button") ?? this.node;
+    first.focus();
   }
 
   protected override onAfterShow(): void {
