@@ -40,6 +40,8 @@ def _shown(outputs: list[NotebookNode]) -> list[NotebookNode]:
     kept = []
     for output in outputs:
         data = output.get("data", {})
+        if data.get("text/plain") == "":
+            continue  # the place of what a button would show
         if _FIGURE in data:
             script = f"../_static/{PLOTLY_JS.name}"
             page = to_html(data[_FIGURE], full_html=False, include_plotlyjs=script)
