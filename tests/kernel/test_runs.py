@@ -158,6 +158,43 @@ def test_a_chain_is_written_as_it_is_tuned(sidebar, talk):
     assert told == "6 ['source', 'meet', 'map_2', 'batch']\n"
 
 
+LOOP = """
+looped = nbpipe.source(range(9))
+for number in range(2):
+    looped = looped.map(abs, name=f"abs_{number}")
+looped['abs_1'].concurrency = 3
+run.close(); run = looped.start()
+"""
+LOOPED = """
+looped = nbpipe.source(range(9))
+for number in range(2):
+    looped = looped.map(abs, name=f"abs_{number}")
+looped["abs_1"].concurrency = 3
+"""
+SECRET = """
+import functools
+def fetch(number, token): return number
+chain = nbpipe.source(range(9)).map(functools.partial(fetch, token="hunter2-and-more"))
+run.close(); run = chain.start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "code", "error"),
+    [(LOOP, LOOPED.strip(), ""), (SECRET, "", "holds what looks like a secret")],
+    ids=["loop", "secret"],
+)
+def test_a_chain_is_written_as_it_was_built_or_refused(sidebar, talk, cell, code, error):
+    """What a loop built is written as the loop; a secret is not, and the sentence says why."""
+    talk.client.run(cell)
+    number = sidebar.hello()["runs"][-1]["run"]
+    sidebar.ask(op="chain", run=number, id=6)
+    chain = sidebar.told(lambda one: one.get("id") == 6)
+    assert (chain["ok"], chain["code"]) == (not error, code)
+    assert error in chain["error"]
+    assert "hunter2" not in str(chain)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_loader_is_one_run(sidebar, talk):
