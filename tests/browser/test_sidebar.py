@@ -281,6 +281,13 @@ def test_kernel_without_nbpipe_notices_nothing(open_cells):
     assert (heard, page.said(3), wrong, ours) == (nothing, nothing, [], [])
 
 
+def export_to(page, path):
+    """Ask for an export, and type the file."""
+    page.page.evaluate("void window.jupyterapp.commands.execute('nbpipe:export')")
+    page.page.locator(".jp-Dialog input").fill(path)
+    page.page.keyboard.press("Enter")
+
+
 def test_commands(open_cells):
     """Pause, go on, export, insert: what one asks for in the palette comes about in the kernel."""
     page = open_cells(SETUP, BACKGROUND.format(name="run", flag="stop-asked"), fresh=True)
@@ -310,13 +317,18 @@ def test_commands(open_cells):
     page.page.locator(".jp-cell-toolbar [data-command='nbpipe:show-cell']").first.wait_for()
     page.command("nbpipe:insert-chain")
     inserted = page.sources()[2]
-    page.page.evaluate("void window.jupyterapp.commands.execute('nbpipe:export')")
-    page.page.locator(".jp-Dialog input").fill("asked.py")
+    export_to(page, "asked.txt")
+    refusal = page.page.locator(".jp-Dialog .nbpipe-said")
+    refused = refusal.inner_text()
     page.page.keyboard.press("Enter")
-    page.wait_file("asked.py")
-    page.page.locator(".jp-toast-message, .Toastify__toast", has_text="asked.py").first.wait_for()
+    refusal.wait_for(state="detached")
+    (page.folder / "asked.py").write_text("mine = 1\n")
+    export_to(page, "asked.py")
+    page.page.locator(".jp-Dialog button", has_text="Overwrite").click()
+    page.page.locator(".Toastify__toast, .nbpipe-said", has_text="Wrote").wait_for()
     page.command("nbpipe:stop-all")
     wait_row(page, "stopped")
+    assert refused.startswith("path must be that of a module")
     assert re.search(r"concurrency\w*: int = 3", (page.folder / "asked.py").read_text())
     assert inserted == "pipe = nbpipe.source(range(10**9)).map(slow, concurrency=3)"
 

@@ -7,10 +7,11 @@ import {
   InputDialog,
   Notification,
   showDialog,
-  showErrorMessage,
 } from "@jupyterlab/apputils";
 import { type INotebookTracker, NotebookActions } from "@jupyterlab/notebook";
+import { Widget } from "@lumino/widgets";
 import type { Row, RunsOp } from "@nbpipe/protocol";
+import { h } from "@nbpipe/widgets/src/dom";
 import type { Progress } from "@nbpipe/widgets/src/exports";
 import { pipelineIcon } from "./icon";
 import type { Kernels } from "./kernels";
@@ -25,6 +26,8 @@ const INSERT = "nbpipe:insert-chain";
 const CATEGORY = "nbpipe";
 const DEFAULT_PATH = "loader.py";
 const SHOWN_MS = 8000;
+/** JupyterLab cuts what is longer in a notification. */
+const LONGEST = 140;
 
 /** For each thing to ask of all runs: the command, its name, and what a run that can do it offers. */
 const TO_ALL: readonly [string, string, RunsOp, string][] = [
@@ -87,7 +90,7 @@ export class Commands {
         execute: async () => {
           const error = await this.kernels.current?.all(op);
           if (error) {
-            await showErrorMessage(label, error);
+            await tell(label, error);
           }
         },
       });
@@ -177,16 +180,20 @@ export class Commands {
   ): Promise<void> {
     const done = await exported(run, path, overwrite);
     if (done.phase === "done") {
-      const notes = done.notes.map((note) => `\n${note}`).join("");
-      Notification.success(`Wrote ${done.written}${notes}`, { autoClose: SHOWN_MS });
+      const text = [`Wrote ${done.written}`, ...done.notes].join("\n");
+      if (text.length > LONGEST) {
+        await tell(title, text);
+      } else {
+        Notification.success(text, { autoClose: SHOWN_MS });
+      }
     } else if (done.phase === "refused" && done.edited && !overwrite) {
       const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Overwrite" })];
-      const { button } = await showDialog({ title, body: done.error, buttons });
+      const { button } = await showDialog({ title, body: inFull(done.error), buttons });
       if (button.accept) {
         await this.write(title, run, path, true);
       }
     } else if (done.phase === "refused") {
-      await showErrorMessage(title, done.error);
+      await tell(title, done.error);
     }
   }
 
@@ -199,9 +206,19 @@ export class Commands {
       NotebookActions.insertBelow(panel.content);
       panel.content.activeCell?.model.sharedModel.setSource(answer.code);
     } else if (answer !== undefined) {
-      await showErrorMessage(title, answer.error);
+      await tell(title, answer.error);
     }
   }
+}
+
+/** Tell something that may be long. */
+async function tell(title: string, text: string): Promise<void> {
+  await showDialog({ title, body: inFull(text), buttons: [Dialog.okButton({ label: "Close" })] });
+}
+
+/** A text as it is, line by line. */
+function inFull(text: string): Widget {
+  return new Widget({ node: h("pre", { class: "nbpipe-said" }, text) });
 }
 
 /** Ask for an export; resolves to what became of it. */
