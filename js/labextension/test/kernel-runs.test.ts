@@ -131,6 +131,15 @@ describe("a kernel", () => {
   });
 });
 
+test("without notebook or kernel it is said that there is none", async () => {
+  await meet();
+  expect([whyEmpty(false, null), whyEmpty(true, null)]).toEqual([
+    "No notebook is open.",
+    "This notebook has no kernel.",
+  ]);
+  expect(whyEmpty(true, runs)).toMatch(/^No run in this kernel yet: start one/);
+});
+
 describe("a run", () => {
   test("is spoken to as its panel speaks", async () => {
     await meet(rowOf({ run: 7 }));
