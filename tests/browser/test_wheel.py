@@ -91,7 +91,7 @@ def test_wheel_holds_the_library_alone(wheel, built):
     assert panel < set(names)
     assert {"package.json", "install.json", "schemas/jupyter-nbpipe/plugin.json"} < extension
     assert panel | loaded < sources
-    assert {"js/labextension/package-lock.json", ".github/workflows/tests.yml"} < sources
+    assert {"js/labextension/package-lock.json", "RELEASE.md"} < sources
     assert not any(name.startswith("js/labextension/lib/") for name in sources)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "nbpipe",
