@@ -314,7 +314,9 @@ def test_commands(open_cells):
     page.command("nbpipe:resume-all")
     wait_row(page, "running")
     page.show_cell(1)
-    page.page.locator(".jp-cell-toolbar [data-command='nbpipe:show-cell']").first.wait_for()
+    page.page.locator(
+        ".jp-cell-toolbar [data-command='nbpipe:show-cell']:not(.lm-mod-hidden)"
+    ).first.wait_for(state="attached")
     page.command("nbpipe:insert-chain")
     inserted = page.sources()[2]
     export_to(page, "asked.txt")
