@@ -185,7 +185,7 @@ class IsolatedMachine(Machine):
         self._paused = paused
         super().pause(paused=paused)
         answer = self._link.request("pause", paused)
-        if self._loaded:
+        if self._link.is_open:  # calls may be in progress there before it says so
             with contextlib.suppress(NoAnswerError):
                 answer.wait(ANSWER_S)
 
