@@ -23,6 +23,8 @@ export type Phase = "looking" | "absent" | "greeted" | "live" | "older" | "newer
 /** A greeting without an answer is said again: what was sent to a busy kernel may be lost. */
 const FIRST_AGAIN_MS = 1000;
 const LAST_AGAIN_MS = 8000;
+/** When the kernel is asked again for the comm, where it has not answered. */
+const ASK_AGAIN_MS = [500, 2000, 8000];
 const ALIVE_MS = 30_000;
 const CONNECT_MS = 2000;
 const ANSWER_MS = 30_000;
@@ -129,7 +131,7 @@ export class KernelRuns {
 
   private async find(): Promise<void> {
     try {
-      const { content } = await this.kernel.requestCommInfo({ target_name: RUNS_TARGET });
+      const { content } = await this.commInfo();
       const comms = content.status === "ok" ? content.comms : {};
       const [id] = Object.keys(comms).filter((one) => comms[one]?.target_name === RUNS_TARGET);
       if (id === undefined) {
@@ -140,6 +142,22 @@ export class KernelRuns {
     } catch {
       // The kernel was restarted or left before it answered: then it is asked anew.
     }
+  }
+
+  /** Ask a few times: what came to a busy kernel together with its cell waits for the cell's end. */
+  private commInfo(): Promise<KernelMessage.ICommInfoReplyMsg> {
+    return new Promise((answer, fail) => {
+      const ask = (): void => {
+        if (this.kernel.isDisposed) {
+          fail(new Error("there is no kernel"));
+          return;
+        }
+        const asked = this.kernel.requestCommInfo({ target_name: RUNS_TARGET });
+        asked.then(answer, fail).finally(() => timers.forEach(clearTimeout));
+      };
+      const timers = ASK_AGAIN_MS.map((after_ms) => setTimeout(ask, after_ms));
+      ask();
+    });
   }
 
   private async connect(id: string): Promise<void> {
