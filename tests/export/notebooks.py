@@ -219,7 +219,7 @@ def linted(path: Path) -> str:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Read every file below a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
