@@ -1,7 +1,6 @@
 """Channels: what goes in comes out, whatever becomes of memory and of the other process."""
 
 import dataclasses
-import gc
 import multiprocessing
 import os
 import signal
@@ -470,11 +469,9 @@ def test_views_outlive_the_channel_and_the_process():
         view = back(channel, None)
         process.kill()
         process.wait()
-    gc.collect()
     total, during = int(view.sum()), mapped()
     view += 3
     del view
-    gc.collect()
     assert (total, during, mapped()) == (0, before + 1, before)
 
 
@@ -564,7 +561,6 @@ def test_memory_as_on_other_systems(monkeypatch):
             one.send(np.full(MB, number, np.uint8))
             got = other.recv()
         shared, held = one.held_bytes, other.held_bytes
-    gc.collect()
     assert (int(got[0]), shared > MB, shared, open_files()) == (4, True, held, files)
 
 

@@ -1,6 +1,5 @@
 """Slabs, the ring of them, and blocks: sizes, budgets, leases."""
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -109,7 +108,6 @@ def test_forgotten_ring_leaves_nothing():
     ring.take(MB)
     during = mapped()
     ring.forget()
-    gc.collect()
     after = mapped(), open_files()
     assert (during, after) == (before + 2, (before, files))
 
