@@ -1,21 +1,81 @@
-/** What anywidget gives to a module: the part of its model that is used here. */
+/** What anywidget gives to a module, and takes as one: the part of it that is used here. */
+
+import { Sections } from "./sections";
+
+export type Callback = (...given: unknown[]) => void;
 
 export interface Model {
   get(name: string): unknown;
-  on(name: string, callback: (...given: unknown[]) => void): void;
-  off(name: string, callback: (...given: unknown[]) => void): void;
+  on(name: string, callback: Callback): void;
+  off(name: string, callback: Callback): void;
   send(content: unknown): void;
   /** What holds the page's widgets; JupyterLab's knows the kernel. */
   readonly widget_manager?: unknown;
 }
 
-export type Cleanup = () => void;
+/** Who listens to a model that anywidget does not hand over. */
+export class Callbacks {
+  private readonly known = new Map<string, Set<Callback>>();
+
+  on(name: string, callback: Callback): void {
+    this.known.set(name, (this.known.get(name) ?? new Set()).add(callback));
+  }
+
+  off(name: string, callback: Callback): void {
+    this.known.get(name)?.delete(callback);
+  }
+
+  protected call(name: string, ...given: unknown[]): void {
+    for (const callback of this.known.get(name) ?? []) {
+      callback(...given);
+    }
+  }
+
+  /** How many listen. */
+  listeners(): number {
+    return [...this.known.values()].reduce((sum, known) => sum + known.size, 0);
+  }
+}
+
+type Cleanup = () => void;
+interface Disposable {
+  dispose(): void;
+}
+
+/** What anywidget takes as a module: `talk` is made once for each widget, `show` for each view. */
+export function widgetModule<Talk extends Disposable>(
+  talk: (model: Model) => Talk,
+  show: (talk: Talk, sections: Sections) => Disposable & { readonly el: HTMLElement },
+) {
+  const widgets = new WeakMap<object, { talk: Talk; sections: Sections }>();
+  const widgetOf = (model: Model) => {
+    const key = identity(model);
+    const widget = widgets.get(key) ?? { talk: talk(model), sections: new Sections() };
+    widgets.set(key, widget);
+    return widget;
+  };
+  return {
+    initialize({ model }: { model: Model }): Cleanup {
+      const widget = widgetOf(model);
+      return () => {
+        widget.talk.dispose();
+        widgets.delete(identity(model));
+      };
+    },
+    render({ model, el }: { model: Model; el: HTMLElement }): Cleanup {
+      const widget = widgetOf(model);
+      const view = show(widget.talk, widget.sections);
+      el.append(view.el);
+      return () => view.dispose();
+    },
+  };
+}
 
 /**
  * One object for each widget: anywidget hands a new proxy to `initialize` and to each `render`,
  * while the widget's layout is one object of its own.
  */
-export function identity(model: Model): object {
+function identity(model: Model): object {
   const layout = model.get("layout");
   return typeof layout === "object" && layout !== null ? layout : model;
 }

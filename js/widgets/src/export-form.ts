@@ -1,12 +1,12 @@
 /** Export: the button that opens a form, the form, and what became of the export. */
 
 import type { Snapshot } from "@nbpipe/protocol";
+import type { Link } from "./conversation";
 import { button, h, setAttribute, setDisabled, setHidden, setText, unshortened } from "./dom";
 import type { Exports, Progress } from "./exports";
 import { icon } from "./icons";
 import { Outcome } from "./outcome";
 import type { Sections } from "./sections";
-import type { Link } from "./session";
 
 const DEFAULT_PATH = "loader.py";
 const SECTION = "export";

@@ -12,11 +12,8 @@ import {
   type ToKernel,
 } from "@nbpipe/protocol";
 import { hasKernel, type Model } from "./anywidget";
-import { Exports } from "./exports";
+import { Conversation } from "./conversation";
 import { Knobs } from "./knobs";
-
-/** Whether a kernel is there: not known yet, answering, none, or another one than the run's. */
-export type Link = "unknown" | "live" | "none" | "gone";
 
 /** The first answer usually comes sooner; nothing is said before. */
 const HELLO_MS = 400;
@@ -30,12 +27,9 @@ const FIRST_AGAIN_MS = 2000;
 const LAST_AGAIN_MS = 16_000;
 const CHECK_MS = 500;
 
-type Listener = () => void;
-
-export class Session {
+export class Session extends Conversation {
   snapshot: Snapshot | null = null;
   failures: readonly Failure[] = [];
-  link: Link = "unknown";
   /** Why the last button was refused. */
   refusal = "";
   readonly history = new History();
@@ -43,15 +37,9 @@ export class Session {
     const id = this.nextId();
     return this.send({ op: "set", id, stage, knob, value }) ? id : null;
   });
-  readonly exports = new Exports((path, overwrite) => {
-    const id = this.nextId();
-    return this.send({ op: "export", id, path, overwrite }) ? id : null;
-  });
 
   private readonly views = new Set<string>();
-  private readonly listeners = new Set<Listener>();
   private readonly asked = new Map<number, { op: Op; sent_ms: number }>();
-  private id = Math.floor(Math.random() * 2 ** 30);
   private opened_ms = 0;
   private heard_ms = 0;
   /** When a view asked for a hello that did not come yet; 0 where none waits. */
@@ -61,24 +49,19 @@ export class Session {
   private checkTimer: ReturnType<typeof setInterval> | undefined;
   private aliveTimer: ReturnType<typeof setInterval> | undefined;
 
-  constructor(private readonly model: Model) {
-    model.on("msg:custom", this.onMessage);
-    model.on("change:snapshot", this.onSaved);
-    model.on("comm_live_update", this.onRestart);
+  constructor(model: Model) {
+    super(model);
+    this.hear({
+      "msg:custom": this.onMessage,
+      "change:snapshot": this.onSaved,
+      comm_live_update: this.onRestart,
+    });
     this.onSaved();
   }
 
-  dispose(): void {
-    this.model.off("msg:custom", this.onMessage);
-    this.model.off("change:snapshot", this.onSaved);
-    this.model.off("comm_live_update", this.onRestart);
+  override dispose(): void {
+    super.dispose();
     this.stopTimers();
-    this.listeners.clear();
-  }
-
-  listen(listener: Listener): () => void {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
   }
 
   openView(view: string): void {
@@ -123,18 +106,6 @@ export class Session {
     if (this.send({ op, id })) {
       this.asked.set(id, { op, sent_ms: Date.now() });
     }
-    this.tell();
-  }
-
-  /** Ask for the pipeline as a module. */
-  export(path: string, overwrite: boolean): void {
-    this.exports.ask(path, overwrite);
-    this.tell();
-  }
-
-  /** Forget what became of the last export. */
-  dismissExport(): void {
-    this.exports.dismiss();
     this.tell();
   }
 
@@ -239,7 +210,7 @@ export class Session {
     }
   }
 
-  private send(message: ToKernel): boolean {
+  protected send(message: ToKernel): boolean {
     if (this.link === "gone") {
       return false;
     }
@@ -252,17 +223,6 @@ export class Session {
       this.exports.forget();
       warn("a message was not sent", error);
       return false;
-    }
-  }
-
-  private nextId(): number {
-    this.id += 1;
-    return this.id;
-  }
-
-  private tell(): void {
-    for (const listener of this.listeners) {
-      listener();
     }
   }
 

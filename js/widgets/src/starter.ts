@@ -2,48 +2,31 @@
 
 import { type FromKernel, parseMessage, type ToKernel } from "@nbpipe/protocol";
 import type { Model } from "./anywidget";
+import { Conversation } from "./conversation";
 import { CopyButton } from "./copy";
 import { button, h, setAttribute, setClass, setDisabled, setHidden, setText } from "./dom";
 import { ExportForm } from "./export-form";
-import { Exports } from "./exports";
 import { icon } from "./icons";
 import type { Sections } from "./sections";
-import type { Link } from "./session";
 
 const GONE = "The kernel was restarted; run the cell again.";
 const NO_KERNEL = "not sent: there is no kernel";
 
 /** What is known of the pipeline, and the conversation with the kernel; one for each widget. */
-export class Starter {
-  link: Link = "live";
+export class Starter extends Conversation {
+  override link: Conversation["link"] = "live";
   /** Why it was not started, or that the kernel is gone. */
   notice = "";
   isAsked = false;
-  readonly exports = new Exports((path, overwrite) => {
-    const id = this.nextId();
-    return this.send({ op: "export", id, path, overwrite }) ? id : null;
-  });
-
-  private readonly listeners = new Set<() => void>();
-  private id = Math.floor(Math.random() * 2 ** 30);
   private asked = 0;
 
-  constructor(private readonly model: Model) {
-    model.on("msg:custom", this.onMessage);
-    model.on("change:started", this.tell);
-    model.on("comm_live_update", this.onRestart);
-  }
-
-  dispose(): void {
-    this.model.off("msg:custom", this.onMessage);
-    this.model.off("change:started", this.tell);
-    this.model.off("comm_live_update", this.onRestart);
-    this.listeners.clear();
-  }
-
-  listen(listener: () => void): () => void {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
+  constructor(model: Model) {
+    super(model);
+    this.hear({
+      "msg:custom": this.onMessage,
+      "change:started": this.tell,
+      comm_live_update: this.onRestart,
+    });
   }
 
   /** The variable of the run that was started here; "" before. */
@@ -56,16 +39,6 @@ export class Starter {
     this.asked = this.nextId();
     this.isAsked = this.send({ op: "start", id: this.asked });
     this.notice = this.isAsked ? "" : NO_KERNEL;
-    this.tell();
-  }
-
-  export(path: string, overwrite: boolean): void {
-    this.exports.ask(path, overwrite);
-    this.tell();
-  }
-
-  dismissExport(): void {
-    this.exports.dismiss();
     this.tell();
   }
 
@@ -94,7 +67,7 @@ export class Starter {
     this.tell();
   };
 
-  private send(message: ToKernel): boolean {
+  protected send(message: ToKernel): boolean {
     try {
       this.model.send(message);
       return this.link !== "gone";
@@ -102,17 +75,6 @@ export class Starter {
       return false; // the kernel is dead, or there never was one
     }
   }
-
-  private nextId(): number {
-    this.id += 1;
-    return this.id;
-  }
-
-  private readonly tell = (): void => {
-    for (const listener of this.listeners) {
-      listener();
-    }
-  };
 }
 
 /** One picture of a starter in the page. */

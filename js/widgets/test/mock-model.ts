@@ -2,31 +2,21 @@
 
 import type { ToKernel } from "@nbpipe/protocol";
 import { sample } from "../../protocol/test/sample";
-import type { Model } from "../src/anywidget";
+import { Callbacks, type Model } from "../src/anywidget";
 
-type Callback = (...given: unknown[]) => void;
-
-export class MockModel implements Model {
+export class MockModel extends Callbacks implements Model {
   readonly sent: ToKernel[] = [];
   /** Whether `send` throws, as it does when the kernel is dead. */
   dead = false;
   /** What the page says of its kernel; nothing here. */
   widget_manager: unknown = undefined;
-  private readonly callbacks = new Map<string, Set<Callback>>();
 
-  constructor(public saved: unknown = sample({ actions: ["pause", "stop"] })) {}
+  constructor(public saved: unknown = sample({ actions: ["pause", "stop"] })) {
+    super();
+  }
 
   get(name: string): unknown {
     return name === "snapshot" ? this.saved : undefined;
-  }
-
-  on(name: string, callback: Callback): void {
-    const known = this.callbacks.get(name) ?? new Set();
-    this.callbacks.set(name, known.add(callback));
-  }
-
-  off(name: string, callback: Callback): void {
-    this.callbacks.get(name)?.delete(callback);
   }
 
   send(content: unknown): void {
@@ -36,22 +26,13 @@ export class MockModel implements Model {
     this.sent.push(content as ToKernel);
   }
 
-  /** How many listen. */
-  listeners(): number {
-    return [...this.callbacks.values()].reduce((sum, known) => sum + known.size, 0);
-  }
-
   receive(content: unknown): void {
-    for (const callback of this.callbacks.get("msg:custom") ?? []) {
-      callback(content, []);
-    }
+    this.call("msg:custom", content, []);
   }
 
   /** The kernel is started anew: JupyterLab cuts the widgets off. */
   restart(): void {
-    for (const callback of this.callbacks.get("comm_live_update") ?? []) {
-      callback();
-    }
+    this.call("comm_live_update");
   }
 
   hello(changes: Record<string, unknown> = {}): void {
@@ -78,9 +59,7 @@ export class MockModel implements Model {
 
   /** A synced trait was changed by the kernel. */
   change(name: string): void {
-    for (const callback of this.callbacks.get(`change:${name}`) ?? []) {
-      callback();
-    }
+    this.call(`change:${name}`);
   }
 
   /** The messages of one kind. */
