@@ -12,23 +12,17 @@ pytest.importorskip("anywidget")
 import nbpipe
 from nbpipe.jupyter import panel as panel_module
 from nbpipe.jupyter import panel_of
-from nbpipe.jupyter.publisher import Publisher
 from nbpipe.show.exported import note_export
 from tests.gates import HANG_S, still_alive
+from tests.jupyter.conftest import publisher_of
 from tests.show.fakes import Report
 
 
 @pytest.fixture
 def publisher(monkeypatch):
     """Give the publisher of all panels, which looks only when it is told to."""
-    publisher = Publisher(tick_s=1000.0)
-    monkeypatch.setattr(panel_module, "publisher", publisher)
-    yield publisher
-    thread = publisher._thread
-    for feed in list(publisher._feeds.values()):
-        publisher.discard(feed)
-    if thread is not None:
-        thread.join()
+    with publisher_of(panel_module, monkeypatch) as publisher:
+        yield publisher
 
 
 @pytest.fixture(autouse=True)

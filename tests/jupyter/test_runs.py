@@ -6,21 +6,15 @@ import pytest
 
 import nbpipe
 from nbpipe.jupyter import runs as runs_module
-from nbpipe.jupyter.publisher import Publisher
 from nbpipe.jupyter.runs import KernelRuns
-from tests.gates import still_alive
+from tests.jupyter.conftest import publisher_of
 
 
 @pytest.fixture
 def publisher(monkeypatch):
     """Give the publisher, which looks only when it is told to."""
-    publisher = Publisher(tick_s=1000.0)
-    monkeypatch.setattr(runs_module, "publisher", publisher)
-    yield publisher
-    thread = publisher._thread
-    for feed in list(publisher._feeds.values()):
-        publisher.discard(feed)
-    assert thread is None or not still_alive([thread])
+    with publisher_of(runs_module, monkeypatch) as publisher:
+        yield publisher
 
 
 @pytest.fixture

@@ -24,6 +24,22 @@ BY_SUBSHELL = [way for way in WAYS if way.values[0][1]]
 # Elsewhere the event loop of a cell that awaits keeps messages until the cell ends.
 AWAITED = [way for way in WAYS if way.values[0][1] or not "7.0" <= way.values[0][0] < "7.4"]
 
+# A run whose stage gives one item, and more once four of its calls run at once.
+MEET = """
+import threading
+import nbpipe
+barrier = threading.Barrier(4)
+def meet(number):
+    if number:
+        barrier.wait(HANG_S)
+    return number
+run = nbpipe.source(range(9)).map(meet, name="meet", concurrency=1).start()
+"""
+EPOCH = """
+for number in run:
+    print("begun" if number == 0 else number, flush=True)
+"""
+
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what talks to a kernel."""

@@ -3,24 +3,14 @@
 import pytest
 
 from tests.kernel.client import is_status, parent
+from tests.kernel.conftest import EPOCH, MEET
 
 # The front end is not what is tested, and need not be built.
-START = """
-import threading
-import nbpipe
+START = f"""
+{MEET}
 from nbpipe.jupyter import panel
-panel.front_end = lambda name="panel": ("export default {}", "")
-barrier = threading.Barrier(4)
-def meet(number):
-    if number:
-        barrier.wait(HANG_S)
-    return number
-run = nbpipe.source(range(9)).map(meet, name="meet", concurrency=1).start()
+panel.front_end = lambda name="panel": ("export default {{}}", "")
 print("id", panel.panel_of(run).model_id)
-"""
-EPOCH = """
-for number in run:
-    print("begun" if number == 0 else number, flush=True)
 """
 
 

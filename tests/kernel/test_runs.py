@@ -6,21 +6,8 @@ import pytest
 
 import nbpipe
 from tests.kernel.client import is_status, parent, running
+from tests.kernel.conftest import EPOCH, MEET
 
-START = """
-import threading
-import nbpipe
-barrier = threading.Barrier(4)
-def meet(number):
-    if number:
-        barrier.wait(HANG_S)
-    return number
-run = nbpipe.source(range(9)).map(meet, name="meet", concurrency=1).start()
-"""
-EPOCH = """
-for number in run:
-    print("begun" if number == 0 else number, flush=True)
-"""
 numbers = count(1)
 
 
@@ -87,7 +74,7 @@ def found(client):
 @pytest.fixture
 def sidebar(talk):
     """Start a run whose stage gives one item, and more once four of its calls run at once."""
-    talk.client.end(START, "start")
+    talk.client.end(MEET, "start")
     sidebar = Sidebar(talk)
     yield sidebar
     sidebar.ask(op="view", view=sidebar.view, open=False)

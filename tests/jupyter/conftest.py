@@ -1,0 +1,22 @@
+"""What the tests of what is shown in notebooks share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import pytest
+
+from nbpipe.jupyter.publisher import Publisher
+from tests.gates import still_alive
+
+
+@contextmanager
+def publisher_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+    """Give a module's publisher, which looks only when it is told to; nothing is left of it."""
+    publisher = Publisher(tick_s=1000.0)
+    monkeypatch.setattr(module, "publisher", publisher)
+    yield publisher
+    thread = publisher._thread
+    for feed in list(publisher._feeds.values()):
+        publisher.discard(feed)
+    assert thread is None or not still_alive([thread])
