@@ -203,9 +203,15 @@ class NotebookPage:
 
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
+        self._is_reloaded = False
         page.goto(address)
-        page.wait_for_function("window.jupyterapp")
-        self._run("await app.restored; app.shell.collapseLeft?.()")
+        self._wait_restored()
+        self._run("app.shell.collapseLeft?.()")
+
+    def _wait_restored(self) -> None:
+        """Wait until the page has everything that it had before it was loaded."""
+        self.page.wait_for_function("window.jupyterapp")
+        self._run("await app.restored")
 
     def open(self, name: str, kernel: str | None = None) -> None:
         """Open a notebook, with the kernel of this id or with one of its own."""
@@ -248,7 +254,8 @@ class NotebookPage:
             keep=keep,
             code=EMPTY,
         )
-        return kernel, not asks
+        # JupyterLab may yet bring to the front, once more, what the address names.
+        return kernel, not asks and not self._is_reloaded
 
     def wait_ready(self) -> None:
         """Wait until the notebook is open and has its kernel."""
@@ -281,8 +288,12 @@ class NotebookPage:
         self.wait_idle()
 
     def reload(self) -> None:
-        """Load the page again, as a person does in mid-epoch."""
+        """Load the page again, as a person does in mid-epoch; the same notebook is in front."""
+        path = self._run("return panel.context.path")
         self.page.reload()
+        self._is_reloaded = True
+        self._wait_restored()
+        self._run("await app.commands.execute('docmanager:open', {path})", path=path)
         self.wait_ready()
 
     def save(self) -> None:
