@@ -482,11 +482,10 @@ class ExpandNode(Node):
                 allowed = self._room_ahead()
             if allowed > 0:
                 return expansion, allowed
-        fresh = bool(self.inbox.count) and calls < runtime.concurrency
-        allowed = self._most(room)
-        if self.live and self.ordered:
-            allowed = self._room_ahead()
-        if fresh and allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
+        if not self.inbox.count or calls >= runtime.concurrency:
+            return None
+        allowed = self._room_ahead() if self.live and self.ordered else self._most(room)
+        if allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
 

@@ -14,7 +14,7 @@ from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
-from .node import BOOKED_NS, BOOKING_NS, Arrivals, Drops, Node, Stages
+from .node import Arrivals, Drops, Node, Stages
 from .stats import BLOCKED, CHEAP_NS, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
@@ -317,11 +317,12 @@ class MapNode(Node):
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
-            if above.runtime.state == BLOCKED:
+            if above.runtime.state == BLOCKED and now_ns >= above.runtime.booking_ns:
                 above.note_state(now_ns)
-        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
-            left = READY if available - count >= self.needs else STARVED
-            runtime.account(now_ns, left if room > 1 else BLOCKED)
+        if now_ns > runtime.booking_ns:
+            runtime.account(now_ns, runtime.state)
+        left = READY if available - count >= self.needs else STARVED
+        runtime.state = left if room > 1 else BLOCKED
         runtime.active += 1
         self.running += 1
         return task
@@ -358,8 +359,7 @@ class MapNode(Node):
         ):
             super().settle(task)
             return
-        slow = runtime.cost_ns > BOOKING_NS
-        if slow or now_ns - runtime.since_ns > BOOKED_NS:
+        if now_ns > runtime.booking_ns:
             runtime.account(now_ns, runtime.state)
         if task.result_bytes is not None:
             runtime.measured(task.result_bytes, now_ns)
@@ -381,8 +381,6 @@ class MapNode(Node):
             self.put(made, now_ns)
             if self.seq_out in self.ready:
                 self._emit_ready(now_ns)
-        if slow:
-            runtime.state = self.state()
         if self.input_over:
             self.check_done()
 
@@ -461,13 +459,17 @@ class MapNode(Node):
         while self.seq_out in self.ready and not self.done:
             results, irregular = self.ready.pop(self.seq_out)
             self.waiting -= len(results.values)
-            self.epoch.dropped.append(results)  # what is taken from `out` meanwhile ends with it
+            if irregular or self.guarded:
+                self.epoch.dropped.append(results)  # what is left out of it ends without the lock
             self._emit(self.seq_out, results, now_ns, irregular=irregular)
 
     def _emit(self, seq: int, results: Chunk, now_ns: int, *, irregular: bool) -> None:
         self.reserved -= len(results.values)
         self.seq_out += len(results.values)
-        self.emit(results, now_ns, irregular=irregular)
+        if irregular or self.guarded:
+            self.emit(results, now_ns, irregular=irregular)
+        else:
+            self.put(results, now_ns)
         if irregular or not self.ordered:  # only now it is known what ended the epoch
             self.log.note(seq, results.values)
 

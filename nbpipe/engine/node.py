@@ -232,8 +232,6 @@ def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
 # A task is one item, or a chunk of them while calls take microseconds.
 CHUNK_NS = 250_000  # a chunk of cheap items should take about this long
 CHUNK_BYTES = 1 << 20  # nor should its results be larger
-BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
-BOOKED_NS = 500_000  # others no more often than this
 
 
 class Node(ABC):
@@ -406,10 +404,11 @@ class Node(ABC):
         return self.runtime.cost_ns < slow_ns
 
     def note_state(self, now_ns: int) -> None:
-        """Note why the idle slots are idle: at each call of slow stages, else now and then."""
+        """Note why the idle slots are idle; time is booked at each call of slow stages."""
         runtime = self.runtime
-        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
-            runtime.account(now_ns, self.state())
+        if now_ns > runtime.booking_ns:
+            runtime.account(now_ns, runtime.state)
+        runtime.state = self.state()
 
     def state(self) -> int:
         """Tell why idle slots are idle now."""
@@ -424,7 +423,7 @@ class Node(ABC):
         """Book the end of a task and hand on what was not yet handed on."""
         now_ns = task.ended_ns
         runtime = self.runtime
-        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
+        if now_ns > runtime.booking_ns:
             runtime.account(now_ns, runtime.state)
         runtime.active -= 1
         self.running -= 1
@@ -434,7 +433,7 @@ class Node(ABC):
         if task.rows is not None:
             spent -= self._settle_tally(task.rows, now_ns, spent if task.away_ns else 0)
         runtime.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
-        runtime.counters.items_in += task.inputs or self.inputs(done)
+        runtime.counters.items_in += task.inputs or self.inputs(done - task.published)
         if task.retried:
             for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
@@ -455,6 +454,8 @@ class Node(ABC):
         if fresh and not self.epoch.over:
             task.published += len(fresh)
             task.seen_ns = now_ns
+            if not task.inputs:
+                self.runtime.counters.items_in += self.inputs(len(fresh))
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
             self.runtime.learn_least(now_ns - task.started_ns)
@@ -554,7 +555,11 @@ class Node(ABC):
         else:
             out.put(results)
         following = self.downstream
-        if following is not None and following.runtime.state == STARVED:
+        if (
+            following is not None
+            and following.runtime.state == STARVED
+            and out.count >= following.needs
+        ):
             following.note_state(now_ns)
 
     def fail(self, error: BaseException) -> None:

@@ -463,7 +463,7 @@ class Scheduler:
             return None, remote
         if task.several:
             self._watch(task)
-        return self._wake(now_ns), None
+        return None if self._team.coming is not None else self._wake(now_ns), None
 
     def _watch(self, task: Task) -> None:
         """Have the ticker look after a task: it may hold results back, or nobody else is awake."""
@@ -561,12 +561,9 @@ class Scheduler:
         """Free what is stuck in long tasks."""
         now_ns = perf_counter_ns()
         with self.lock:
-            for task in self.at_work():
-                if (
-                    task.watched
-                    and task.started_ns
-                    and now_ns - task.started_ns > self._ticker.period_ns // 2
-                ):
+            watched = [task for task in self.at_work() if task.watched]
+            for task in watched:
+                if task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
                     task.node.harvest(task, now_ns)
                     if task.node.epoch.memory is not None:
                         task.node.epoch.memory.note(task.node)
@@ -577,7 +574,7 @@ class Scheduler:
                     epoch.pump(now_ns)
                 epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
-            if not any(task.watched for task in self.at_work()):
+            if not watched:
                 self._note_states(now_ns)
                 self._ticker.sleep()
             dropped = self._take_dropped()
@@ -639,7 +636,7 @@ class Scheduler:
         with self.lock:
             if epoch.at < epoch.until:  # an interrupt came before the loop had it
                 return FOUND
-            if epoch.is_over:
+            if epoch.exhausted and epoch.is_over:
                 return OVER
             found = epoch.hand_out(now_ns)
             if not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
@@ -647,7 +644,8 @@ class Scheduler:
             if epoch.dropped:
                 dropped = epoch.take_dropped()
         del dropped
-        self._start(seat)
+        if seat is not None:
+            self._team.start(seat)
         return FOUND if found else WAIT
 
     def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
@@ -658,7 +656,7 @@ class Scheduler:
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
         seat = self._wake(now_ns)
-        if epoch.waiting:  # a join has moved what was above it
+        if epoch.waiting and (epoch.sink.count or epoch.exhausted):  # a join has moved items
             epoch.look_after_consumer(None, now_ns)
         return seat
 
@@ -674,7 +672,7 @@ class Scheduler:
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:
         """Return the tasks in progress, in the threads and on the event loop; under the lock."""
-        return [*(work for work in self._team.at_work() if isinstance(work, Task)), *self._running]
+        return [*[work for work in self._team.at_work() if isinstance(work, Task)], *self._running]
 
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:

@@ -290,6 +290,8 @@ PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64  # cheap ones get more, but
 CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
+BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
+BOOKED_NS = 500_000  # others no more often than this
 TIMING_NS = 20_000_000  # of a stage the processor time is measured no more often than this
 _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
@@ -308,6 +310,7 @@ class StageRuntime:
         item_bytes: estimated size of one result [bytes].
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
+        booking_ns: from when on it is to be booked again.
         measured_ns: time at which a result was last measured.
         timing_ns: from when on the processor time of a task in a thread of the run is measured.
         lender: of an epoch that is read ahead, the run's own runtime of the stage: the limits
@@ -317,6 +320,7 @@ class StageRuntime:
     __slots__ = (
         "active",
         "address",
+        "booking_ns",
         "concurrency",
         "cost_ns",
         "counters",
@@ -342,7 +346,7 @@ class StageRuntime:
         self.item_bytes = 0.0
         self.counters = Counters()
         self.state = STARVED
-        self.since_ns = now_ns
+        self.since_ns = self.booking_ns = now_ns
         self.measured_ns = 0
         elsewhere = stage.placement is not None or stage.executor == "coroutine"
         self.timing_ns = _NEVER_NS if elsewhere else 0
@@ -362,6 +366,7 @@ class StageRuntime:
                 counters.blocked_ns += idle * elapsed
             counters.slot_ns += slots * elapsed
             self.since_ns = now_ns
+            self.booking_ns = now_ns if self.cost_ns > BOOKING_NS else now_ns + BOOKED_NS
         self.state = state
 
     def read_knobs(self) -> None:
@@ -382,7 +387,7 @@ class StageRuntime:
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
-        self.since_ns = now_ns
+        self.since_ns = self.booking_ns = now_ns
 
     def learn(self, duration_ns: int, count: int, now_ns: int, away_ns: int = 0) -> None:
         """Count `count` calls that took `duration_ns` in all, and `away_ns` to get there."""

@@ -154,36 +154,27 @@ class Queue:
 
     def take(self, count: int) -> Chunk:
         """Take the next `count` items, of which there must be so many."""
-        chunks, at = self.chunks, self._at
-        chunk = chunks[0]
-        left = len(chunk[1]) - at
         self.count -= count
-        if count == left and not at:
-            chunks.popleft()
-        elif count > left:
-            parts = [self._part(left)]
-            while (left := count - sum(len(part.values) for part in parts)) > 0:
-                parts.append(self._part(left))
-            chunk = together(parts)
-        else:
-            chunk = self._part(count)
+        parts = []
+        while count:
+            chunk = self.chunks[0]
+            (paths, values, sizes), at = chunk, self._at
+            end = at + count
+            if end < len(values):
+                self._at = end
+            else:
+                end, self._at = len(values), 0
+                self.chunks.popleft()
+            if at or self._at:
+                part = values[at:end]
+                values[at:end] = repeat(None, end - at)  # they end where they were taken to
+                chunk = chunk_of((paths[at:end], part, sizes and sizes[at:end]))
+            parts.append(chunk)
+            count -= end - at
+        chunk = together(parts) if len(parts) > 1 else parts[0]
         if self._memory is not None and chunk.sizes is not None:
             self._memory.held_bytes -= sum(chunk.sizes)
         return chunk
-
-    def _part(self, most: int) -> Chunk:
-        """Take at most so many items of the first chunk."""
-        paths, values, sizes = self.chunks[0]
-        at = self._at
-        end = min(len(values), at + most)
-        if end == len(values):
-            self.chunks.popleft()
-            self._at = 0
-        else:
-            self._at = end
-        part = values[at:end]
-        values[at:end] = repeat(None, end - at)  # they end where they were taken to
-        return chunk_of((paths[at:end], part, sizes and sizes[at:end]))
 
     def popleft(self) -> Entry:
         """Take the next item."""
