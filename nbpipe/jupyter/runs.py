@@ -1,6 +1,7 @@
 """The runs of a kernel for a sidebar: one comm, which a front end finds when it asks for it.
 
-Version 1. The front end sends `{"op": "hello", "protocol": 1, "view": "..."}` and is told
+Version 1. With the first run the kernel sends `{"type": "here"}`: a front end that finds out at the
+end of cells would miss it, where the cell that imports nbpipe also trains. The front end sends `{"op": "hello", "protocol": 1, "view": "..."}` and is told
 `{"type": "hello", "protocol": 1, "version": "...", "runs": [...]}`, then `{"type": "runs", "runs":
 [...]}` when they have changed, as long as views are open. What it sends to one run, and what that
 answers, are the messages of a panel in an envelope: `{"op": "run", "run": 3, "message": {...}}`
@@ -88,7 +89,8 @@ class _Asked(NamedTuple):
 class KernelRuns:
     """The runs that were started in a kernel; it holds none of them.
 
-    Until a front end says hello it does nothing but note each run that starts.
+    Until a front end says hello it notes each run that starts, and says of the first one that it
+    is there; a front end without a sidebar passes over that.
 
     Args:
         variables: returns the user's variables by name.
@@ -132,7 +134,10 @@ class KernelRuns:
             cell: id of the cell that started it, or "".
         """
         with self._lock:
-            self._entries = (*self._kept(), _Entry(next(self._numbers), run, cell))
+            entry = _Entry(next(self._numbers), run, cell)
+            self._entries = (*self._kept(), entry)
+        if entry.number == 1:
+            self._send({"type": "here"})
 
     def name(self, run: Watched, pipe: object) -> str:
         """Give a run a variable, which holds it; return its name.

@@ -70,8 +70,10 @@ def open_cells(
 
     It opens the first one of a test at the desk, with a kernel that other tests had, unless
     `fresh=True` asks for a new one; with `alone=True`, and any further notebook, in a page of its
-    own with a kernel of its own.
+    own with a kernel of its own. A flag by which a cell of an earlier test ended is gone.
     """
+    for flag in lab_folder.glob("stop-*"):
+        flag.unlink()
     with ExitStack() as pages:
 
         def open_one(

@@ -1,17 +1,27 @@
 """The sidebar in a real JupyterLab: the runs of the notebook in front, live, with their panels."""
 
+import os
 import re
+import signal
 
 import pytest
 
 from tests.browser import lab
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import HEIGHT, SETUP, WIDTH, PanelPage, train
+from tests.browser.sidebar import (
+    SIDEBAR,
+    names,
+    open_row,
+    row,
+    show,
+    start_rows,
+    wait_row,
+    wait_says,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
-SIDEBAR = ".nbpipe-sidebar"
-ROW = f"{SIDEBAR} > .nbp-runs > .nbp-run"
 RUN = """
 pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
 run = pipe.start()
@@ -43,61 +53,6 @@ other.on_msg(lambda message: other.send(hello))
 """
 
 
-def show(page):
-    """Open the sidebar."""
-    page.command("nbpipe:show")
-    page.page.locator(SIDEBAR).wait_for()
-
-
-def row(page, number=0):
-    """Find a run in the list."""
-    return page.page.locator(ROW).nth(number)
-
-
-def wait_row(page, state, name="run"):
-    """Wait until the list shows a run of a name in a state."""
-    page.page.wait_for_function(
-        """([row, name, state]) => [...document.querySelectorAll(row)].some(one =>
-            one.dataset.state === state
-            && one.querySelector('[data-field=name]').textContent === name)""",
-        arg=[ROW, name, state],
-        timeout=CELL_MS,
-    )
-
-
-def wait_says(page, text):
-    """Wait until the list says, in the place of runs, what begins so."""
-    page.page.wait_for_function(
-        """([sidebar, text]) => {
-            const empty = document.querySelector(sidebar + ' > .nbp-empty');
-            return !empty.hidden && empty.textContent.startsWith(text);
-        }""",
-        arg=[SIDEBAR, text],
-        timeout=CELL_MS,
-    )
-
-
-def names(page):
-    """Return what the runs in the list are called."""
-    return page.page.locator(f"{ROW} [data-field=name]").all_inner_texts()
-
-
-def open_row(page, number=0):
-    """Open a run's panel in the list, and wait until its kernel has greeted it."""
-    head = row(page, number).locator("button.nbp-head")
-    if head.get_attribute("aria-expanded") == "false":
-        head.click()
-    row(page, number).locator(".nbpipe-panel[data-link=live]").wait_for()
-
-
-def start_rows(page, index):
-    """Run the cells before `index` and start that one, which trains."""
-    for before in range(index):
-        page.run_cell(before)
-    page.start_cell(index)
-    wait_row(page, "running")
-
-
 def test_live_in_a_busy_cell(open_cells):
     """The list is there before nbpipe is; while a cell trains it moves, and a knob is turned."""
     page = open_cells(SETUP, RUN, train("stop-live"), fresh=True)
@@ -121,17 +76,32 @@ def test_live_in_a_busy_cell(open_cells):
     )
 
 
+def test_imported_in_the_cell_that_trains(open_cells):
+    """A run is in the list though nothing was shown, and the cell that imported nbpipe trains."""
+    page = open_cells(SETUP + RUN + train("stop-one"), fresh=True)
+    show(page)
+    wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
+    start_rows(page, 0)
+    open_row(page)
+    page.nudge("slow")
+    page.wait_value(page.number("slow"), 3)
+    running = page.is_running(0)
+    page.finish(0, "stop-one")
+    assert (running, page.said(0)) == (True, "trained\n")
+
+
 def test_page_loaded_again_in_mid_epoch(open_cells):
-    """After each reload in mid-epoch the list is there, and a panel that is opened acts."""
+    """After each reload in mid-epoch the list is there, and the panel open in it acts."""
     page = open_cells(SETUP, RUN, train("stop-again"), fresh=True)
     show(page)
     start_rows(page, 2)
+    open_row(page)
     values = []
     for value in (3, 4, 5):
         page.reload()
         show(page)
         wait_row(page, "running")
-        open_row(page)
+        row(page).locator(".nbpipe-panel[data-link=live]").wait_for()
         page.nudge("slow")
         page.wait_value(page.number("slow"), value)
         values.append(page.number("slow").input_value())
@@ -173,6 +143,41 @@ def test_restart_and_run_all(open_cells):
     page.wait_value(page.number("slow"), 3)
     page.finish(2, "stop-first")
     assert (names(page), page.said(2)) == (["run"], "trained\n")
+
+
+def test_kernel_that_dies_is_started_anew(open_cells):
+    """Of a kernel that was killed the list forgets the runs, and has those of the one after it."""
+    page = open_cells(SETUP + RUN + "import os; print(os.getpid())", fresh=True)
+    show(page)
+    page.run_cell(0)
+    wait_row(page, "ready")
+    open_row(page)
+    os.kill(int(page.said(0)), signal.SIGKILL)
+    wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
+    page.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    page.wait_idle()
+    page.start_cell(0)
+    wait_row(page, "ready")
+    assert (names(page), page.page.locator(f"{SIDEBAR} .nbpipe-panel").count()) == (["run"], 0)
+
+
+def test_two_pages_of_one_kernel(open_cells):
+    """What is turned in the list of one page is seen in that of the other."""
+    page = open_cells(SETUP, RUN, train("stop-pages"), fresh=True)
+    show(page)
+    start_rows(page, 2)
+    other = page.reopen()
+    show(other)
+    wait_row(other, "running")
+    for each in (page, other):
+        open_row(each)
+    page.nudge("slow")
+    other.wait_value(other.number("slow"), 3)
+    other.nudge("slow")
+    page.wait_value(page.number("slow"), 4)
+    page.finish(2, "stop-pages")
+    wait_row(page, "cancelled")
+    assert page.said(2) == "trained\n"
 
 
 def test_kernel_that_is_shut_down(open_cells):

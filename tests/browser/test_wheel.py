@@ -16,6 +16,8 @@ import pytest
 from nbpipe.version import __version__
 from tests.browser import lab
 from tests.browser.panel import RUN, SETUP, PanelPage, start, train
+from tests.browser.sidebar import SIDEBAR, open_row, show, wait_row
+from tests.kernel.versions import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -138,11 +140,13 @@ def test_build_without_npm_says_what_to_do(tmp_path):
     assert "install Node.js" in done.stderr
 
 
-def test_panel_of_the_wheel(python, chromium, tmp_path):
-    """In a JupyterLab of that environment a slider acts while a cell trains."""
+def test_wheel_in_the_oldest_jupyterlab(python, chromium, tmp_path):
+    """A slider acts while a cell trains, below the cell and in the sidebar."""
+    folder = fetch("jupyterlab", "4.2.7")
+    oldest = {"PYTHONPATH": str(folder), "JUPYTERLAB_DIR": str(folder / "share/jupyter/lab")}
     lab.write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
     with (
-        lab.serve_lab(tmp_path, python=python, variables=lab_of_here()) as address,
+        lab.serve_lab(tmp_path, python=python, variables=lab_of_here() | oldest) as address,
         lab.open_page(chromium, address, kind=PanelPage) as page,
     ):
         page.folder = tmp_path
@@ -151,7 +155,15 @@ def test_panel_of_the_wheel(python, chromium, tmp_path):
         page.slider("slow").focus()
         page.page.keyboard.press("ArrowRight")
         page.wait_value(page.number("slow"), 3)
-        running = page.is_running(2)
+        show(page)
+        wait_row(page, "running")
+        open_row(page)
+        aside = page.page.locator(SIDEBAR)
+        aside.locator("input[type=range][data-knob=concurrency]").first.focus()
+        page.page.keyboard.press("ArrowRight")
+        page.wait_value(page.number("slow"), 4)
+        said = page.said(2)
+        version = page.page.evaluate("window.jupyterapp.version")
         page.finish(2, "stop")
         page.shut_down()
-    assert running
+    assert (said, version) == ("", "4.2.7")

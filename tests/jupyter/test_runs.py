@@ -40,10 +40,12 @@ def listed(publisher, sent, variables):
 
 
 @pytest.fixture
-def run(listed, variables):
-    """Give the only run of a kernel, in a variable."""
+def run(listed, variables, sent):
+    """Give the only run of a kernel, in a variable; the kernel has said that it is there."""
     with nbpipe.source(range(100)).map(abs, name="decode", concurrency=2).start() as run:
         listed.note(run, "cell-1")
+        assert sent == [{"type": "here"}]
+        sent.clear()
         variables["train"] = variables["_"] = run
         yield run
 
@@ -62,8 +64,9 @@ def published(listed, sent):
 
 
 def test_nothing_is_done_before_somebody_asks(listed, run, sent, publisher):
-    """A kernel that nobody asks looks at no run, sends nothing and has no thread."""
+    """A kernel that nobody asks looks at no run, sends no more, and has no thread."""
     next(iter(run))
+    listed.note(run, "cell-2")
     assert (sent, publisher._thread, listed._entries[0].feed) == ([], None, None)
 
 
@@ -167,11 +170,9 @@ def test_a_run_that_is_gone_says_so(listed, sent):
     hello(listed)
     listed.receive({"op": "run", "run": 1, "message": {"op": "pause", "id": 3}})
     listed.receive({"op": "chain", "run": 1, "id": 4})
-    said = [one.get("message", one) for one in sent[1:]]
-    assert (sent[0]["runs"], [(one["id"], one["ok"]) for one in said]) == (
-        [],
-        [(3, False), (4, False)],
-    )
+    _, told, *said = (one.get("message", one) for one in sent)
+    refused = [(one["id"], one["ok"]) for one in said]
+    assert (told["runs"], refused) == ([], [(3, False), (4, False)])
 
 
 def test_all_runs_are_paused_at_once(listed, run, sent):

@@ -223,3 +223,13 @@ def test_nobody_is_told_of_the_comm_and_each_kernel_has_its_own():
             sent = {one["msg_type"] for one in client.heard if one["msg_type"].startswith("comm_")}
             assert sent == {"comm_info_reply"}
     assert len(set(comms)) == 2
+
+
+def test_a_kernel_says_that_it_is_there_when_a_run_starts():
+    """The cell that imports nbpipe may train: its first run tells a front end of the comm."""
+    with running() as client:
+        for _ in range(2):
+            client.run("import nbpipe; nbpipe.source([1]).start().close()")
+        comm = found(client)
+        told = [one["content"] for one in client.heard if one["msg_type"].startswith("comm_msg")]
+    assert told == [{"comm_id": comm, "data": {"type": "here"}}]

@@ -1,4 +1,4 @@
-"""The versions of ipykernel that the tests run on, each in a folder of its own."""
+"""Other versions of what nbpipe runs in, on which tests run, each in a folder of its own."""
 
 import importlib.metadata
 import os
@@ -27,34 +27,36 @@ def has_subshells(version: str) -> bool:
 
 
 def path_of(version: str) -> str:
-    """Return what PYTHONPATH must begin with for a version; fetch it where it is missing."""
-    if version == INSTALLED:
-        return ""
-    folder = cache() / f"ipykernel-{version}"
+    """Return what PYTHONPATH must begin with for a version of ipykernel."""
+    return "" if version == INSTALLED else str(fetch("ipykernel", version))
+
+
+def fetch(package: str, version: str) -> Path:
+    """Return the folder that has a version of a package alone; fetch it where it is missing."""
+    folder = cache() / f"{package}-{version}"
     if not folder.is_dir():
-        _install(version, folder)
-    return str(folder)
+        _install(f"{package}=={version}", folder)
+    return folder
 
 
 def cache() -> Path:
     """Return the folder that keeps the versions from one run of the tests to the next."""
-    return Path(os.environ.get("NBPIPE_KERNEL_CACHE") or ROOT / ".cache" / "ipykernels")
+    return Path(os.environ.get("NBPIPE_TEST_CACHE") or ROOT / ".cache" / "versions")
 
 
-def _install(version: str, folder: Path) -> None:
+def _install(wanted: str, folder: Path) -> None:
     """Install beside the place and move there: others may be doing the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".install-") as beside:
         fresh = Path(beside, "fresh")
-        _pip(version, fresh)
+        _pip(wanted, fresh)
         try:
             fresh.rename(folder)
         except OSError:  # another was faster
             shutil.rmtree(fresh)
 
 
-def _pip(version: str, folder: Path) -> None:
-    wanted = f"ipykernel=={version}"
+def _pip(wanted: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--retries", "1", "--target", str(folder), wanted]
     try:
@@ -63,5 +65,5 @@ def _pip(version: str, folder: Path) -> None:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise InstallError(
             f"{wanted} is not in {cache()} and could not be fetched: {said[-1]}; fetch it "
-            f"where there is a network, or point NBPIPE_KERNEL_CACHE at a folder that has it"
+            f"where there is a network, or point NBPIPE_TEST_CACHE at a folder that has it"
         ) from None

@@ -17,8 +17,6 @@ import { randomName, View } from "@nbpipe/widgets/src/view";
 import type { RunInKernel } from "./run";
 import { leftOf, nameOf, progressOf, rateOf } from "./words";
 
-const OPEN = "open-in-list";
-
 export class Entry {
   readonly el: HTMLLIElement;
   private readonly head: HTMLButtonElement;
@@ -50,7 +48,7 @@ export class Entry {
     setAttribute(this.head, "aria-controls", this.details.id);
     this.el = h("li", { class: "run" }, this.head, this.details);
     this.el.dataset.run = String(run.number);
-    this.show(run.sections.isOpen(OPEN, false));
+    this.show(run.isOpen);
   }
 
   dispose(): void {
@@ -88,7 +86,7 @@ export class Entry {
   }
 
   private show(open: boolean): void {
-    this.run.sections.set(OPEN, open);
+    this.run.isOpen = open;
     setAttribute(this.head, "aria-expanded", String(open));
     setHidden(this.details, !open);
     if (!open) {

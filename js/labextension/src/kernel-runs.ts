@@ -12,6 +12,7 @@ import {
   type ToRuns,
 } from "@nbpipe/protocol";
 import { randomName } from "@nbpipe/widgets/src/view";
+import { Kept } from "./kept";
 import { RunInKernel } from "./run";
 
 /**
@@ -46,6 +47,7 @@ export class KernelRuns {
   isSilent = false;
 
   private readonly view = randomName();
+  private readonly kept: Kept;
   private readonly listeners = new Set<Listener>();
   private readonly runs = new Map<number, RunInKernel>();
   private readonly questions = new Map<number, Question>();
@@ -63,6 +65,7 @@ export class KernelRuns {
     private readonly kernel: Kernel.IKernelConnection,
     private refresh_s: number,
   ) {
+    this.kept = new Kept(kernel.id);
     kernel.statusChanged.connect(this.onStatus);
     kernel.connectionStatusChanged.connect(this.onConnection);
     kernel.iopubMessage.connect(this.onIopub);
@@ -211,6 +214,7 @@ export class KernelRuns {
   private readonly onStatus = (_: unknown, status: Kernel.Status): void => {
     if (status === "restarting" || status === "autorestarting") {
       this.isRestarting = true;
+      this.kept.clear();
       this.forget();
     } else if (status === "dead") {
       this.forget();
@@ -229,15 +233,19 @@ export class KernelRuns {
     }
   };
 
-  /** nbpipe may have been imported where a cell has ended, or shows a widget. */
+  /** nbpipe may have been imported where a cell has ended or shows a widget, or says so itself. */
   private readonly onIopub = (_: unknown, message: KernelMessage.IIOPubMessage): void => {
     if (this.comm !== null) {
       return;
     }
     const { msg_type: type } = message.header;
     const isCell = (message.parent_header as { msg_type?: string }).msg_type === "execute_request";
-    const state = (message.content as { execution_state?: string }).execution_state;
-    if (type === "comm_open" || (type === "status" && state === "idle" && isCell)) {
+    const { execution_state: state, data } = message.content as {
+      execution_state?: string;
+      data?: { type?: unknown };
+    };
+    const isEnd = type === "status" && state === "idle" && isCell;
+    if (isEnd || type === "comm_open" || (type === "comm_msg" && data?.type === "here")) {
       this.look();
     }
   };
@@ -251,7 +259,7 @@ export class KernelRuns {
         this.take(message.runs);
       } else if (message.type === "run") {
         this.runs.get(message.run)?.receive(message.message);
-      } else {
+      } else if (message.type !== "here") {
         this.settle(message);
       }
     } catch (error) {
@@ -285,7 +293,7 @@ export class KernelRuns {
     for (const { run } of rows) {
       if (!this.runs.has(run)) {
         const send = (message: ToRuns) => this.deliver(message);
-        this.runs.set(run, new RunInKernel(run, send));
+        this.runs.set(run, new RunInKernel(run, this.kept, send));
       }
     }
     this.tell();

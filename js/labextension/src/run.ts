@@ -4,6 +4,7 @@ import type { ToKernel, ToRuns } from "@nbpipe/protocol";
 import { Callbacks, type Model } from "@nbpipe/widgets/src/anywidget";
 import { Sections } from "@nbpipe/widgets/src/sections";
 import { Session } from "@nbpipe/widgets/src/session";
+import type { Kept } from "./kept";
 
 export class RunInKernel extends Callbacks implements Model {
   /** Whoever has this has a kernel. */
@@ -11,9 +12,10 @@ export class RunInKernel extends Callbacks implements Model {
   readonly sections = new Sections();
   readonly session: Session;
 
-  /** `deliver` throws where the kernel cannot be reached. */
+  /** `kept` knows whether it is open in the list; `deliver` throws where no kernel can be reached. */
   constructor(
     readonly number: number,
+    private readonly kept: Kept,
     private readonly deliver: (message: ToRuns) => void,
   ) {
     super();
@@ -24,6 +26,15 @@ export class RunInKernel extends Callbacks implements Model {
   dispose(): void {
     this.call("comm_live_update");
     this.session.dispose();
+  }
+
+  /** Whether its panel is open in the list. */
+  get isOpen(): boolean {
+    return this.kept.has(this.number);
+  }
+
+  set isOpen(open: boolean) {
+    this.kept.set(this.number, open);
   }
 
   receive(message: unknown): void {

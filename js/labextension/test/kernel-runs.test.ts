@@ -46,6 +46,20 @@ describe("a kernel", () => {
     expect(kernel.sent).toMatchObject([{ op: "hello", protocol: 1 }]);
   });
 
+  test("that says in mid-cell that it is there is asked; other comms are not its word", async () => {
+    runs = new KernelRuns(kernel.connection, 0.5);
+    await settle();
+    kernel.comms = ["c1"];
+    kernel.publish("comm_msg", { comm_id: "c0", data: { method: "update" } });
+    await settle();
+    expect([runs.phase, kernel.asked]).toEqual(["absent", 1]);
+    kernel.publish("comm_msg", { comm_id: "c1", data: { type: "here" } });
+    await settle();
+    expect([runs.phase, kernel.asked]).toEqual(["greeted", 2]);
+    kernel.receive({ type: "here" });
+    expect(runs.phase).toBe("greeted");
+  });
+
   test("that has one is not asked again", async () => {
     await meet(rowOf());
     kernel.endCell();
@@ -151,6 +165,23 @@ describe("a run", () => {
     const message = { type: "ack", id, ok: false, value: 4, error: "too many" };
     kernel.receive({ type: "run", run: 7, message });
     expect(runs.run(7)?.session.knobs.asked("decode", "concurrency").error).toBe("too many");
+  });
+
+  test("that is open in the list stays so over a reload, and not over a restart", async () => {
+    const isOpen = () => runs.run(1)?.isOpen;
+    await meet(rowOf());
+    const run = runs.run(1);
+    expect(isOpen()).toBe(false);
+    if (run !== undefined) {
+      run.isOpen = true;
+    }
+    runs.dispose();
+    await meet(rowOf());
+    expect(isOpen()).toBe(true);
+    kernel.restart();
+    runs.dispose();
+    await meet(rowOf());
+    expect(isOpen()).toBe(false);
   });
 
   test("that is no longer listed is gone", async () => {

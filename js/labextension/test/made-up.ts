@@ -55,6 +55,7 @@ export function rowOf(changes: Record<string, unknown> = {}): Record<string, unk
 }
 
 export class MadeUpKernel {
+  readonly id = "k1";
   readonly statusChanged = new MadeUpSignal();
   readonly connectionStatusChanged = new MadeUpSignal();
   readonly iopubMessage = new MadeUpSignal();
@@ -97,11 +98,13 @@ export class MadeUpKernel {
 
   /** A cell has ended. */
   endCell(): void {
-    this.iopubMessage.emit({
-      header: { msg_type: "status" },
-      parent_header: { msg_type: "execute_request" },
-      content: { execution_state: "idle" },
-    });
+    this.publish("status", { execution_state: "idle" });
+  }
+
+  /** A cell has sent something. */
+  publish(type: string, content: unknown): void {
+    const parent_header = { msg_type: "execute_request" };
+    this.iopubMessage.emit({ header: { msg_type: type }, parent_header, content });
   }
 
   restart(): void {

@@ -43,7 +43,12 @@ export interface Row {
   readonly actions: readonly string[];
 }
 
-/** The kernel's first word: what it speaks; of another protocol it has no rows. */
+/** The kernel's word to whoever did not find it yet. */
+export interface RunsHere {
+  readonly type: "here";
+}
+
+/** The kernel's first answer: what it speaks; of another protocol it has no rows. */
 export interface RunsHello {
   readonly type: "hello";
   readonly protocol: number;
@@ -63,6 +68,7 @@ export interface RunsAnswer {
 export type FromRuns =
   | RunsHello
   | RunsAnswer
+  | RunsHere
   | { readonly type: "runs"; readonly runs: readonly Row[] }
   /** A message as a panel would have it: its own parser reads it. */
   | { readonly type: "run"; readonly run: number; readonly message: unknown };
@@ -127,10 +133,13 @@ const answer: Reader<RunsAnswer> = (value, at) => {
 /** Read a message of the kernel; throws ParseError, which says where it is wrong. */
 export function parseRuns(value: unknown): FromRuns {
   const given = fields(value, "message");
-  const kinds = ["ack", "chain", "hello", "run", "runs"] as const;
+  const kinds = ["ack", "chain", "hello", "here", "run", "runs"] as const;
   const type = oneOf(kinds)(given.type, "message.type");
   if (type === "hello") {
     return hello(value, type);
+  }
+  if (type === "here") {
+    return { type };
   }
   if (type === "runs") {
     return { type, runs: rows(given.runs, "runs.runs") };
