@@ -1,11 +1,12 @@
 """The runs of a kernel for a sidebar: one comm, which a front end finds when it asks for it.
 
-Version 1. With the first run the kernel sends `{"type": "here"}`: a front end that finds out at the
-end of cells would miss it, where the cell that imports nbpipe also trains. The front end sends `{"op": "hello", "protocol": 1, "view": "..."}` and is told
-`{"type": "hello", "protocol": 1, "version": "...", "runs": [...]}`, then `{"type": "runs", "runs":
-[...]}` when they have changed, as long as views are open. What it sends to one run, and what that
-answers, are the messages of a panel in an envelope: `{"op": "run", "run": 3, "message": {...}}`
-and `{"type": "run", "run": 3, "message": {...}}`.
+Version 1. With the first run the kernel sends `{"type": "here"}`: a front end that looks when a
+cell has ended would not find it while the cell that imports nbpipe trains. The front end sends
+`{"op": "hello", "protocol": 1, "view": "..."}` and is told `{"type": "hello", "protocol": 1,
+"version": "...", "runs": [...]}`, then `{"type": "runs", "runs": [...]}` when they have changed,
+as long as views are open. What it sends to one run, and what that answers, are the messages of a
+panel in an envelope: `{"op": "run", "run": 3, "message": {...}}` and `{"type": "run", "run": 3,
+"message": {...}}`.
 """
 
 from __future__ import annotations
