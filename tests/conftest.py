@@ -1,5 +1,7 @@
 """What holds for every test: no leaks, no deadline, two tiers, markers for torch and GPUs."""
 
+import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib.util
@@ -143,9 +145,12 @@ def _needs_torch(item: pytest.Item) -> bool:
 
 
 def _has_gpu() -> bool:
-    import torch
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        import torch  # only beside a driver: loaded here, it would be in all that is forked
 
-    return torch.cuda.is_available()
+        return torch.cuda.is_available()
+    return False
 
 
 def pytest_collection_finish() -> None:

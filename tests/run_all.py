@@ -26,7 +26,11 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executa
 PROCESSES = max(2, min(os.cpu_count() or 2, 6))
 PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
 DEALT = ["--dist", "loadscope", "--no-loadscope-reorder"]  # by tests/tiers.py
-SHARED_OUT = [*PYTEST, *DEALT, "--max-worker-restart=0", "tests"]
+SHARED_OUT = [*PYTEST, *DEALT, "--max-worker-restart=0", "-n", str(PROCESSES + 1), "tests"]
+SHARED_OUT += ["--ignore=tests/loader"]  # which imports torch as it is collected
+# What imports torch runs in a process of its own: what others fork would hold it too, and each of
+# their fork servers would take a second to load it.
+WITH_TORCH = "torch and not (kernel or browser)"
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
 QUICKSTART, *NOTEBOOKS = sorted(
     str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
@@ -35,7 +39,8 @@ QUICKSTART, *NOTEBOOKS = sorted(
 # time a test waits: there is one process more than there are cores.
 TIERS = {
     "everyday": {
-        "tests": [*SHARED_OUT, "-n", str(PROCESSES + 1), "-m", "not slow"],
+        "tests": [*SHARED_OUT, "-m", f"not slow and not ({WITH_TORCH})"],
+        "tests-torch": [*PYTEST, "tests", "-m", f"not slow and {WITH_TORCH}"],
         "mypy": ["mypy"],
         "quickstart": [*NBVAL, QUICKSTART],
         "js": ["npm", "run", "--silent", "check"],
@@ -45,7 +50,8 @@ TIERS = {
     },
     "rest": {
         # What is slow, and random examples once more: twice as many.
-        "slow": [*SHARED_OUT, "-n", str(PROCESSES + 1), "-m", "slow or hypothesis"],
+        "slow": [*SHARED_OUT, "-m", f"(slow or hypothesis) and not ({WITH_TORCH})"],
+        "slow-torch": [*PYTEST, "tests", "-m", f"(slow or hypothesis) and {WITH_TORCH}"],
         "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }
@@ -53,7 +59,7 @@ PARTS = {name: command for tier in TIERS.values() for name, command in tier.item
 QUIET_DASK = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # why: tests/conftest.py
 # Hundreds of processes import nbpipe: it is compiled once, even where that is not the rule.
 OURS = {"PYTHONDONTWRITEBYTECODE": "", "PATH": PATH}
-EXAMPLES = {"slow": "thorough"}  # profiles of tests/conftest.py
+EXAMPLES = {"slow": "thorough", "slow-torch": "thorough"}  # profiles of tests/conftest.py
 AT_ONCE = 2
 SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
 LOOK_S = 5.0
@@ -136,7 +142,7 @@ class Runner:
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
             self._heard_s[name] = time.monotonic()
-            self._say(f"{name:<10} | {line.rstrip()}")
+            self._say(f"{name:<11} | {line.rstrip()}")
             if line.startswith(("FAILED ", "ERROR ")):
                 self.failed.append(line.rstrip()[:300])
 

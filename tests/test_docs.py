@@ -23,7 +23,11 @@ PAGES = sorted(
 # Recipes read files that their own tests write (tests/recipes); an export is of cells
 # (tests/export/test_page.py); gloo keeps files open for good (tests/ranks/test_page.py).
 ELSEWHERE = ("docs/recipes.md", "docs/export.md", "docs/ranks.md")
-RUN_HERE = [page for page in PAGES if page not in ELSEWHERE]
+RUN_HERE = [
+    pytest.param(page, marks=[pytest.mark.torch] * ("import torch\n" in (ROOT / page).read_text()))
+    for page in PAGES
+    if page not in ELSEWHERE
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # A block that imports another library of its kind is run where that is installed.
 PEERS = {"spdl", "tensorflow", "torchdata"}
@@ -94,8 +98,6 @@ def test_page_runs(page, tmp_path, monkeypatch):
         write_photos(Path("photos"))
     if "distributed" in (ROOT / page).read_text(encoding="utf-8"):
         pytest.importorskip("distributed")
-    if "import torch\n" in (ROOT / page).read_text(encoding="utf-8"):
-        pytest.importorskip("torch")
     assert run_page(page) == []
 
 

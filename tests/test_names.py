@@ -71,9 +71,11 @@ def test_stage_with_workers_shows_them():
     assert more == {"workers", "pids", "link", "memory_bytes"}
 
 
+@pytest.mark.torch
 def test_loader_and_its_run_show_their_contract():
     """A loader offers torch's names, and its run what a run has."""
-    data = pytest.importorskip("torch").utils.data
+    from torch.utils import data
+
     loader = nbpipe.DataLoader([1, 2])
     assert public(loader.run) == set(LOADER_RUN.split())
     ours = {"close", "export", "load_state_dict", "pipeline", "run", "state_dict", "workers"}
@@ -187,11 +189,11 @@ def test_knobs_of_a_run_are_refused(run):
     assert run["double"].concurrency == 1
 
 
+@pytest.mark.torch
 def test_knobs_by_other_names(run):
     """A stage and a loader name the knob that another library calls so."""
     with pytest.raises(nbpipe.UnknownKnobError, match=r"'num_workers'; did you mean 'concurrency'"):
         run["double"].num_workers = 3
-    pytest.importorskip("torch")
     loader = nbpipe.DataLoader([1, 2])
     for name, knob in (("concurrency", "num_workers"), ("prefetch", "prefetch_factor")):
         with pytest.raises(nbpipe.UnknownKnobError, match=f"'{name}'; write loader.{knob} = 3"):

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
-import nbformat
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.ipynb import write_notebook  # noqa: F401 - what JupyterLab opens
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
@@ -415,16 +416,6 @@ class NotebookPage:
 
 
 Opened = TypeVar("Opened", bound=NotebookPage)
-
-
-def write_notebook(path: Path, *cells: str) -> Path:
-    """Write a notebook of code cells."""
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in cells],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    )
-    nbformat.write(notebook, path)
-    return path
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
-import pytest
 
 from tests.gates import HANG_S
 
@@ -34,22 +33,6 @@ def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
         timeout=HANG_S,
         check=False,
     )
-
-
-def write_notebook(path, *cells, language="python", kernel="python3"):
-    """Write a notebook of code cells; a cell is its text, or its text and its tags."""
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    from nbformat import v4
-
-    pairs = [(cell, []) if isinstance(cell, str) else cell for cell in cells]
-    spec = {"name": kernel, "display_name": kernel, "language": language}
-    notebook = v4.new_notebook(
-        cells=[v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in pairs],
-        metadata={"kernelspec": spec},
-    )
-    nbformat.write(notebook, path)
-    return path
 
 
 def execute(path, *arguments, cwd, **variables):

@@ -14,9 +14,9 @@ from tests.cli.commands import (
     environment,
     execute,
     is_gone,
-    write_notebook,
 )
 from tests.gates import HANG_S
+from tests.ipynb import write_notebook
 
 pytestmark = pytest.mark.kernel
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from nbpipe.cli import main
-from tests.cli.commands import PIPE, command, write_notebook
+from tests.cli.commands import PIPE, command
 from tests.export.leaks import filled
+from tests.ipynb import write_notebook
 
 
 @pytest.fixture

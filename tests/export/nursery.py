@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 Job = dict[str, Any]
-DEFAULT_MODULES = ("numpy", "cloudpickle", "psutil", "ipykernel.kernelapp")
+DEFAULT_MODULES = ("numpy", "cloudpickle", "psutil", "ipykernel.kernelapp", "ipykernel.debugger")
 
 
 class Nursery:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ipykernel")
-pytest.importorskip("torch")
 from tests.kernel.client import running
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.torch]
 
 
 ROOT = Path(__file__).resolve().parents[2]

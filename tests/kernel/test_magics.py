@@ -10,6 +10,7 @@ from tests.kernel.client import CellError
 
 START = """
 import nbpipe
+globals().pop("batch", None)  # of another test: the stage is meant here
 pipe = nbpipe.source(range(100), name="files").map(abs, name="decode", concurrency=2).batch(4)
 run = pipe.start()
 epoch = iter(run)

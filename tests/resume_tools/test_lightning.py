@@ -6,9 +6,7 @@ from contextlib import closing
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from .training import (  # noqa: E402
+from .training import (
     EPOCHS,
     batches,
     from_page,
@@ -53,6 +51,8 @@ def network(lightning, validates):
                 return None
 
         def configure_optimizers(self):
+            import torch
+
             return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
     return Network()
@@ -63,6 +63,8 @@ def fitted(lightning, given, *, folder=None, saves=None, begins=None, validates=
 
     Torch's own generator stands elsewhere in each training that begins at a checkpoint.
     """
+    import torch
+
     if folder is None:
         callbacks, keeps = [], False
     else:

@@ -274,9 +274,9 @@ def test_interrupted_just_as_the_end_begins(tmp_path, end):
     assert (code, out.splitlines(), told) == (0, ["['MainThread']", "told of the script"], [])
 
 
+@pytest.mark.torch
 def test_what_is_dropped_last_of_all(tmp_path):
     """Iterators that live until modules are empty are quiet when they go, and leave no file."""
-    pytest.importorskip("torch")
     text = """
         import sys, types
 
