@@ -34,13 +34,13 @@ _IN_MARIMO = "In marimo the panel is live between two cells, and while `run.trai
 
 
 def shown_in_marimo(run: Watched) -> Any:
-    """Return what marimo shows of a run: its panel, and when that answers there."""
+    """Return what marimo shows of a run: when its panel answers there, and the panel."""
     marimo: Any = importlib.import_module("marimo")
     try:
         panel = panel_of(run)
     except (MissingExtraError, FrontEndMissingError):
         return marimo.Html(bundle(run)["text/html"])
-    return marimo.vstack([panel, marimo.md(_IN_MARIMO)])
+    return marimo.vstack([marimo.md(_IN_MARIMO), panel])
 
 
 def controls_of(run: Watched) -> Any:

@@ -12,6 +12,7 @@ there stand the panel and the picture of the run that is started by them.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, MutableSet
@@ -152,7 +153,9 @@ def _panel(run: Watched) -> Panel | None:
 
 
 def _bar(pipe: Startable, start: Callable[[Startable], str]) -> PipelineBar | None:
-    """Return the buttons of a pipeline; None where there are no widgets: its table is enough."""
+    """Return the buttons of a pipeline; None where there are no widgets, or no cells: in Voila."""
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
+        return None
     try:
         from .pipeline import PipelineBar
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
-from urllib.request import urlopen
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -96,15 +97,31 @@ def serve_lab(
     command = [str(python), "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", "--expose-app-in-browser"]
     command += ["--JupyterNotebookApp.expose_app_in_browser=True"]
+    with serve(command, folder, environment(home) | variables, path="/lab") as address:
+        yield address
+
+
+@contextmanager
+def serve(
+    command: list[str], folder: Path, variables: Mapping[str, str], *, path: str = ""
+) -> Iterator[str]:
+    """Start a server of pages; yield the address that it logs, then end it.
+
+    Args:
+        command: starts it.
+        folder: in which.
+        variables: its environment.
+        path: what the address goes on with behind the port.
+    """
     server = subprocess.Popen(
         command,
         cwd=folder,
-        env=environment(home) | variables,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        env=variables,
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
         text=True,
     )
-    log = ServerLog(server)
+    log = ServerLog(server, path)
     try:
         yield log.wait_address()
     finally:
@@ -166,8 +183,9 @@ WebSocket.prototype.send = function (data) {
 class ServerLog:
     """Reads what a server logs, until it ends: the address is in it, and why it failed."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
+    def __init__(self, server: subprocess.Popen[str], path: str) -> None:
         self._server = server
+        self._pattern = re.compile(rf"http://(localhost|127\.0\.0\.1):\d+{path}\S*")
         self._lines: list[str] = []
         self._address: str | None = None
         self._ready = threading.Event()
@@ -175,9 +193,9 @@ class ServerLog:
         self._thread.start()
 
     def _read(self) -> None:
-        for line in self._server.stderr:
+        for line in self._server.stdout:
             self._lines.append(line)
-            found = re.search(r"http://(localhost|127\.0\.0\.1):\d+/lab\S*", line)
+            found = self._pattern.search(line)
             if found and not self._address:
                 self._address = found[0]
                 self._ready.set()
@@ -188,15 +206,16 @@ class ServerLog:
         end = time.monotonic() + START_S
         self._ready.wait(START_S)
         while self._address and time.monotonic() < end:  # it says it first
-            with suppress(OSError), urlopen(self._address, timeout=START_S):
+            where = urlsplit(self._address)
+            with suppress(OSError), socket.create_connection((where.hostname, where.port)):
                 return self._address
             time.sleep(0.05)
-        raise RuntimeError("JupyterLab did not start:\n" + "".join(self._lines[-20:]))
+        raise RuntimeError("the server did not start:\n" + "".join(self._lines[-20:]))
 
     def close(self) -> None:
         """Wait for the end of the log."""
         self._thread.join()
-        self._server.stderr.close()
+        self._server.stdout.close()
 
 
 class NotebookPage:
@@ -443,13 +462,28 @@ def open_page(
     root, _, token = address.partition("/lab")
     token = token.partition("?")[2]
     path = f"notebooks/{alone}" if alone else f"lab/workspaces/{uuid.uuid4().hex}"
+    address = f"{root}/{path}?{token}"
+    with open_address(browser, address, width, height, scale=scale, kind=kind) as opened:
+        yield opened
+
+
+@contextmanager
+def open_address(
+    browser: Browser,
+    address: str,
+    width: int,
+    height: int,
+    *,
+    scale: float = 1,
+    kind: type[Opened] = NotebookPage,
+) -> Iterator[Opened]:
+    """Open an address in a page of its own, its messages noted, and close it."""
     context = browser.new_context(
         viewport={"width": width, "height": height}, device_scale_factor=scale
     )
     try:
         context.add_init_script(WIRE)
-        page = context.new_page()
-        yield kind(page, f"{root}/{path}?{token}")
+        yield kind(context.new_page(), address)
     finally:
         context.close()
 

@@ -124,9 +124,9 @@ def marimo(monkeypatch):
 
 @pytest.mark.usefixtures("marimo")
 def test_marimo_shows_the_panel_and_when_it_is_live(run):
-    """Below the panel a line says that a cell which iterates holds it up."""
+    """Above the panel a line says that a cell which iterates holds it up."""
     pytest.importorskip("anywidget")
-    word, (panel, (_, line)) = run._display_()
+    word, ((_, line), panel) = run._display_()
     panel.close()
     assert (word, repr(panel)) == ("vstack", "Panel(source > decode)")
     assert (

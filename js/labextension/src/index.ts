@@ -7,9 +7,7 @@ import {
 } from "@jupyterlab/application";
 import { ICommandPalette } from "@jupyterlab/apputils";
 import { INotebookTracker } from "@jupyterlab/notebook";
-import { IRunningSessionManagers } from "@jupyterlab/running";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
-import { IStatusBar } from "@jupyterlab/statusbar";
 import { Commands, SHOW } from "./commands";
 import { Kernels } from "./kernels";
 import { RunningRuns } from "./running";
@@ -38,28 +36,39 @@ async function follow(
   read();
 }
 
+/** Join JupyterLab's own list of what runs, and its status bar, where there are any. */
+async function join(app: JupyterFrontEnd, kernels: Kernels): Promise<void> {
+  // Voila lacks both packages, and cannot load what imports them from the start.
+  const [{ IRunningSessionManagers }, { IStatusBar }] = await Promise.all([
+    import("@jupyterlab/running"),
+    import("@jupyterlab/statusbar"),
+  ]);
+  const managers = await app.resolveOptionalService(IRunningSessionManagers);
+  const bar = await app.resolveOptionalService(IStatusBar);
+  if (managers !== null) {
+    new RunningRuns(app, kernels, managers);
+  }
+  if (bar !== null) {
+    new Status(kernels, () => void app.commands.execute(SHOW)).register(bar);
+  }
+}
+
 const plugin: JupyterFrontEndPlugin<void> = {
   id: ID,
   description: "Data-loading pipelines of nbpipe: what runs, live, with its controls.",
   autoStart: true,
-  requires: [INotebookTracker],
-  // Notebook 7 has not all of them.
-  optional: [
-    ICommandPalette,
-    ILayoutRestorer,
-    IRunningSessionManagers,
-    ISettingRegistry,
-    IStatusBar,
-  ],
-  activate: (
+  // Notebook 7 has not all of them, and Voila, which loads every extension, has none.
+  optional: [INotebookTracker, ICommandPalette, ILayoutRestorer, ISettingRegistry],
+  activate: async (
     app: JupyterFrontEnd,
-    tracker: INotebookTracker,
+    tracker: INotebookTracker | null,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
-    managers: IRunningSessionManagers | null,
     registry: ISettingRegistry | null,
-    bar: IStatusBar | null,
   ) => {
+    if (tracker === null) {
+      return;
+    }
     const kernels = new Kernels(tracker);
     const sidebar = new Sidebar(kernels);
     const commands = new Commands(app, tracker, kernels, sidebar);
@@ -68,15 +77,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     if (palette !== null) {
       commands.list(palette);
     }
-    if (managers !== null) {
-      new RunningRuns(app, kernels, managers);
-    }
-    if (bar !== null) {
-      new Status(kernels, () => void app.commands.execute(SHOW)).register(bar);
-    }
     if (registry !== null) {
       follow(registry, app, kernels).catch((error) => console.warn("[nbpipe] settings:", error));
     }
+    await join(app, kernels);
   },
 };
 
