@@ -10,7 +10,7 @@ from tests.browser import lab
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import HEIGHT, MEETING, SETUP, WIDTH, PanelPage
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 PIPE = """
 pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
