@@ -292,7 +292,7 @@ CHUNK_MAX = 64  # cheap ones get more, but
 CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
 BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
 BOOKED_NS = 500_000  # others no more often than this
-TIMING_NS = 20_000_000  # of a stage the processor time is measured no more often than this
+TIMING_NS = 50_000_000  # of a stage the processor time is measured no more often than this
 _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
 

@@ -255,7 +255,7 @@ unbegun: Callable[[list[Any]], Iterable[Any]] = Unbegun if FREE_THREADED else it
 take_back: Callable[[Any], list[Any]] = Unbegun.take_back if FREE_THREADED else list
 add_all: Callable[[list[Any], Iterable[Any]], object] = add_each if FREE_THREADED else list.extend
 NOTHING = unbegun([])
-MEASURE_NS = 1_000_000  # a result of a stage is measured no more often than this
+MEASURE_NS = 5_000_000  # a result of a stage is measured no more often than this
 
 
 class Sized(list[Any]):

@@ -173,22 +173,18 @@ class EpochIterator(Iterator[Any]):
             self._consumer.waited_ns += perf_counter_ns() - begun_ns
 
     def _wait(self, epoch: Epoch) -> None:
-        consumer = self._consumer
+        consumer, between, gate = self._consumer, self._between, epoch.gate
         begun_ns = consumer.active_ns(perf_counter_ns())
         try:
             self._waits = True
             consumer.waits_since_ns = begun_ns
-            self._pass(epoch.gate)
+            while not gate.acquire(timeout=LOOK_UP_S if between is None else ATTEND_S):
+                if between is not None:
+                    between()
         finally:
             self._waits = False
             consumer.waits_since_ns = 0
             consumer.waited_ns += consumer.active_ns(perf_counter_ns()) - begun_ns
-
-    def _pass(self, gate: threading.Lock) -> None:
-        between = self._between
-        while not gate.acquire(timeout=LOOK_UP_S if between is None else ATTEND_S):
-            if between is not None:
-                between()
 
     def _over(self, epoch: Epoch) -> None:
         error = None if epoch.over else surfaced(epoch.error)
