@@ -14,7 +14,7 @@ BUILT = (
     HERE.parent / "build" / "labextension" / "package.json",
 )
 VERSION = HERE.parent / "nbpipe" / "version.py"
-LEFT_OUT = ("node_modules", "lib")  # neither is a source
+LEFT_OUT = ("node_modules", "lib", "__pycache__")  # none is a source
 
 
 class FrontEnd(BuildHookInterface):

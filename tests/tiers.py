@@ -50,6 +50,8 @@ ACCEPTANCE = (
 # what pyproject.toml says.
 HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120}
 PATIENCE = 12
+# They start what they need themselves: the other browser tests take long enough without them.
+APART = ("tests/browser/test_wheel.py",)
 SPENT = pytest.StashKey[float]()
 
 
@@ -80,10 +82,10 @@ def put_in_order(items: list[pytest.Item]) -> None:
 def group_of(name: str) -> str:
     """Return the group of a test: those of one group share what is started for them.
 
-    That is what a file starts, one JupyterLab for all browser tests, one kernel of a version.
+    That is what a file starts, one JupyterLab for most browser tests, one kernel of a version.
     """
     file, _, test = name.partition("::")
-    if file.startswith("tests/browser/"):
+    if file.startswith("tests/browser/") and file not in APART:
         return "browser"
     if file.startswith("tests/kernel/") and (version := re.search(r"\[(\d+\.\d+\.\d+)", test)):
         return f"kernel {version[1]}"

@@ -45,9 +45,13 @@ def built(tmp_path_factory):
 
 
 def with_node():
-    """Return the environment, in which the machine's npm is found, or that of this one."""
+    """Return the environment, in which the machine's npm is found, or that of this one.
+
+    Bytecode is written, as it is for most people: it makes no built front end look old.
+    """
     scripts = sysconfig.get_path("scripts")
-    return os.environ | {"PATH": os.environ["PATH"] + os.pathsep + scripts}
+    path = os.environ["PATH"] + os.pathsep + scripts
+    return os.environ | {"PATH": path, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 @pytest.fixture(scope="module")
