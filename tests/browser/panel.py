@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 from tests.browser.lab import CELL_MS, NotebookPage
 
@@ -140,9 +140,15 @@ class PanelPage(NotebookPage):
             mouse.move(x_of(now + (value - now) * step / 5), y)
         mouse.up()
 
+    def hold(self, stage: str, number: int = 0) -> None:
+        """Give a stage's slider the focus, which it takes once the kernel has greeted the panel."""
+        slider = self.slider(stage, number=number)
+        expect(slider).to_be_enabled(timeout=CELL_MS)
+        slider.focus()
+
     def nudge(self, stage: str, number: int = 0) -> None:
         """Move a stage's concurrency up by one with the keyboard; wait for the kernel's word."""
-        self.slider(stage, number=number).focus()
+        self.hold(stage, number)
         self.page.keyboard.press("ArrowRight")
         self.wait_acks(1)
 

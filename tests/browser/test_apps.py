@@ -83,7 +83,7 @@ def open_app(chromium, folder, *command):
 def turn(page):
     """Turn a stage up with the keyboard until so many of its calls run at once."""
     page.wait_state("running")
-    page.slider("slow").focus()
+    page.hold("slow")
     for _ in range(10):
         page.page.keyboard.press("ArrowRight")
     page.wait_value(page.number("slow"), 12)
@@ -130,7 +130,7 @@ def test_marimo_notebook(chromium, tmp_path):
         page.page.get_by_text(LINE).wait_for()
         (tmp_path / "stop").touch()
         page.wait_state("cancelled")
-        page.slider("slow").focus()
+        page.hold("slow")
         page.page.keyboard.press("ArrowRight")
         page.wait_value(page.number("slow"), 3)
         told = page.errors, page.asked_abroad

@@ -15,13 +15,12 @@ def test_concurrency_moves_while_a_cell_trains(open_cells, way):
     flag, meet = f"stop-{way}", f"meet-{way}"
     page = open_cells(SETUP + f"meet = {meet!r}\n" + MEETING, RUN, train(flag))
     start(page)
-    slider = page.slider("slow")
     if way == "keyboard":
-        slider.focus()
+        page.hold("slow")
         for _ in range(10):
             page.page.keyboard.press("ArrowRight")
     elif way == "mouse":
-        page.drag(slider, 12)
+        page.drag(page.slider("slow"), 12)
     else:
         page.number("slow").fill("12")
         page.page.keyboard.press("Enter")
@@ -42,14 +41,7 @@ def test_reload_in_mid_epoch(open_cells):
     page.save()
     page.reload()
     page.wait_state("running")
-    slider = page.slider("slow")
-    page.page.wait_for_function(
-        "() => { const input = document.querySelector('[data-stage=slow] input[type=range]');"
-        "return input && !input.disabled; }"
-    )
-    slider.focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     value = page.number("slow").input_value()
     (page.folder / "stop-reload").touch()
     page.wait_state("cancelled")
@@ -113,7 +105,7 @@ def test_two_notebooks_at_once(open_cells):
     for page in pages:
         start(page)
     for page, presses in zip(pages, (1, 3), strict=True):
-        page.slider("slow").focus()
+        page.hold("slow")
         for _ in range(presses):
             page.page.keyboard.press("ArrowRight")
     for page, value in zip(pages, (3, 5), strict=True):

@@ -156,7 +156,7 @@ def test_wheel_in_the_oldest_jupyterlab(python, chromium, tmp_path):
         page.folder = tmp_path
         page.open("wheel.ipynb")
         start(page)
-        page.slider("slow").focus()
+        page.hold("slow")
         page.page.keyboard.press("ArrowRight")
         page.wait_value(page.number("slow"), 3)
         show(page)
