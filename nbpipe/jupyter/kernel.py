@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from time import monotonic
 from types import FrameType
@@ -512,7 +513,11 @@ class _Requests(dict[int, Message]):
 
 
 def cure_streams() -> None:
-    """Let threads print into their cells that got the numbers of others.
+    """Let what threads and other processes print stand below the cell that is under way.
+
+    A thread that belongs to no message prints below the last one, be that the message of a widget
+    which a subshell has answered meanwhile; so does what worker processes print. Nobody shows it
+    there: such messages count for their own thread.
 
     Before 7.4 ipykernel looks for the thread that began all, from parent to parent, when a thread
     prints. Numbers are used again: what it knows of a thread may be of one that is gone, and two
@@ -526,3 +531,16 @@ def cure_streams() -> None:
             vars(stream).update(
                 _thread_to_parent=ancestors, _thread_to_parent_header=_Requests(requests, ancestors)
             )
+        if isinstance(getattr(stream, "_parent_header", None), ContextVar):
+            vars(stream)["set_parent"] = partial(_set_parent, stream)
+
+
+def _set_parent(stream: Any, parent: Mapping[str, Any]) -> None:
+    """Note which message a stream's output belongs to."""
+    from jupyter_client.session import extract_header
+
+    kind = parent.get("header", {}).get("msg_type")
+    if kind == "execute_request" or threading.current_thread() is threading.main_thread():
+        type(stream).set_parent(stream, parent)
+    else:
+        stream._parent_header.set(extract_header(parent))

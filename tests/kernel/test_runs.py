@@ -99,6 +99,17 @@ def test_a_busy_kernel_is_asked_and_turned(sidebar, talk):
     assert (done["run"], done["done"]) == (row["run"], 9)
 
 
+def test_what_workers_print_stays_below_the_cell(sidebar, talk):
+    """What workers print is not drawn away from the cell by a message in mid-cell."""
+    loud = "print(*nbpipe.source(['of a worker']).map(print, executor='process'))"
+    cell = talk.begin(EPOCH + loud)
+    number = sidebar.hello()["runs"][-1]["run"]
+    turn = {"op": "set", "stage": "meet", "knob": "concurrency", "value": 4}
+    assert sidebar.in_run(number, id=7, **turn)["ok"]
+    talk.client.printed(cell, "of a worker")
+    talk.client.reply(cell)
+
+
 def test_all_runs_are_stopped_while_one_waits(sidebar, talk):
     """One button ends the epoch that a cell waits in."""
     sidebar.hello()
