@@ -226,6 +226,8 @@ def test_a_generator_depends_on_seed_epoch_name_and_path():
         (nbpipe.source([0] * 4).shuffle(), range(4)),
         (nbpipe.source([0] * 4).shard(1, 2), [1, 3]),
         (nbpipe.source([0] * 4).map(int).shard(1, 2), [1, 3]),
+        (nbpipe.source([0] * 4).shard(2, 3), [2, 5]),  # what pads a round has numbers of its own
+        (nbpipe.source([0] * 4).map(int).shard(2, 3), [2, (1, 5)]),
         (nbpipe.source([0] * 2).cache(), [0, 1]),
         (nbpipe.source(nbpipe.source([0] * 2), name="outer"), [0, 1]),
         (nbpipe.concat(nbpipe.source([0]), nbpipe.source([0])), [(0, 0), (1, 0)]),

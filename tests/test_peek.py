@@ -11,6 +11,8 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import nbpipe
+import nbpipe.peek  # so that its clock can be set
+from tests.gates import set_clock
 from tests.resume.recipes import build, outcome, words_in
 from tests.resume.strategies import RECIPES
 
@@ -385,6 +387,19 @@ def test_a_warm_call_is_timed():
     (stage,) = (one for one in peek.stages if one.address == "see")
     assert (seen, peek.items) == ([0, 1], (0,))
     assert (stage.items, stage.calls, stage.note) == (1, 1, "")
+
+
+def test_a_first_call_is_no_part_of_the_mean(monkeypatch):
+    """Where there were others, the time is theirs: the first one opens, imports and compiles."""
+    clock = [1]
+    set_clock(monkeypatch, lambda: clock[0])
+
+    def work(number):
+        clock[0] += 10 if number else 10**9
+        return number
+
+    peek = nbpipe.source(range(5)).map(work).peek(3)
+    assert [round(one.time_s * 1e9) for one in peek.stages if one.address == "work"] == [10]
 
 
 def test_items_that_are_enough_are_all():

@@ -2,12 +2,23 @@
 
 import gc
 import threading
+from time import perf_counter_ns
 
 import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    delivered,
+    drained,
+    finished,
+    quiet,
+    set_clock,
+    stage,
+)
 
 KINDS = ("thread", "coroutine")
 
@@ -212,6 +223,21 @@ def test_paused_time_is_neither_elapsed_nor_waited():
         after = run.status()
     times = [(one.elapsed_s, one.waited_s) for one in (before, during)]
     assert (times[0], after.elapsed_s > during.elapsed_s) == (times[1], True)
+
+
+def test_paused_time_counts_as_little_behind_the_epoch(monkeypatch):
+    """An epoch that was paused for an hour has not taken one, nor was it waited for."""
+    paused_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + paused_s[0] * 10**9)
+    with nbpipe.source(range(100)).map(lambda n: n).start() as run:
+        items = iter(run)
+        next(items)
+        run.pause()
+        paused_s[0] = 3600
+        run.resume()
+        drained(items)
+        done = run.status()
+    assert (done.state, max(done.elapsed_s, done.waited_s) < 3600) == ("finished", True)
 
 
 # -- what the status tells --------------------------------------------------------------------

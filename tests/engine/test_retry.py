@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import nbpipe
+from nbpipe.base.threads import Latch
 from tests.gates import Calls, delivered, drained, finished, stage
 
 KINDS = ("thread", "coroutine", "inline")
@@ -56,7 +57,8 @@ def test_retry_that_never_succeeds_ends_as_asked(kind, then):
     assert (got, error is None) == (expected, then == "skip")
 
 
-def test_retry_draws_the_same_random_numbers():
+@pytest.mark.parametrize("kind", KINDS)
+def test_retry_draws_the_same_random_numbers(kind):
     """Each try of an item gets the same generator."""
     drawn = {}
 
@@ -66,9 +68,36 @@ def test_retry_draws_the_same_random_numbers():
             raise OSError
         return item
 
-    with nbpipe.source(range(20)).map(work, on_error=nbpipe.Retry(2)).start() as run:
+    async def awaited(item, rng):
+        return work(item, rng)
+
+    fn = awaited if kind == "coroutine" else work
+    chain = nbpipe.source(range(20)).map(fn, **options(kind), on_error=nbpipe.Retry(2))
+    with chain.start() as run:
         drained(run)
     assert [(len(tries), len(set(tries))) for tries in drawn.values()] == [(3, 1)] * 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_waits_before_retries_double(monkeypatch, kind):
+    """The first wait is `backoff_s`, and each further one twice as long."""
+    hour_s, waits_s, wait = 3600.0, [], Latch.wait
+
+    def skip_hours(latch, wait_s=None):
+        if wait_s is None or wait_s < hour_s:
+            return wait(latch, wait_s)
+        waits_s.append(wait_s)
+        return latch.is_open
+
+    async def skip(wait_s):
+        waits_s.append(wait_s)
+
+    monkeypatch.setattr(Latch, "wait", skip_hours)
+    monkeypatch.setattr(asyncio, "sleep", skip)
+    retry = nbpipe.Retry(4, backoff_s=hour_s, then="skip")
+    fn = stage(kind, result=lambda item: not_four(4))
+    assert drained(nbpipe.source([4]).map(fn, **options(kind), on_error=retry)) == []
+    assert waits_s == [hour_s, 2 * hour_s, 4 * hour_s, 8 * hour_s]
 
 
 def test_retried_flat_map_gives_no_child_twice():

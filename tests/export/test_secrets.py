@@ -1,4 +1,5 @@
 import ast
+import base64
 import functools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -179,6 +180,15 @@ def test_value_of_a_secret_variable(monkeypatch):
     monkeypatch.setenv("SERVICE_PASSWORD", "correct horse")
     texts = ["x", "say: correct horse!"]
     assert [secret_in("x", text) for text in texts] == [None, "x"]
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_value_of_a_secret_variable_in_base64(monkeypatch, encode):
+    """It is one inside of data, too, also in the letters that addresses have."""
+    monkeypatch.setenv("SERVICE_PASSWORD", "??>correct>>horse~~~")
+    data = b"What follows is long: " * 4 + b"??>correct>>horse~~~" + b", and that was it." * 2
+    texts = [encode(data).decode(), encode(data.swapcase()).decode()]
+    assert [secret_in("x", text) for text in texts] == ["x", None]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,8 @@ def test_several_runs_are_told_apart(magic):
         CellError, match=r"must name one of run \d+ \(run\), run \d+ \(other\); or: all"
     ):
         magic("%nbpipe pause")
+    with pytest.raises(CellError, match=r"run \d+ \(other\) has no knob 'x'"):
+        magic("%nbpipe knobs x=1")  # the newest
     magic("%nbpipe pause other")
     paused = magic("print(run.paused, other.paused); second.close(); other.close()")
     assert paused == "False True\n"

@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 from torch.utils.data import get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
-from tests.gates import HANG_S  # noqa: E402
+from tests.gates import HANG_S, Gate  # noqa: E402
 from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Drawn, Fickle, Made, Numbers, Workers  # noqa: E402
 from tests.loader.same import of_nbpipe, same  # noqa: E402
@@ -23,6 +23,21 @@ pytestmark = pytest.mark.torch
 def rows(loader):
     """Give what each sample says of its worker."""
     return [sample for batch in loader for sample in batch]
+
+
+def test_batches_come_in_order():
+    """`in_order=False` takes no effect: what is done waits for the slow batch before it."""
+    gate = Gate()
+
+    def read(index):
+        if index == 2:  # by now the second one is done
+            gate.open()
+        if index == 0:
+            gate.wait()
+        return index
+
+    how = {"num_workers": 2, "workers": "thread", "in_order": False}
+    assert list(nbpipe.DataLoader(Made(read, 4), None, **how)) == [0, 1, 2, 3]
 
 
 def test_samples_know_their_worker():

@@ -35,6 +35,9 @@ BODIES = {
     "flat_map": lambda pipe: pipe.flat_map(many),
     "buffer": lambda pipe: pipe.filter(keep).shuffle(buffer_size=4),
     "batch": lambda pipe: pipe.filter(keep).batch(2, collate=list),
+    "branch": lambda pipe: pipe.route(
+        lambda item: item % 2, {0: lambda chain: chain, 1: lambda chain: chain.filter(keep)}
+    ),
 }
 GIVES = {
     "plain": lambda item: [item],
@@ -43,6 +46,7 @@ GIVES = {
     "flat_map": many,
     "buffer": lambda item: [item] * keep(item),
     "batch": lambda item: [item] * keep(item),
+    "branch": lambda item: [item] * keep(item),
 }
 
 
@@ -160,7 +164,7 @@ def test_one_state_is_enough_in_lockstep():
     assert len(got + rest) >= COUNT - 1
 
 
-@pytest.mark.parametrize("body", ["filter", "skip", "flat_map", "buffer", "batch"])
+@pytest.mark.parametrize("body", ["filter", "skip", "flat_map", "buffer", "batch", "branch"])
 def test_one_state_is_refused_where_ranks_differ(body):
     """Where a filter, a skip or an expansion counts by itself, all states are asked for."""
     _, states = begun(body, 2, "pad", [3, 1])

@@ -1,5 +1,6 @@
 """Failed items as a table, with what of the source they were made of; and once more."""
 
+import functools
 import itertools
 import re
 
@@ -269,6 +270,23 @@ def test_runs_and_close_all():
     assert [one for one in nbpipe.runs() if one in (first, second, third)] == [first, third]
     nbpipe.close_all()
     assert (nbpipe.runs(), first.closed, third.closed) == ((), True, True)
+
+
+def test_close_all_closes_the_newest_first():
+    """Runs that were made of one another end in the opposite order."""
+    ended = []
+
+    def endless(number):
+        try:
+            yield from itertools.count()
+        finally:
+            ended.append(number)
+
+    sources = [functools.partial(endless, number) for number in range(3)]
+    epochs = [iter(nbpipe.source(one).start()) for one in sources]
+    assert [next(epoch) for epoch in epochs] == [0, 0, 0]
+    nbpipe.close_all()
+    assert ended == [2, 1, 0]
 
 
 def test_close_all_inside_a_stage():

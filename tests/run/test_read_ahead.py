@@ -370,14 +370,15 @@ def test_a_collected_run_leaves_nothing():
     assert still_alive(threads) == []
 
 
-def test_the_last_epoch_of_a_training_reads_no_further():
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_last_epoch_of_a_training_reads_no_further(epochs):
     """`train(epochs=n)` calls the stages for n epochs."""
     calls, got = Calls(), []
     with ahead(chain(calls)) as run:
-        run.train(got.append, epochs=2).wait()
+        run.train(got.append, epochs=epochs).wait()
         quiet(run)
-        assert calls.of == dict.fromkeys(range(COUNT), 2)
-        assert got == 2 * list(range(COUNT))
+        assert calls.of == dict.fromkeys(range(COUNT), epochs)
+        assert got == epochs * list(range(COUNT))
 
 
 # -- failures, states, numbers ------------------------------------------------------------------

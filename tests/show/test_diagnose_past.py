@@ -1,6 +1,5 @@
 """What the history tells: how far the stats reach, an epoch's last seconds, calls that wait."""
 
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -14,7 +13,7 @@ from nbpipe.run import iterator
 from nbpipe.show import case
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch, proportional, span_s, trials_in
-from tests.gates import HANG_S, HangError, stacks
+from tests.gates import HANG_S, HangError, set_clock, stacks
 from tests.show.fakes import BEGUN_S, NOW_S, past_of, photographs
 
 
@@ -291,9 +290,7 @@ class World:
 def world(request, monkeypatch):
     """Give a world whose clock is that of every run."""
     made = World(shared=request.param)
-    for name, module in tuple(sys.modules.items()):
-        if name.partition(".")[0] == "nbpipe" and hasattr(module, "perf_counter_ns"):
-            monkeypatch.setattr(module, "perf_counter_ns", made.clock)
+    set_clock(monkeypatch, made.clock)
     monkeypatch.setattr(iterator, "perf_counter_ns", made.clock_of_loop)
     monkeypatch.setattr(time, "time", made.time_of_day)
     monkeypatch.setattr(machine, "time", made.time_of_day)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbpipe.base.knobs import KnobChange
 from nbpipe.show.html import bundle, picture_html
 from nbpipe.show.snapshot import history, snapshot
 from nbpipe.show.words import (
@@ -18,7 +19,7 @@ from nbpipe.show.words import (
     picture_text,
     shares_of,
 )
-from tests.show.fakes import FAILURE, HOSTILE, photographs
+from tests.show.fakes import FAILURE, HOSTILE, NOW_S, photographs
 
 TAGS = {
     *("div", "link", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
@@ -154,6 +155,7 @@ def test_text_from_outside(name, error):
     run = photographs()
     run.now = replace(run.now, error=error)
     run.lost = (replace(FAILURE, stage=name, error=error, traceback=error + name, input=name),)
+    run.events = (KnobChange(NOW_S, name, 1, 2, name, error),)
     seen = snapshot(run)
     seen["title"] = name
     seen["stages"][0]["address"] = name

@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 from collections import Counter
+from time import perf_counter_ns
 
 import pytest
 
@@ -88,6 +89,24 @@ def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     assert got == [n for n in range(300) if n != 150]
     assert calls.keys() == set(range(300))
     assert max(calls[n] for n in got) <= 2
+
+
+def test_what_was_finished_before_a_death_is_not_done_again(bell):
+    """Of a job of several items, results are there as soon as their calls took a while."""
+
+    def work(n):
+        bell.ring(n)
+        begun_ns = perf_counter_ns()
+        while perf_counter_ns() - begun_ns < 1_000_000:
+            pass
+        if n == 45:
+            os._exit(1)
+        return n
+
+    with placed(60, work, concurrency=1, on_error="skip").start() as run:
+        assert drained(run) == [n for n in range(60) if n != 45]
+        calls = Counter(word for word, _ in bell.rings())
+    assert calls == {**dict.fromkeys(range(60), 1), 45: 3}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits as on Linux")
