@@ -140,7 +140,8 @@ def test_a_collate_that_fails():
     assert (got, str(caught.value.__cause__), caught.value.path) == ([1, 5], "too large", 4)
 
 
-def test_a_failed_item_takes_its_batch_along():
+@pytest.mark.parametrize("options", [{}, {"cost": lambda item: 1}])
+def test_a_failed_item_takes_its_batch_along(options):
     """Whole batches before the failure arrive, then the error."""
 
     def broken(item):
@@ -150,7 +151,7 @@ def test_a_failed_item_takes_its_batch_along():
 
     got = []
     with pytest.raises(StageError) as caught:
-        got.extend(nbpipe.source(range(9)).map(broken).batch(2, collate=list))
+        got.extend(nbpipe.source(range(9)).map(broken).batch(2, collate=list, **options))
     assert (got, caught.value.stage) == ([[0, 1], [2, 3]], "broken")
 
 

@@ -63,6 +63,13 @@ def test_iterating_again_cancels_what_this_thread_left():
         assert (first, rest, drained(new)) == ([0, 1], [], list(range(50)))
 
 
+def test_an_epoch_of_which_nothing_was_taken_counts():
+    """It has begun with its iterator; the next one is another."""
+    with chain().start() as run:
+        iter(run).close()
+        assert (drained(run), run.epoch) == (list(range(50)), 1)
+
+
 def test_workers_are_kept_between_epochs():
     """The same threads serve every epoch."""
     with chain().start() as run:
