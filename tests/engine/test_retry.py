@@ -78,8 +78,11 @@ def test_retry_draws_the_same_random_numbers(kind):
     assert [(len(tries), len(set(tries))) for tries in drawn.values()] == [(3, 1)] * 20
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_waits_before_retries_double(monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [*(("map", kind) for kind in KINDS), ("flat_map", "thread"), ("flat_map", "coroutine")],
+)
+def test_waits_before_retries_double(monkeypatch, method, kind):
     """The first wait is `backoff_s`, and each further one twice as long."""
     hour_s, waits_s, wait = 3600.0, [], Latch.wait
 
@@ -96,7 +99,8 @@ def test_waits_before_retries_double(monkeypatch, kind):
     monkeypatch.setattr(asyncio, "sleep", skip)
     retry = nbpipe.Retry(4, backoff_s=hour_s, then="skip")
     fn = stage(kind, result=lambda item: not_four(4))
-    assert drained(nbpipe.source([4]).map(fn, **options(kind), on_error=retry)) == []
+    add = getattr(nbpipe.source([4]), method)
+    assert drained(add(fn, **options(kind), on_error=retry)) == []
     assert waits_s == [hour_s, 2 * hour_s, 4 * hour_s, 8 * hour_s]
 
 
