@@ -419,8 +419,11 @@ class MapNode(Node):
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long chunk has done, and take back what it has not begun.
 
-        A call that waits for the event loop keeps its one item: it counts on it.
+        A call that waits for the event loop keeps its one item: it counts on it. What is done
+        altogether comes with the task's end, which counts it: the epoch could be over before.
         """
+        if len(task.results) >= task.count and self.error is None:
+            return
         if not self.remote:
             values = take_back(task.items)
             first = task.count - len(values)

@@ -253,6 +253,8 @@ def test_interrupted_just_as_the_end_begins(tmp_path, end):
             print("told", args.exc_value, flush=True)
 
         def last():
+            for thread in set(threading.enumerate()) - {{threading.main_thread()}}:
+                thread.join(20)  # whoever is in a hurry does not wait for them
             print([thread.name for thread in threading.enumerate()])
             raise ValueError("of the script")
 
