@@ -449,6 +449,23 @@ def test_copies_hold_little_shared_memory():
     assert (values, 60 * MB < held < 80 * MB) == ([[n] for n in range(24)], True)
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_values_that_outlive_their_writer_are_copied_where_that_is_asked(copy):
+    """However much of them is kept: without `copy` they stay views of the sender's memory."""
+    kept = []
+    with two_ends(copy=copy) as (one, other):
+        for number in range(25):  # of the first, nobody knows how much memory it takes
+            one.begin_rows(number, 1)
+            written = one.add_row(np.full(4 * MB - 4096, number, np.uint8), 1)
+            assert (written, one.end_rows()) == (number > 0, number > 0)
+            one.send(None)
+            other.recv()
+            kept += other.rows(number).read(1) if written else []
+        held = one.held_bytes
+    assert [{array.min(), array.max()} for array in kept] == [{n} for n in range(1, 25)]
+    assert (held > 90 * MB) == (not copy)
+
+
 def test_copies_leave_half_of_the_budget(caplog):
     """However small the budget, kept copies never use it up: nothing goes through the pipe."""
     with two_ends(budget_bytes=8 * MB) as (one, other):

@@ -335,6 +335,18 @@ def test_state_before_an_epoch(epochs, thread_or_not):
     assert (resumed(make, state), state["begun"]) == (wanted, False)
 
 
+def test_state_before_an_epoch_of_workers_that_stay():
+    """One seed serves all of their epochs: it is in the state, and none is drawn anew."""
+    make = functools.partial(numbers, persistent_workers=True, **WAYS["thread"])
+    torch.manual_seed(3)
+    loader = make()
+    list(loader)
+    state = sent(loader.state_dict())
+    wanted = [[plain(batch) for batch in loader] for _ in range(3)]
+    loader.close()
+    assert (resumed(make, state), state["begun"]) == (wanted, False)
+
+
 def test_state_behind_the_last_batch():
     """Behind the last batch the rest is empty, and the next epoch is whole."""
     state, wanted = cut(numbers, 6)

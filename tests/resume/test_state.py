@@ -243,6 +243,45 @@ def test_set_epoch_after_load():
         assert list(run) == expected
 
 
+def test_numbers_go_on_in_an_epoch_that_is_cut_twice():
+    """What a state counts includes what was had before the state that it went on from."""
+
+    def chain():
+        return nbpipe.source(lambda: iter("abcdefgh")).map(str.upper).enumerate()
+
+    got, state = at(chain(), 2)
+    with chain().start() as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        got += [next(items), next(items)]
+        state = run.state_dict()
+    assert got + rest_of(chain(), state) == list(enumerate("ABCDEFGH"))
+
+
+def test_lists_that_lie_apart_in_an_epoch_that_is_cut_twice():
+    """Items between two lists are left out once, though nothing was taken between two states."""
+    gate = Gate()
+
+    def slow():
+        yield from range(3)
+        gate.wait()
+        yield from range(3, 20)
+
+    def chain(items):
+        return nbpipe.source(items).window(2, 5)
+
+    with chain(slow).start() as run:
+        items = iter(run)
+        got = [next(items)]
+        state = run.state_dict()
+        gate.open()
+    with chain(slow).start() as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        state = run.state_dict()
+    assert got + rest_of(chain(slow), state) == [[0, 1], [5, 6], [10, 11], [15, 16]]
+
+
 def test_load_in_the_middle_of_an_epoch():
     """A state may be loaded while an epoch is in progress: the next iteration goes on from it."""
     with nbpipe.source(range(9)).start() as run:
