@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbpipe.base.knobs import KnobChange
@@ -149,6 +149,7 @@ def test_states(state):
     assert (state in words, "Error:" in words, "412 batches" in words) == (True, True, True)
 
 
+@example(HOSTILE, HOSTILE)
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_text_from_outside(name, error):
     """Whatever a stage is called or an exception says, the tags are ours."""
