@@ -10,8 +10,8 @@ from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Made, Recording
 from ..ops.chain import absorbed, unit_behind
 from ..ops.join import ConcatJoin, GoesOn
-from ..ops.remaining import Dropping, Remaining
-from ..ops.stage import Chain, Fold, Operation, Stage, address_book, regions_of
+from ..ops.remaining import Dropping, Fold, Remaining
+from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
 from .expand import (
     CallOpener,
     ExpandNode,

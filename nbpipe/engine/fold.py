@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
-from ..ops.remaining import Remaining
-from ..ops.stage import Fold
+from ..ops.remaining import Fold, Remaining
 from .map import Step
 from .node import Drops, Node, Stages, note
 from .stats import CHUNK_MAX, StageRuntime
@@ -132,9 +131,7 @@ class StreamNode(Node):
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Let the operation forget what nobody wants any more."""
         start = min(rest.start for rest in below.values())
-        forget = getattr(self.step.operation, "forget", None)
-        if forget is not None:
-            forget(start)
+        self.step.operation.forget(start)
         if self.drops is not None:
             self.drops.forget(start)
 
@@ -151,9 +148,7 @@ class StreamNode(Node):
 
     def close(self) -> None:
         """Let the operation drop what it keeps outside this process; called without the lock."""
-        close = getattr(self.step.operation, "close", None)
-        if close is not None:
-            close()
+        self.step.operation.close()
 
     def halt(self) -> None:
         """Stop, and have the operation closed."""

@@ -17,8 +17,8 @@ from ..base.seeding import Entry
 from ..errors import ArgumentError, LengthUnknownError
 from .call import place, placement_of
 from .chain import BATCHES, append_plain, new_name
-from .remaining import NodeState, Remaining
-from .stage import WORDS_TEXT, Chain, Fold, Operation, Placement, Runs, Stage, given
+from .remaining import Fold, NodeState, Remaining
+from .stage import WORDS_TEXT, Chain, Operation, Placement, Runs, Stage, given
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -176,7 +176,7 @@ class Collate:
         return collate(samples, names=spec.names, dtype=spec.dtype, pad=spec.pad)
 
 
-class BatchByCost:
+class BatchByCost(Fold):
     """Gathers items while the sum of their costs stays within `size`."""
 
     def __init__(self, spec: Batch, node_state: dict[str, Any]) -> None:
@@ -188,8 +188,6 @@ class BatchByCost:
         self._lock = threading.Lock()  # whoever asks may come in the midst of a push
         self._entries: list[Entry] = []
         self._sum = 0.0
-        self.finished = False
-        self.holds_items = False
 
     def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
         """Tell how many items belong to the batches that are not wanted."""

@@ -19,7 +19,7 @@ from ..base.seeding import Entry, Path
 from ..base.tree import copy_arrays
 from ..errors import ArgumentTypeError, CacheError
 from .chain import append_plain, fingerprint
-from .remaining import NodeState, Remaining
+from .remaining import Fold, NodeState, Remaining
 from .stage import Chain, Operation, Runs
 
 
@@ -397,7 +397,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-class Recording:
+class Recording(Fold):
     """Passes items on and keeps them in a cache.
 
     The cache is complete only when the epoch was consumed to its end: how far the stage had run
@@ -405,9 +405,6 @@ class Recording:
 
     The passes of repeats around it move to the end of each path, where a replay puts them.
     """
-
-    finished = False
-    holds_items = False
 
     def __init__(
         self, store: CacheStore, passes: tuple[int, ...], made: Made, node_state: NodeState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +13,8 @@ from ..base.seeding import Entry
 from .chain import append_plain
 from .index import LONGEST
 from .plan import IndexPlan
-from .remaining import NodeState, Remaining
-from .stage import Chain, Fold, Operation, Runs, Stage
+from .remaining import Fold, NodeState, Remaining
+from .stage import Chain, Operation, Runs, Stage
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -171,10 +171,8 @@ def append_repeat(chain: Chain, n: int | None) -> Chain:
     )
 
 
-class Taking:
+class Taking(Fold):
     """The first `count` items."""
-
-    holds_items = False
 
     def __init__(self, count: int, node_state: NodeState) -> None:
         self._count = self._left = node_state.get("left", count)
@@ -191,16 +189,9 @@ class Taking:
         self.finished = self._left <= 0
         return entry
 
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more."""
-        return iter(())
 
-
-class Skipping:
+class Skipping(Fold):
     """All but the first `count` items."""
-
-    finished = False
-    holds_items = False
 
     def __init__(self, count: int, node_state: NodeState) -> None:
         self._count = self._left = node_state.get("left", count)
@@ -220,16 +211,12 @@ class Skipping:
             return None
         return entry
 
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more."""
-        return iter(())
 
+class Windowing(Fold):
+    """Lists of `size` neighbours, `stride` apart; the path is that of the first.
 
-class Windowing:
-    """Lists of `size` neighbours, `stride` apart; the path is that of the first."""
-
-    finished = False
-    holds_items = False
+    A window that is not whole is left out.
+    """
 
     def __init__(self, size: int, stride: int, node_state: NodeState) -> None:
         self._size = size
@@ -258,16 +245,9 @@ class Windowing:
         self._until = self._stride
         return (self._entries[0][0], [one[1] for one in self._entries])
 
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more: a window that is not whole is left out."""
-        return iter(())
 
-
-class Enumerating:
+class Enumerating(Fold):
     """Pairs of a number and an item."""
-
-    finished = False
-    holds_items = False
 
     def __init__(self, node_state: NodeState) -> None:
         self._rest = Remaining.read(node_state.get("rest", [0, []]))
@@ -281,7 +261,3 @@ class Enumerating:
     def push(self, entry: Entry) -> Entry | None:
         """Number an item."""
         return (entry[0], (next(self._numbers), entry[1]))
-
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more."""
-        return iter(())

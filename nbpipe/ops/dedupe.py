@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +11,8 @@ from ..base.checks import Function, function, whole
 from ..base.seeding import Entry
 from ..errors import ArgumentTypeError, LengthUnknownError
 from .chain import append_plain
-from .remaining import NodeState, Remaining
-from .stage import Chain, Fold, Operation, Stage
+from .remaining import Fold, NodeState, Remaining
+from .stage import Chain, Operation, Stage
 
 _MOST = 2**31
 
@@ -52,14 +52,11 @@ def append_dedupe(chain: Chain, key: Callable[..., Any] | None, last: int) -> Ch
     return append_plain(chain, Dedupe(checked, last))
 
 
-class Deduping:
+class Deduping(Fold):
     """The keys of the last items, dropped ones among them.
 
     Where an epoch goes on in its middle, the first items are those of which only the keys count.
     """
-
-    finished = False
-    holds_items = False
 
     def __init__(self, spec: Dedupe, node_state: NodeState) -> None:
         self._key = spec.key
@@ -112,10 +109,6 @@ class Deduping:
             oldest = self._keys.popleft()
             if self._numbers[oldest] == number - self._last:
                 del self._numbers[oldest]
-
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more."""
-        return iter(())
 
     def forget(self, start: int) -> None:
         """Forget which inputs the results before number `start` were."""

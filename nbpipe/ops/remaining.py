@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -194,15 +195,46 @@ class Remaining:
 NodeState = dict[str, Any]  # where a stage stands; JSON-ready
 
 
-class Dropping:
+class Fold(ABC):
+    """One pass over a stream: gives at most one entry for each it is given.
+
+    Attributes:
+        finished: no further input is wanted.
+        holds_items: what `flush` gives are items from before; they come also before an error.
+    """
+
+    finished = False
+    holds_items = False
+
+    @abstractmethod
+    def push(self, entry: Entry) -> Entry | None:
+        """Take an entry; give the next one, or None."""
+
+    def flush(self) -> Iterator[Entry]:
+        """Return what is left at the end of the input."""
+        return iter(())
+
+    @abstractmethod
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell which inputs are wanted, given which results are; note what else is to know.
+
+        A thread may be in `push` meanwhile: only what it changes in one step is to be read.
+        """
+
+    def forget(self, start: int) -> None:  # noqa: B027  most have nothing to forget
+        """Forget what is known of results before number `start`; under the scheduler's lock."""
+
+    def close(self) -> None:  # noqa: B027  most hold nothing
+        """Let go of what it holds: the epoch is over; from any thread, without the lock."""
+
+
+@final
+class Dropping(Fold):
     """What is left of a stream whose stages begin again with items that the loop has had.
 
     Args:
         rest: the items that are left.
     """
-
-    finished = False
-    holds_items = False
 
     def __init__(self, rest: Remaining) -> None:
         self._rest = rest
@@ -221,10 +253,6 @@ class Dropping:
         """Let an item pass that is left."""
         self._pushed += 1
         return entry if self._pushed - 1 in self._rest else None
-
-    def flush(self) -> Iterator[Entry]:
-        """Return nothing more."""
-        return iter(())
 
 
 def are_inside(stages: Mapping[str, Any]) -> bool:

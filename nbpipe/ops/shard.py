@@ -13,8 +13,8 @@ from ..errors import ArgumentError
 from .chain import append_order
 from .index import LONGEST, Tail
 from .plan import IndexPlan, default_rank
-from .remaining import NodeState, Remaining
-from .stage import Chain, Fold, Operation, Stage, given
+from .remaining import Fold, NodeState, Remaining
+from .stage import Chain, Operation, Stage, given
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -91,11 +91,8 @@ def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: T
     return append_order(chain, spec, words)
 
 
-class Sharding:
+class Sharding(Fold):
     """Every `world_size`-th item of a stream from `rank` on."""
-
-    finished = False
-    holds_items = False
 
     def __init__(self, spec: Shard, node_state: NodeState) -> None:
         self._rank = spec.rank

@@ -15,8 +15,8 @@ from ..base.seeding import Entry, Path, order_generator
 from ..errors import ArgumentError
 from .chain import append_plain, default_prefetch, index_plan, not_indexed
 from .plan import IndexPlan
-from .remaining import NodeState, Remaining
-from .stage import Chain, Fold, Operation, given
+from .remaining import Fold, NodeState, Remaining
+from .stage import Chain, Operation, given
 
 _AT_ONCE = 2**20  # draws
 
@@ -75,7 +75,7 @@ def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: i
     return append_plain(chain, Shuffle(seed))
 
 
-class Shuffling:
+class Shuffling(Fold):
     """A buffer from which each new item pushes out a random one.
 
     Where an epoch goes on in its middle, the first items are those that the buffer held and,
@@ -90,7 +90,6 @@ class Shuffling:
     Source: the buffered shuffle that tf.data and WebDataset describe.
     """
 
-    finished = False
     holds_items = True
 
     def __init__(self, spec: Shuffle, epoch: int, passes: Path, node_state: dict[str, Any]) -> None:

@@ -11,15 +11,14 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex
 
 from ..base.digest import value_digest
 from ..base.knobs import Knob
 from ..base.names import meant, shown
-from ..base.seeding import Entry
 from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
 from .plan import IndexPlan
-from .remaining import NodeState, Remaining
+from .remaining import Fold, NodeState
 
 # How the engine runs an operation: a source, a call for each item or batch of them, a copy to a
 # device, a batch that becomes its items, a join, branches, what is kept and made again, and all
@@ -189,32 +188,6 @@ def _fields(operation: Any) -> tuple[dataclasses.Field[Any], ...]:
 def _is_plain(value: Any) -> bool:
     parts = value if isinstance(value, tuple) else (value,)
     return all(isinstance(part, _PLAIN) for part in parts)
-
-
-class Fold(Protocol):
-    """One pass over a stream: gives at most one entry for each it is given.
-
-    Attributes:
-        holds_items: what `flush` gives are items from before; they come also before an error.
-    """
-
-    holds_items: bool
-
-    @property
-    def finished(self) -> bool:
-        """No further input is wanted."""
-
-    def push(self, entry: Entry) -> Entry | None:
-        """Take an entry; give the next one, or None."""
-
-    def flush(self) -> Iterator[Entry]:
-        """Return what is left at the end of the input."""
-
-    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
-        """Tell which inputs are wanted, given which results are; note what else is to know.
-
-        A thread may be in `push` meanwhile: only what it changes in one step is to be read.
-        """
 
 
 WORDS = ("process", "dask")  # what `executor=` may say of workers outside the run's threads
