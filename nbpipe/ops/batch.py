@@ -74,18 +74,10 @@ class Unbatch(Operation):
     """Take batches apart again."""
 
     label: ClassVar[str] = "unbatch"
+    uncounted: ClassVar[bool] = True
     runs: ClassVar[Runs] = "unbatch"
     may_branch: ClassVar[bool] = True
     unit: ClassVar[Literal["items", "batches"] | None] = "items"
-
-    @property
-    def may_lose(self) -> bool:
-        """Whether a batch may hold any number of items: yes."""
-        return True
-
-    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
-        """Refuse: a batch may hold any number of items."""
-        raise LengthUnknownError(f"{stage.name!r} ({stage.op}) may give any number of items")
 
 
 def append_batch(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ..base.checks import Function, as_int, flag, function, seconds, whole
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments
-from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
+from ..errors import ArgumentError, ArgumentTypeError
 from .chain import default_prefetch, new_name
 from .device import Target, checked_device, place_on_device
 from .stage import (
@@ -127,13 +127,7 @@ class Call(Operation):
     @property
     def may_lose(self) -> bool:
         """Whether failed items are left out, or the order is a matter of time."""
-        return self.keeps or self.expands or self.policy.skips or not self.ordered
-
-    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
-        """Return the number of the items before it, where each gives one."""
-        if self.keeps or self.expands:
-            raise LengthUnknownError(f"{stage.name!r} ({stage.op}) may give any number of items")
-        return number
+        return self.uncounted or self.policy.skips or not self.ordered
 
     def state_words(self) -> dict[str, Any]:
         """Return nothing: functions may differ where an epoch goes on."""
@@ -171,6 +165,7 @@ class Filter(Call):
     """Keep the items for which the function is true."""
 
     label: ClassVar[str] = "filter"
+    uncounted: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
 
 
@@ -179,6 +174,7 @@ class FlatMap(Call):
     """Any number of results for each item."""
 
     label: ClassVar[str] = "flat_map"
+    uncounted: ClassVar[bool] = True
     expands: ClassVar[bool] = True
 
 

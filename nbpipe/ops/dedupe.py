@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from ..base.checks import Function, function, whole
 from ..base.seeding import Entry
-from ..errors import ArgumentTypeError, LengthUnknownError
+from ..errors import ArgumentTypeError
 from .chain import append_plain
 from .remaining import Fold, NodeState, Remaining
-from .stage import Chain, Operation, Stage
+from .stage import Chain, Operation
 
 _MOST = 2**31
 
@@ -22,23 +22,15 @@ class Dedupe(Operation):
     """Leave out an item whose key one of the `last` items before it had."""
 
     label: ClassVar[str] = "dedupe"
+    uncounted: ClassVar[bool] = True
     chooses: ClassVar[bool] = True
     may_branch: ClassVar[bool] = True
     key: Function | None = None
     last: int = 10_000
 
-    @property
-    def may_lose(self) -> bool:
-        """Whether how many items it gives depends on the items: yes."""
-        return True
-
     def detail(self) -> str:
         """Return how far it looks back."""
         return f"last {self.last:,}"
-
-    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
-        """Refuse: any number of items may be left out."""
-        raise LengthUnknownError(f"{stage.name!r} ({stage.op}) may give any number of items")
 
     def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
         """Remember keys."""

@@ -88,10 +88,9 @@ class Mix(Operation):
         return sum(lengths)
 
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
-        """Return weights that differ, the seed, which a reader should see, and when it stops."""
-        weights = [] if len(set(self.weights)) == 1 else [("weights", self.weights)]
-        stop = [] if self.stop == "longest" else [("stop", self.stop)]
-        return [*weights, ("seed", self.seed), *stop]
+        """Leave out weights that do not differ."""
+        found = Operation.arguments(self, given)
+        return found[1:] if len(set(self.weights)) == 1 else found
 
     def join(self, goes_on: GoesOn) -> tuple[Join, Container[int]]:
         """Return what joins the inputs, and the numbers of those that are open at first."""

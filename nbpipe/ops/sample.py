@@ -26,6 +26,7 @@ class DrawnRows(Operation):
     """Rows drawn by weight: what `sample` and `balance` have in common."""
 
     __slots__ = ()
+    derived: ClassVar[tuple[str, ...]] = ("draw",)
     draw: Draw
     n: int | None
     seed: int
@@ -62,12 +63,6 @@ class Sample(DrawnRows):
         count = "" if self.n is None else f"{self.n}, "
         return f"{count}seed {self.seed}" + ("" if self.replacement else ", without replacement")
 
-    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
-        """Return the weights, and the seed, which a reader should see."""
-        count = [] if self.n is None else [("n", self.n)]
-        again = [] if self.replacement else [("replacement", False)]
-        return [("weights", self.weights), *count, *again, ("seed", self.seed)]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Balance(DrawnRows):
@@ -83,11 +78,6 @@ class Balance(DrawnRows):
     def detail(self) -> str:
         """Return seed and count."""
         return ("" if self.n is None else f"{self.n}, ") + f"seed {self.seed}"
-
-    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
-        """Return the labels, and the seed, which a reader should see."""
-        count = [] if self.n is None else [("n", self.n)]
-        return [("labels", self.labels), *count, ("seed", self.seed)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

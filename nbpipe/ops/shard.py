@@ -61,8 +61,8 @@ class Shard(Operation):
 
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
         """Return rank and world size only where they were given: else they are those of the job."""
-        known = [("rank", self.rank), ("world_size", self.world_size)] if "rank" in given else []
-        return [*known, *([] if self.tail == "pad" else [("tail", self.tail)])]
+        found = Operation.arguments(self, given)
+        return found if "rank" in given else found[2:]
 
 
 def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) -> Chain:

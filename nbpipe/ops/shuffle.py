@@ -47,11 +47,6 @@ class Shuffle(Operation):
         """Draw from a buffer."""
         return Shuffling(self, epoch, passes or 0, node_state)
 
-    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
-        """Return the seed, which a reader should see, and the buffer."""
-        buffer = [] if self.buffer_size is None else [("buffer_size", self.buffer_size)]
-        return [("seed", self.seed), *buffer]
-
 
 def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | None) -> Chain:
     """Append a shuffle stage."""

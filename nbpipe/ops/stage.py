@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex
 from ..base.digest import value_digest
 from ..base.knobs import Knob
 from ..base.names import meant, shown
-from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
+from ..errors import (
+    ArgumentError,
+    LengthUnknownError,
+    UnknownKnobError,
+    UnknownStageError,
+    near_match,
+)
 from .plan import IndexPlan
 from .remaining import Fold, NodeState
 
@@ -38,10 +44,12 @@ class Operation:
         gathers: each result is made of several items.
         branches: its inputs are branches of the chain, not chains of their own.
         may_branch: such a branch may hold it.
+        uncounted: how many items it gives depends on the items.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
         keeps_order: the order of indices stays, though there may be fewer or more of them.
         positional: arguments of its method that are written without their names.
+        derived: fields that are no arguments, but made of them.
         numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
         deepens: it puts the number of the input in front of each path.
@@ -57,11 +65,13 @@ class Operation:
     gathers: ClassVar[bool] = False
     branches: ClassVar[bool] = False
     may_branch: ClassVar[bool] = False
+    uncounted: ClassVar[bool] = False
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
     keeps_order: ClassVar[bool] = False
     positional: ClassVar[tuple[str, ...]] = ()
+    derived: ClassVar[tuple[str, ...]] = ()
     claims: ClassVar[bool] = False
     deepens: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
@@ -98,8 +108,8 @@ class Operation:
 
     @property
     def may_lose(self) -> bool:
-        """Whether how many items it gives depends on the items."""
-        return False
+        """Whether items may be missing: how many it gives depends on them, or calls may fail."""
+        return self.uncounted
 
     @property
     def made_of(self) -> int:
@@ -111,7 +121,9 @@ class Operation:
         return ""
 
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
-        """Return what its method is called with: name and value, without what is the default.
+        """Return what its method is called with: name and value.
+
+        Without what is the default, but for a seed, which a reader should see.
 
         Args:
             given: arguments that were given, where their values do not tell.
@@ -120,7 +132,8 @@ class Operation:
         return [
             (name, value)
             for name, value, default in found
-            if type(value) is not type(default) or value != default
+            if name not in self.derived
+            and (name == "seed" or type(value) is not type(default) or value != default)
         ]
 
     def indexed(self, stage: Stage, plan_of: Callable[[Chain], Any]) -> Any:
@@ -146,6 +159,8 @@ class Operation:
         Raises:
             LengthUnknownError: that depends on the items.
         """
+        if self.uncounted:
+            raise LengthUnknownError(f"{stage.name!r} ({stage.op}) may give any number of items")
         return number
 
     def fingerprint(self) -> dict[str, str]:
