@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, final
 
@@ -91,7 +91,7 @@ class Channel:
         self._ring = Ring(budget_bytes)
         self._blocks = Blocks() if blocks is None else blocks
         self._classes = Classes()
-        self._rows = _RowWriter(self._ring)
+        self._rows = RowWriter(self._ring, self._classes)
         self._others: dict[int, Slab] = {}  # slabs that the other end writes
         self._sending = threading.RLock()  # a finalizer may close the channel anywhere
         self._receiving = threading.RLock()
@@ -165,40 +165,12 @@ class Channel:
             del body  # a traceback would keep it
 
     # -- values that outlive their writer -------------------------------------------------
-    def begin_rows(self, ticket: int, count: int) -> None:
-        """Have memory for up to `count` values, which the other end finds under the ticket."""
+    def begin_rows(self, ticket: int, count: int) -> RowWriter:
+        """Return what writes up to `count` values, which the other end finds under the ticket."""
         with self._sending:
             self._rows.begin(ticket, count)
             self._tell()
-
-    def add_row(self, value: object, weight: int) -> bool:
-        """Write a value where the other end finds it, even when this process is no more.
-
-        Args:
-            value: it.
-            weight: so many of those for which `begin_rows` had memory are in it.
-
-        Returns:
-            False: there is no memory for it.
-
-        Raises:
-            Exception: whatever the pickling raised; nothing was written then.
-        """
-        return self._rows.add(*_pieces_of(dumps_message(value, self._classes)), weight)
-
-    @property
-    def mark(self) -> Callable[[int], None]:
-        """Writes a number beside the values, where the other end finds it."""
-        return self._rows.mark
-
-    @property
-    def rows_written(self) -> int:
-        """Values that were written under this ticket so far."""
-        return self._rows.count
-
-    def end_rows(self) -> int:
-        """Return how many values were written; the other end is to read them now."""
-        return self._rows.end()
+        return self._rows
 
     def rows(self, ticket: int) -> RowReader | None:
         """Return the values that the other end wrote under a ticket; None: there are none."""
@@ -532,15 +504,16 @@ _ROW = struct.Struct("<q" + _PREFIX.format.lstrip("<"))  # where it lies, and it
 
 
 @final
-class _RowWriter:
-    """Writes values into slabs of a ring, one slab at a time.
+class RowWriter:
+    """Writes values into slabs of a ring, one slab at a time: they outlive this process.
 
     Attributes:
         count: values written since the last ticket.
     """
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, classes: Classes) -> None:
         self._ring = ring
+        self._classes = classes
         self._slab: Slab | None = None
         self.count = self._most = self._at = 0
         self._each_bytes = 0.0  # what a value takes, as far as is known
@@ -561,8 +534,17 @@ class _RowWriter:
         if self._slab is not None:
             _NUMBER.pack_into(self._slab.memory, _MARK_AT, number)
 
-    def add(self, pieces: Sequence[_Piece], header: _Header, weight: int) -> bool:
-        """Write a value, if there is room."""
+    def add(self, value: object, weight: int) -> bool:
+        """Write a value, if there is room; tell whether there was.
+
+        Args:
+            value: it.
+            weight: so many of those for which `begin` took a slab are in it.
+
+        Raises:
+            Exception: whatever the pickling raised; nothing was written then.
+        """
+        pieces, header = _pieces_of(dumps_message(value, self._classes))
         self._each_bytes = max(aligned(header.size_bytes) / weight, _FADING * self._each_bytes)
         at, slab = self._at, self._slab
         end = at + header.size_bytes
@@ -576,7 +558,7 @@ class _RowWriter:
         return True
 
     def end(self) -> int:
-        """Let go of the slab, where nothing was written; return how many values were."""
+        """Return how many values were written; the other end is to read them now."""
         slab, self._slab = self._slab, None
         if slab is not None and not self.count:
             slab.flag[0] = 0

@@ -17,7 +17,7 @@ from typing import Any, final
 from ..base import worker
 from ..base.threads import hold_library_threads
 from .base import Piece
-from .channel import Channel
+from .channel import Channel, RowWriter
 from .remote_errors import pack_error
 from .shipping import load
 
@@ -126,24 +126,23 @@ class _JobServer:
 
     def _write(self, entries: list[Any], epoch: int, ticket: int) -> int:
         """Write what comes of entries to shared memory; where there is none, send it."""
-        channel, done = self._channel, 0
-        channel.begin_rows(ticket, len(entries))
+        rows, done = self._channel.begin_rows(ticket, len(entries)), 0
         try:
-            for piece in self._program.each(entries, epoch, None, channel.mark):
+            for piece in self._program.each(entries, epoch, None, rows.mark):
                 try:
-                    self._keep(piece)
+                    self._keep(rows, piece)
                 except (EOFError, OSError):
                     raise
                 except BaseException:
-                    self._keep(self._instead(entries[done:], piece))
+                    self._keep(rows, self._instead(entries[done:], piece))
                 done += len(piece[0])
         finally:
-            rows = channel.end_rows()
-        return rows
+            count = rows.end()
+        return count
 
-    def _keep(self, piece: Piece) -> None:
-        if not self._channel.add_row(piece, len(piece[0])):
-            self._channel.send(("part", self._channel.rows_written, [piece]))
+    def _keep(self, rows: RowWriter, piece: Piece) -> None:
+        if not rows.add(piece, len(piece[0])):
+            self._channel.send(("part", rows.count, [piece]))
 
     def _instead(self, entries: Sequence[Any], piece: Piece) -> Piece:
         """Put failures in the place of results that cannot be pickled."""
