@@ -714,7 +714,7 @@ def _on_device(spec: Operation, device: Device, *, first: bool, last: bool) -> M
         last: its batches go to another thread.
     """
     if spec.runs == "device":
-        call = Map(fn=device.fetch if first else device.copy)
+        call = Map(fn=partial(device.call, device.copy) if first else device.copy)
     else:
         call = cast("Map", spec)
         fn = partial(device.call if first else device.go_on, call.fn)

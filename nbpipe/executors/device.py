@@ -139,10 +139,6 @@ class Device(ABC):
         """Open what came from elsewhere, for work on the device."""
         return opened(value)
 
-    def fetch(self, value: Any) -> Any:
-        """Begin to copy what came from elsewhere."""
-        return self.copy(self.receive(value))
-
     def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
         """Call a function with what came from elsewhere."""
         return fn(self.receive(value), **options)

@@ -11,7 +11,7 @@ from ..base.knobs import Knob
 from ..errors import ArgumentError
 from ..executors.device import Device, device_named
 from .chain import new_name
-from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, depth_knob, given, has_device
+from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, given, has_device, new_knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _neighbour(chain: Chain, target: Target) -> tuple[Stage, Target] | None:
 def _shared_depth(above: Stage, name: str, depth: int | None) -> Knob:
     knob = above.knobs["depth"]
     if depth is not None:
-        depth_knob(name, depth)  # refuses what is none
+        new_knob(name, "depth", depth, "device")  # refuses what is none
     if depth not in (None, DEPTH, knob.value):
         raise ArgumentError(
             f"{name} runs with {above.name} on one device, so its depth must be that of "

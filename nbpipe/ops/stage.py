@@ -208,8 +208,6 @@ def _is_plain(value: Any) -> bool:
 WORDS = ("process", "dask")  # what `executor=` may say of workers outside the run's threads
 WORDS_TEXT = ", ".join(map(repr, WORDS))
 
-MAX_PROCESSES = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -236,11 +234,6 @@ class Placement:
     def limit(self) -> str:
         """The knob that stages share where they share workers."""
         return "depth" if self.executor == "device" else "concurrency"
-
-    @property
-    def most_calls(self) -> int:
-        """The most calls that may be in progress at once [calls]."""
-        return MAX_PROCESSES if self.executor == "process" else 1024
 
     def joins(self, above: Placement) -> bool:
         """Tell whether a stage placed here may share the workers of the stage above it."""
@@ -280,11 +273,15 @@ def _is_dask(value: object) -> bool:
     return type(value).__name__ == "DaskExecutor" and hasattr(value, "client")
 
 
-MAX_CONCURRENCY = 1024
-
 MAX_PREFETCH = 65_536
 
-MAX_DEPTH = 16
+_MAX_PROCESSES = 256
+
+_KNOBS = {  # of each the greatest value, and the unit
+    "concurrency": (1024, "calls"),
+    "prefetch": (MAX_PREFETCH, "items"),
+    "depth": (16, "batches"),
+}
 
 DEPTH = 2  # where not given
 
@@ -364,20 +361,16 @@ class Stage:
         made_at: CodeLocation | None = None,
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
-        if concurrency is not None and "concurrency" not in knobs:
-            most = placement.most_calls if placement else MAX_CONCURRENCY
-            knobs["concurrency"] = concurrency_knob(name, concurrency, most)
-        if prefetch is not None and "prefetch" not in knobs:
-            knobs["prefetch"] = Knob(
-                f"{name}.prefetch", prefetch, minimum=1, maximum=MAX_PREFETCH, unit="items"
-            )
-        if depth is not None and "depth" not in knobs:
-            knobs["depth"] = depth_knob(name, depth)
+        executor = placement.executor if placement else executor
+        wanted = {"concurrency": concurrency, "prefetch": prefetch, "depth": depth}
+        for word, value in wanted.items():
+            if value is not None and word not in knobs:
+                knobs[word] = new_knob(name, word, value, executor)
         put = functools.partial(object.__setattr__, self)
         put("spec", spec)
         put("name", name)
         put("named", named)
-        put("executor", placement.executor if placement else executor)
+        put("executor", executor)
         put("placement", placement)
         put("inputs", inputs)
         put("knobs", MappingProxyType(knobs))
@@ -520,14 +513,12 @@ def given(**arguments: object) -> frozenset[str]:
     return frozenset(name for name, value in arguments.items() if value is not None)
 
 
-def concurrency_knob(name: str, value: int, most: int = MAX_CONCURRENCY) -> Knob:
-    """Make the knob for the calls in progress at once."""
-    return Knob(f"{name}.concurrency", value, minimum=1, maximum=most, unit="calls")
-
-
-def depth_knob(name: str, value: int) -> Knob:
-    """Make the knob for the batches held ready on a device."""
-    return Knob(f"{name}.depth", value, minimum=1, maximum=MAX_DEPTH, unit="batches")
+def new_knob(stage: str, word: str, value: int, executor: str) -> Knob:
+    """Make the knob of a stage that has this word."""
+    most, unit = _KNOBS[word]
+    if word == "concurrency" and executor == "process":
+        most = _MAX_PROCESSES
+    return Knob(f"{stage}.{word}", value, minimum=1, maximum=most, unit=unit)
 
 
 def has_device(chain: Chain) -> bool:
