@@ -10,7 +10,7 @@ from ..base.checks import Function, function
 from ..base.knobs import Knob
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .chain import new_name, refuse_taken
-from .stage import Chain, Operation, Runs, Stage, numbered, taken_names
+from .stage import Chain, Operation, Runs, Stage, changed, numbered, taken_names
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -123,20 +123,7 @@ def _copied(stage: Stage, new_name: Callable[[Stage], str], limits: dict[int, Kn
     limit = stage.knobs.get(word)
     shared = {} if limit is None or id(limit) not in limits else {word: limits[id(limit)]}
     inputs = tuple(_renamed(branch, new_name) for branch in stage.inputs)  # in order of addresses
-    copy = Stage(
-        stage.spec,
-        name=new_name(stage),
-        named=stage.named,
-        executor=stage.executor,
-        placement=stage.placement,
-        concurrency=knobs.get("concurrency"),
-        prefetch=knobs.get("prefetch"),
-        depth=knobs.get("depth"),
-        inputs=inputs,
-        shared=shared,
-        given=stage.given,
-        made_at=stage.made_at,
-    )
+    copy = changed(stage, name=new_name(stage), inputs=inputs, shared=shared, **knobs)
     if limit is not None:
         limits[id(limit)] = copy.knobs[word]
     return copy
