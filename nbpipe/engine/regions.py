@@ -105,19 +105,6 @@ class RegionProgram:
         items = sum(len(entry[1]) for entry in entries) if gathers else len(entries)
         return items * len(self.functions)
 
-    def run(
-        self,
-        entries: Sequence[Entry],
-        epoch: int,
-        begun: Begun | None = None,
-    ) -> Answer:
-        """Do the work of all stages; exceptions of user code become failures in the answer.
-
-        A failure that ends the epoch ends the work, and so does time: results wait no longer
-        for those that are sent with them.
-        """
-        return Answer.of(self.each(entries, epoch, begun), len(self.stages))
-
     def each(
         self,
         entries: Sequence[Entry],
@@ -125,7 +112,11 @@ class RegionProgram:
         begun: Begun | None = None,
         entered: Begun | None = None,
     ) -> Iterator[Piece]:
-        """Do so, and yield the answer piece by piece, each as soon as it took a while."""
+        """Do the work of all stages; yield the answer piece by piece, each once it took a while.
+
+        Exceptions of user code become failures in the answer. One that ends the epoch ends the
+        work, and so does time: results wait no longer for those that are sent with them.
+        """
         steps = self._steps(epoch)
         for step in steps:
             step.begun = begun

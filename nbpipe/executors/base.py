@@ -96,20 +96,6 @@ class Program(Protocol):
     def calls(self, entries: Sequence[Any]) -> int:
         """Return how many calls of functions these entries take at most, tries again left out."""
 
-    def run(
-        self,
-        entries: Sequence[Any],
-        epoch: int,
-        begun: Callable[[int], object] | None = None,
-    ) -> Answer:
-        """Do the work of all stages; exceptions of user code become failures in the answer.
-
-        Args:
-            entries: pairs of path and value.
-            epoch: number of the epoch.
-            begun: called with the number of a stage before each call of its function.
-        """
-
     def each(
         self,
         entries: Sequence[Any],
@@ -117,12 +103,14 @@ class Program(Protocol):
         begun: Callable[[int], object] | None = None,
         entered: Callable[[int], object] | None = None,
     ) -> Iterator[Piece]:
-        """Do so, and yield the answer piece by piece, each as soon as it took a while.
+        """Do the work of all stages; yield the answer piece by piece, each once it took a while.
+
+        Exceptions of user code become failures in the answer.
 
         Args:
             entries: pairs of path and value.
             epoch: number of the epoch.
-            begun: as of `run`.
+            begun: called with the number of a stage before each call of its function.
             entered: called with the place of an entry before work on it begins.
         """
 

@@ -308,7 +308,7 @@ class DeviceCaller(Caller):
     def _serve(self) -> None:
         try:
             with self.device.active():
-                self._answer_all(lambda job: job.program.run(job.entries, job.epoch))
+                self._answer_all(_answer)
         except BaseException as error:  # the device cannot be made active, or left
             self._answer_all(functools.partial(_refuse, error))
         finally:
@@ -341,6 +341,10 @@ class DeviceCaller(Caller):
         elif thread is not threading.current_thread():
             thread.join(timeout_s)
         return []
+
+
+def _answer(job: Job) -> Answer:
+    return Answer.of(job.program.each(job.entries, job.epoch), len(job.program.stages))
 
 
 def _refuse(error: BaseException, _: Job) -> NoReturn:

@@ -447,7 +447,7 @@ def _run(
     expands: bool,
 ) -> Answer:
     if not expands:
-        return program.run(entries, epoch, begun)
+        return Answer.of(program.each(entries, epoch, begun), len(program.stages))
     if begun is not None:
         begun(0)
     return Answer(list(_expanded(program, entries[0], epoch)), [])

@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 
-from nbpipe.executors.base import Answer, Job
+from nbpipe.executors.base import Job
 
 
 class Program:
@@ -26,10 +26,6 @@ class Program:
     def stages(self):
         """Give its one stage."""
         return (self.label,)
-
-    def run(self, entries, epoch, begun=None):
-        """Answer at once."""
-        return Answer.of(self.each(entries, epoch, begun), 1)
 
     def each(self, entries, epoch, begun=None, entered=None):
         """Answer entry by entry."""
