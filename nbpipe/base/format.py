@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import html
 import math
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import SupportsIndex
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .checks import as_int
 
 
 # -- Tables as plain text and as HTML; everything that goes into them is text from outside ---------
@@ -216,13 +216,12 @@ def format_share(share: float) -> str:
     return f"{percent:.1f} %" if round(percent, 1) else "<0.1 %"
 
 
-def parse_bytes(size: str | SupportsIndex, *, what: str = "memory") -> int:
-    """Read a number of bytes.
+def parse_bytes(size: str | SupportsIndex) -> int:
+    """Read a number of bytes: the argument `memory`.
 
     Args:
         size: an int [bytes], or a text with a unit: B, kB, MB, GB, TB (powers of 1,000),
             KiB, MiB, GiB, TiB (powers of 1,024); case does not matter.
-        what: name of the argument, for the message.
 
     Raises:
         ArgumentError: a text that is no size, or a size below 0.
@@ -233,24 +232,22 @@ def parse_bytes(size: str | SupportsIndex, *, what: str = "memory") -> int:
         2000000000
     """
     if isinstance(size, str):
-        return _parse_text(size, what)
-    if not isinstance(size, bool):
-        try:
-            count = operator.index(size)
-        except TypeError:
-            pass
-        else:
-            if count < 0:
-                raise ArgumentError(f"{what} must be at least 0 bytes, got {size!r}; {_WAY_OUT}")
-            return count
-    raise ArgumentTypeError(f"{what} must be an int or a text [bytes], got {size!r}; {_WAY_OUT}")
+        return _parse_text(size)
+    count = as_int(size)
+    if count is None:
+        raise ArgumentTypeError(
+            f"memory must be an int or a text [bytes], got {size!r}; {_WAY_OUT}"
+        )
+    if count < 0:
+        raise ArgumentError(f"memory must be at least 0 bytes, got {size!r}; {_WAY_OUT}")
+    return count
 
 
-def _parse_text(text: str, what: str) -> int:
+def _parse_text(text: str) -> int:
     match = _AMOUNT.fullmatch(text)
     factor = _BYTES.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ArgumentError(f"{what} must be a size in bytes, got {text!r}; {_WAY_OUT}")
+        raise ArgumentError(f"memory must be a size in bytes, got {text!r}; {_WAY_OUT}")
     amount = match[1]
     return int(amount) * factor if amount.isdigit() else round(float(amount) * factor)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from ..errors import KnobError
+from .checks import as_int
 
 Watcher = Callable[["KnobChange"], None]
 
@@ -128,12 +129,7 @@ class Knob:
         return unwatch
 
     def _checked(self, value: SupportsIndex) -> int:
-        number = None
-        if not isinstance(value, bool):
-            try:
-                number = value.__index__()
-            except (AttributeError, TypeError):
-                number = None
+        number = as_int(value)
         if number is None or not self.minimum <= number <= self.maximum:
             raise KnobError(
                 f"{self.name} must be an int in [{self.minimum}, {self.maximum}] {self.unit}, "

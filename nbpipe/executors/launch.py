@@ -415,14 +415,6 @@ class _Own:
             server.disown()
         self.servers.clear()
 
-    def end(self) -> None:
-        """Called when the interpreter ends.
-
-        Nothing is ended here: what else acts then may still wait for workers. The system closes
-        the lifeline when this process is gone.
-        """
-        self.disown_servers()
-
     def disown(self) -> None:
         """Let go of everything in a forked process: it is the parent's.
 
@@ -437,7 +429,9 @@ class _Own:
 
 
 _own = _Own()
-ExitCall(lambda _: _own.end()).register()
+# As the interpreter ends nothing else is ended: what acts then may still wait for workers. The
+# system closes the lifeline when this process is gone.
+ExitCall(lambda _: _own.disown_servers()).register()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own.disown)
 
@@ -479,10 +473,9 @@ def _start_interpreter(
 
 def _code(function: str, arguments: tuple[int | str, ...]) -> str:
     """Write the program; the path comes first, for it may be what leads to nbpipe."""
-    path: list[object] = [*sys.path, _ROOT]
     lines = (
         "import sys",
-        f"sys.path[:] = {[entry for entry in path if isinstance(entry, str)]!a}",
+        f"sys.path[:] = {_texts([*sys.path, _ROOT])!a}",
         f"from {__package__}.launch import {function}",
         f"{function}{arguments!a}",
     )

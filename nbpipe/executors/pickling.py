@@ -298,7 +298,8 @@ class Pickled:
     def write(self, part: Any) -> None:
         """Take the next bytes."""
         # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
-        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
+        inside = isinstance(part, bytes | memoryview)
+        self.parts.append(bytes(part) if inside else memoryview(part).cast("B"))
 
     def keep_inside(self, buffer: PickleBuffer) -> bool:
         """Take a buffer, unless it is small."""
@@ -307,10 +308,6 @@ class Pickled:
             return True
         self.buffers.append(raw)
         return False
-
-
-def _raw(part: Any) -> bytes | memoryview:
-    return part if isinstance(part, bytes) else memoryview(part).cast("B")
 
 
 class _ByName(pickle.Pickler):

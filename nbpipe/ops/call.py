@@ -25,7 +25,7 @@ from .stage import (
     is_async_generator_function,
     is_coroutine_function,
     placed,
-    region_of,
+    regions_of,
     wants_rng,
 )
 
@@ -425,7 +425,7 @@ def joined(chain: Chain, spec: Operation, placement: Placement) -> Stage | None:
         return None
     if spec.expands or above.spec.expands:
         return None
-    region: list[Any] = [stage.spec for stage in region_of(chain)]
+    region: list[Any] = [stage.spec for stage in regions_of(chain)[-1]]
     calls = [one for one in region if one.runs == "call"]
     if spec.runs == "batch":
         whole = all(call.label == "map" and not call.policy.skips for call in calls)

@@ -105,11 +105,6 @@ def append_plain(
     return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words))
 
 
-def append_order(chain: Chain, spec: Operation, words: frozenset[str] = frozenset()) -> Chain:
-    """Append a stage that orders indices, and has no knobs."""
-    return (*chain, Stage(spec, name=numbered(spec.label, taken_names(chain)), given=words))
-
-
 def not_indexed(chain: Chain) -> str:
     """Tell what of a chain cannot be read by index."""
     spec, used = absorbed(chain)

@@ -18,18 +18,24 @@ from .stage import Chain, Operation, Runs, Stage
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Take(Operation):
-    """The first `count` items."""
+class Cut(Operation):
+    """Some of the items, by their number: what `take` and `skip` have in common."""
 
-    label: ClassVar[str] = "take"
     chooses: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = True
+    new_order: ClassVar[bool | None] = False
     positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
 
     def detail(self) -> str:
         """Return the count."""
         return str(self.count)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Take(Cut):
+    """The first `count` items."""
+
+    label: ClassVar[str] = "take"
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Cut the order."""
@@ -45,18 +51,10 @@ class Take(Operation):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Skip(Operation):
+class Skip(Cut):
     """All but the first `count` items."""
 
     label: ClassVar[str] = "skip"
-    chooses: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = True
-    positional: ClassVar[tuple[str, ...]] = ("count",)
-    count: int
-
-    def detail(self) -> str:
-        """Return the count."""
-        return str(self.count)
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Cut the order."""
@@ -105,7 +103,7 @@ class Enumerate(Operation):
     """Pairs of a number and an item."""
 
     label: ClassVar[str] = "enumerate"
-    keeps_order: ClassVar[bool] = True
+    new_order: ClassVar[bool | None] = False
     numbers: ClassVar[bool] = True
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
@@ -123,7 +121,7 @@ class Repeat(Operation):
 
     label: ClassVar[str] = "repeat"
     chooses: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = True
+    new_order: ClassVar[bool | None] = False
     positional: ClassVar[tuple[str, ...]] = ("times",)
     runs: ClassVar[Runs] = "repeat"
     times: int | None = None

@@ -531,13 +531,9 @@ def _counts(store: Store) -> Counter[str]:
         try:
             referred: Callable[[], Store | None] = weakref.ref(store)
         except TypeError:  # with slots: it is kept
-            referred = functools.partial(_same, store)
+            referred = lambda: store  # noqa: E731
         known = _opened[id(store)] = (referred, Counter())
     return known[1]
-
-
-def _same(store: Store) -> Store:
-    return store
 
 
 def default_store() -> Store:

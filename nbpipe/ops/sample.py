@@ -11,13 +11,11 @@ from numpy.random import Generator
 
 from ..base.checks import flag, whole
 from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError, UnpicklableError
-from .chain import append_order, check_name, index_plan, not_indexed
+from .chain import append_plain, check_name, index_plan, not_indexed
 from .index import Draw, Draws, Store, Weights
 from .plan import IndexPlan, default_rank
 from .remaining import Rows
 from .stage import Chain, Operation, Stage, numbered, taken_names
-
-_SEEDS = (-(2**63), 2**64)
 
 _MOST_ROWS = 2**62
 
@@ -26,15 +24,11 @@ class DrawnRows(Operation):
     """Rows drawn by weight: what `sample` and `balance` have in common."""
 
     __slots__ = ()
+    new_order: ClassVar[bool | None] = True
     derived: ClassVar[tuple[str, ...]] = ("draw",)
     draw: Draw
     n: int | None
     seed: int
-
-    @property
-    def permutes(self) -> bool | None:
-        """Whether it makes another order: yes."""
-        return True
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Draw rows."""
@@ -87,6 +81,7 @@ class Claim(Operation):
     label: ClassVar[str] = "claim"
     splits: ClassVar[bool] = True
     claims: ClassVar[bool] = True
+    new_order: ClassVar[bool | None] = True
     ordered: ClassVar[bool] = False  # which rank gets a row is a matter of time
     chunk: int
     store: Store | None
@@ -103,11 +98,6 @@ class Claim(Operation):
             "isolate=True, or give each rank a shard"
         )
 
-    @property
-    def permutes(self) -> bool | None:
-        """Whether it makes another order: yes."""
-        return True
-
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Claim chunks of rows."""
         return plan.claim(self.chunk, self.store, self.place)
@@ -123,20 +113,16 @@ def append_sample(chain: Chain, weights: Any, n: int | None, options: dict[str, 
     plan = _plan_before(chain, "sample")
     kind = WithReplacement if flag("sample replacement", options["replacement"]) else None
     draw = (kind or WithoutReplacement)(checked_weights(weights))
-    count, seed = _count("sample", n), _seed("sample", options["seed"])
-    plan.sample(draw, count, seed)  # refuses what never ends, and one rank's part
-    draw.check(plan.length(), draw.rows if count is None else count)
-    return append_order(chain, Sample(weights, draw, count, kind is not None, seed))
+    count, seed = _checked("sample", plan, draw, n, options["seed"])
+    return append_plain(chain, Sample(weights, draw, count, kind is not None, seed))
 
 
 def append_balance(chain: Chain, labels: Any, n: int | None, seed: int) -> Chain:
     """Append a balance stage."""
     plan = _plan_before(chain, "balance")
     draw = WithReplacement(class_weights(labels))
-    count, seed = _count("balance", n), _seed("balance", seed)
-    plan.sample(draw, count, seed)
-    draw.check(plan.length(), draw.rows if count is None else count)
-    return append_order(chain, Balance(labels, draw, count, seed))
+    count, seed = _checked("balance", plan, draw, n, seed)
+    return append_plain(chain, Balance(labels, draw, count, seed))
 
 
 def append_claim(chain: Chain, chunk: int, store: Store | None, name: str | None) -> Chain:
@@ -175,12 +161,16 @@ def _plan_before(chain: Chain, verb: str) -> IndexPlan:
     )
 
 
-def _count(verb: str, n: int | None) -> int | None:
-    return None if n is None else whole(f"{verb} n", n, minimum=0, maximum=_MOST_ROWS, unit="items")
-
-
-def _seed(verb: str, seed: int) -> int:
-    return whole(f"{verb} seed", seed, minimum=_SEEDS[0], maximum=_SEEDS[1])
+def _checked(
+    verb: str, plan: IndexPlan, draw: Draw, n: int | None, seed: int
+) -> tuple[int | None, int]:
+    """Check how many rows are drawn of an index order, and by which seed."""
+    if n is not None:
+        n = whole(f"{verb} n", n, minimum=0, maximum=_MOST_ROWS, unit="items")
+    seed = whole(f"{verb} seed", seed, minimum=-(2**63), maximum=2**64)
+    plan.sample(draw, n, seed)  # refuses what never ends, and one rank's part
+    draw.check(plan.length(), draw.rows if n is None else n)
+    return n, seed
 
 
 @final

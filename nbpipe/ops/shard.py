@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ..base.checks import whole
 from ..base.seeding import Entry
 from ..errors import ArgumentError
-from .chain import append_order
+from .chain import append_plain
 from .index import LONGEST, Tail
 from .plan import IndexPlan, default_rank
 from .remaining import Fold, NodeState, Remaining
@@ -23,7 +23,7 @@ class Shard(Operation):
 
     label: ClassVar[str] = "shard"
     chooses: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = True
+    new_order: ClassVar[bool | None] = False
     positional: ClassVar[tuple[str, ...]] = ("rank", "world_size")
     splits: ClassVar[bool] = True
     rank: int
@@ -88,7 +88,7 @@ def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: T
     if tail not in ("pad", "drop", "uneven"):
         raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
     spec = Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
-    return append_order(chain, spec, words)
+    return append_plain(chain, spec, words=words)
 
 
 class Sharding(Fold):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..base.checks import as_int
 from ..base.digest import source_digest
@@ -16,9 +16,6 @@ from ..base.format import shortened
 from ..errors import ArgumentTypeError, LengthUnknownError
 from .plan import IndexPlan
 from .stage import Chain, Operation, Runs, Stage
-
-if TYPE_CHECKING:
-    from .plan import IndexPlan
 
 
 # Neither compared nor printed: fewer generated methods make the import 10 ms shorter.

@@ -47,7 +47,7 @@ class Operation:
         uncounted: how many items it gives depends on the items.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
-        keeps_order: the order of indices stays, though there may be fewer or more of them.
+        new_order: as `permutes`, where its arguments do not matter.
         positional: arguments of its method that are written without their names.
         derived: fields that are no arguments, but made of them.
         numbers: it puts a number before each item.
@@ -69,7 +69,7 @@ class Operation:
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
-    keeps_order: ClassVar[bool] = False
+    new_order: ClassVar[bool | None] = None
     positional: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
     claims: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Operation:
     @property
     def permutes(self) -> bool | None:
         """Whether it makes another order of indices."""
-        return False if self.keeps_order else None
+        return self.new_order
 
     @property
     def function(self) -> Any:
@@ -636,16 +636,6 @@ def wants_rng(fn: object) -> bool:
         return False
     rng = parameters.get("rng")
     return rng is not None and rng.kind in (rng.POSITIONAL_OR_KEYWORD, rng.KEYWORD_ONLY)
-
-
-def region_of(chain: Sequence[Stage]) -> list[Stage]:
-    """Return the region that ends with the last stage of a chain: those that share its limit."""
-    region = [chain[-1]]
-    for stage in reversed(chain[:-1]):
-        if not share_workers(stage, region[0]):
-            break
-        region.insert(0, stage)
-    return region
 
 
 def share_workers(above: Stage, below: Stage) -> bool:

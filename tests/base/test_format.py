@@ -197,6 +197,6 @@ def test_parse_refuses_values(size):
 @pytest.mark.parametrize("size", [True, None, 1.5, [1], b"1 GB"])
 def test_parse_refuses_types(size):
     """Something that is neither an int nor a text is refused with the way out."""
-    with pytest.raises(ArgumentTypeError, match=r"limit must be an int or a text .*GiB") as caught:
-        parse_bytes(size, what="limit")
+    with pytest.raises(ArgumentTypeError, match=r"memory must be an int or a text .*GiB") as caught:
+        parse_bytes(size)
     assert repr(size) in str(caught.value)
