@@ -213,17 +213,13 @@ def _computed_names(kind: Any) -> frozenset[str]:
     """Return the names of the properties that a class computes once and keeps."""
     names = _COMPUTED.get(kind)
     if names is None:
-        names = _COMPUTED[kind] = frozenset(_computed_in(kind))
+        names = _COMPUTED[kind] = frozenset(
+            name
+            for base in kind.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, functools.cached_property)
+        )
     return names
-
-
-def _computed_in(kind: Any) -> Iterator[str]:
-    return (
-        name
-        for base in kind.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, functools.cached_property)
-    )
 
 
 def _copied(leaf: Any) -> Any:
@@ -274,7 +270,7 @@ def _object_size(value: Any, kind: Any, budget: list[int], depth: int) -> int:
     if torch is not None and issubclass(kind, getattr(torch, "Tensor", ())):
         with torch._C.DisableTorchFunctionSubclass():  # whatever the class says of itself
             return int(torch.Tensor.nbytes.__get__(value))
-    measured = _measured_by(kind)
+    measured = _LIBRARIES.get(kind.__module__.partition(".")[0])
     if measured is not None:
         return int(measured(value))
     names = _field_names(kind)
@@ -309,11 +305,6 @@ def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
         for name, slot in vars(base).items()
         if type(slot) is types.MemberDescriptorType
     }
-
-
-def _measured_by(kind: type) -> Callable[[Any], int] | None:
-    """Return what measures the objects of a library that says how large they are."""
-    return _LIBRARIES.get(kind.__module__.partition(".")[0])
 
 
 def _nbytes(value: Any) -> int:
@@ -368,7 +359,7 @@ _CONTAINERS: tuple[tuple[Any, Any], ...] = (  # with what iterates over their va
     (set, set.__iter__),
     (frozenset, frozenset.__iter__),
 )
-_LIBRARIES: dict[str, Callable[[Any], int]] = {  # by the top package of a class
+_LIBRARIES: dict[str, Callable[[Any], int]] = {  # what their objects say, by the top package
     "builtins": lambda value: value.nbytes if type(value) is memoryview else _WORD_BYTES,
     "numpy": lambda value: value.nbytes if isinstance(value, np.generic) else _WORD_BYTES,
     "PIL": _image_bytes,

@@ -545,10 +545,6 @@ def _moved(batch: Any, move: Callable[[Any], Any], depth: int = 0) -> Any:
 def _is_movable(value: Any) -> bool:
     if callable(getattr(value, "to", None)):
         return not isinstance(value, type)
-    return _is_numeric(value)
-
-
-def _is_numeric(value: Any) -> bool:
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         return False
     most_bytes = 16 if value.dtype.kind == "c" else 8  # longdouble has no tensors

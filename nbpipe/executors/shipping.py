@@ -166,15 +166,12 @@ class Shipper:
             if self._shipped is None or self.program is not program:
                 self.program = program
                 self._shipped = ship(program, stage=program.label, afar=self._afar)
-                if self._measures and self._shipped.size_bytes > LARGE_BYTES:
-                    self._measure(program, self._shipped.digest)
+                large = self._measures and self._shipped.size_bytes > LARGE_BYTES
+                if large and self._shipped.digest != self._measured:
+                    self._measured = self._shipped.digest
+                    for stage, fn in program.functions:
+                        warn_if_large(fn, stage)
             return self._shipped
-
-    def _measure(self, program: Program, digest: str) -> None:
-        if digest != self._measured:
-            self._measured = digest
-            for stage, fn in program.functions:
-                warn_if_large(fn, stage)
 
     def renew(self) -> None:
         """Pickle the program again when it is needed next: its functions may have changed."""

@@ -303,7 +303,8 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
         try:
             _check(chain, seed, state)
         except (TypeError, LookupError, AttributeError) as error:
-            raise _unreadable(error) from error
+            text = f"{type(error).__name__}: {shortened(str(error))}"
+            raise StateError(f"the state cannot be read ({text}); {_WAY_OUT}") from error
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
     first = min(several, key=lambda state: state["epoch"])
@@ -317,12 +318,6 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
         same, delivered = first, 0
         node_state = regrouped(chain, several)
     return EpochPlace(same["epoch"], delivered, node_state, same["given"])
-
-
-def _unreadable(error: Exception) -> StateError:
-    return StateError(
-        f"the state cannot be read ({type(error).__name__}: {shortened(str(error))}); {_WAY_OUT}"
-    )
 
 
 def _check(chain: Chain, seed: int, state: Any) -> None:

@@ -273,7 +273,7 @@ class JoinedOrder(Order):
 
     __slots__ = ("_members", "_moves", "_starts")
 
-    def __init__(self, members: Sequence[Order]) -> None:
+    def __init__(self, *members: Order) -> None:
         finite = list(itertools.takewhile(lambda order: order.length is not None, members))
         self._members = members[: len(finite) + 1]  # nothing follows one that never ends
         lengths = [order.length or 0 for order in self._members]

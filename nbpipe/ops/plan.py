@@ -34,7 +34,7 @@ from .index import (
 )
 from .remaining import Remaining, Rows
 
-# -- What the steps of a plan open for one epoch ---------------------------------------------------
+# -- What opens those orders that depend on the epoch ----------------------------------------------
 _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
 
 
@@ -55,10 +55,6 @@ def _items(epoch: PlanEpoch, items: Any) -> Order:
     return ItemsOrder(items, epoch.lengths.of(items))
 
 
-def _joined(epoch: PlanEpoch, *plans: IndexPlan) -> Order:
-    return JoinedOrder([plan.open(epoch) for plan in plans])
-
-
 def _shuffled(epoch: PlanEpoch, plan: IndexPlan, seed: int) -> Order:
     """Make the permutation when the first row is picked."""
     child = plan.open(epoch)
@@ -72,14 +68,6 @@ def _shuffled(epoch: PlanEpoch, plan: IndexPlan, seed: int) -> Order:
     return ShuffledOrder(child, permutation)
 
 
-def _sharded(epoch: PlanEpoch, plan: IndexPlan, rank: int, world_size: int, tail: Tail) -> Order:
-    return ShardOrder(plan.open(epoch), rank, world_size, tail)
-
-
-def _cut(epoch: PlanEpoch, plan: IndexPlan, start: int, count: int | None) -> Order:
-    return CutOrder(plan.open(epoch), start, count)
-
-
 def _repeated(epoch: PlanEpoch, plan: IndexPlan, times: int | None) -> Order:
     """Open the order anew for each pass."""
 
@@ -87,10 +75,6 @@ def _repeated(epoch: PlanEpoch, plan: IndexPlan, times: int | None) -> Order:
         return plan.open(replace(epoch, passes=(number, *epoch.passes)))
 
     return RepeatOrder(open_pass, times, shuffles=plan.shuffles)
-
-
-def _numbered(epoch: PlanEpoch, plan: IndexPlan) -> Order:
-    return NumberedOrder(plan.open(epoch))
 
 
 def _sampled(epoch: PlanEpoch, plan: IndexPlan, draw: Draw, count: int | None, seed: int) -> Order:
@@ -104,10 +88,6 @@ def _claimed(
     """Name the cursor by pipeline, epoch and passes."""
     key = f"{name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
     return ClaimOrder(plan.open(epoch), chunk, store, key)
-
-
-def _left(epoch: PlanEpoch, plan: IndexPlan, rest: Remaining) -> Order:
-    return RestOrder(plan.open(epoch), rest)
 
 
 class RestOrder(Order):
@@ -160,7 +140,7 @@ class IndexPlan:
     end. No two rows of an epoch, whatever their rank, share a path.
 
     Attributes:
-        step: opens the last order for an epoch.
+        step: the class of the last order; or what opens it for an epoch, where it depends on that.
         arguments: of that: the plans that it reads first.
         endless: the rows never end, unless there are none.
         shuffles: passes differ from one another.
@@ -183,7 +163,7 @@ class IndexPlan:
         """Read one plan after the other; the paths go on where those of the plan before end."""
         parts = tuple(plans)
         return IndexPlan(
-            _joined,
+            JoinedOrder,
             parts,
             endless=any(plan.endless for plan in parts),
             shuffles=any(plan.shuffles for plan in parts),
@@ -213,15 +193,15 @@ class IndexPlan:
             tail: where the rows do not divide: "pad" repeats rows from the start of the global
                 order, "drop" leaves the last ones out, "uneven" gives some ranks one row more.
         """
-        return self._then(_sharded, rank, world_size, tail, sharded=True)
+        return self._then(ShardOrder, rank, world_size, tail, sharded=True)
 
     def take(self, n: int) -> IndexPlan:
         """Keep the first `n` rows."""
-        return self._then(_cut, 0, min(LONGEST, n), endless=False)
+        return self._then(CutOrder, 0, min(LONGEST, n), endless=False)
 
     def skip(self, n: int) -> IndexPlan:
         """Leave out the first `n` rows."""
-        return self._then(_cut, min(LONGEST, n), None)
+        return self._then(CutOrder, min(LONGEST, n), None)
 
     def repeat(self, n: int | None = None) -> IndexPlan:
         """Read everything `n` times, or for ever; each pass shuffles anew."""
@@ -273,15 +253,15 @@ class IndexPlan:
 
     def enumerate(self) -> IndexPlan:
         """Make each item a pair (number of its row, item)."""
-        return self._then(_numbered)
+        return self._then(NumberedOrder)
 
     def rest(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
-        return self if rest.is_all else self._then(_left, rest)
+        return self if rest.is_all else self._then(RestOrder, rest)
 
     def rest_of_world(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
-        if rest.is_all or self.step not in (_sharded, _claimed):
+        if rest.is_all or self.step not in (ShardOrder, _claimed):
             return self
         before, *arguments = self.arguments
         return replace(self, arguments=(before.rest(rest), *arguments))
@@ -293,7 +273,7 @@ class IndexPlan:
         """
         if self.step is _items:
             return replace(self, arguments=(SourceIndices(*self.arguments),))
-        if self.step is _numbered:
+        if self.step is NumberedOrder:
             inner: IndexPlan = self.arguments[0]
             return inner.of_indices()
         parts = (
@@ -316,7 +296,10 @@ class IndexPlan:
 
     def open(self, epoch: PlanEpoch) -> Order:
         """Make the order of one epoch."""
-        return self.step(epoch, *self.arguments)
+        if not isinstance(self.step, type):
+            return self.step(epoch, *self.arguments)
+        parts = (p.open(epoch) if isinstance(p, IndexPlan) else p for p in self.arguments)
+        return self.step(*parts)
 
     def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
         """Fix the order of one epoch, by the present lengths of the sources.
