@@ -108,9 +108,9 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
 
 
 def _only_split(chain: Chain) -> str:
-    found = [address for address, stage in addresses(chain).items() if stage.spec.splits]
+    found = list(_ranks(chain))
     spec, used = absorbed(chain)
-    if len(found) != 1 or spec is None or not chain[used - 1].spec.splits:
+    if len(found) != 1 or spec is None or chain[used - 1].spec.part is None:
         raise StateError(
             "a state of another world size can be gone on with only where the pipeline has one "
             "shard or claim, at the end of what is read by index, as "

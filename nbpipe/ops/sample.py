@@ -79,7 +79,6 @@ class Claim(Operation):
     """Chunks of the order, each for the rank that comes first; `place` names their cursor."""
 
     label: ClassVar[str] = "claim"
-    splits: ClassVar[bool] = True
     claims: ClassVar[bool] = True
     new_order: ClassVar[bool | None] = True
     ordered: ClassVar[bool] = False  # which rank gets a row is a matter of time

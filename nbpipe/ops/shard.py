@@ -25,7 +25,6 @@ class Shard(Operation):
     chooses: ClassVar[bool] = True
     new_order: ClassVar[bool | None] = False
     positional: ClassVar[tuple[str, ...]] = ("rank", "world_size")
-    splits: ClassVar[bool] = True
     rank: int
     world_size: int
     tail: Tail = "pad"

@@ -46,7 +46,6 @@ class Operation:
         may_branch: such a branch may hold it.
         uncounted: how many items it gives depends on the items.
         expands: it may give any number of results for one item.
-        splits: it gives each rank of a job its part of the items.
         new_order: as `permutes`, where its arguments do not matter.
         positional: arguments of its method that are written without their names.
         derived: fields that are no arguments, but made of them.
@@ -67,7 +66,6 @@ class Operation:
     may_branch: ClassVar[bool] = False
     uncounted: ClassVar[bool] = False
     expands: ClassVar[bool] = False
-    splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
     new_order: ClassVar[bool | None] = None
     positional: ClassVar[tuple[str, ...]] = ()
@@ -98,7 +96,7 @@ class Operation:
 
     @property
     def part(self) -> tuple[int, int] | None:
-        """Which part of how many it gives, where it splits: rank and world size."""
+        """Which part of how many, where it gives each rank its own: rank and world size."""
         return None
 
     @property
