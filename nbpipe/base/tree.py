@@ -65,15 +65,21 @@ def children(node: Any) -> list[tuple[Any, Any]] | None:
 
 def rebuild(node: Any, values: list[Any]) -> Any:
     """Build a node like `node` around new `values`, in the order of `children(node)`."""
-    if isinstance(node, Mapping):
-        return _like_mapping(node, dict(zip(node, values, strict=True)))
-    if isinstance(node, list):
-        return _like_list(node, values)
-    if isinstance(node, tuple):
-        return _like_tuple(node, values)
     kind: Any = type(node)
-    names = [name for name in _field_names(kind) or () if hasattr(node, name)]
-    return _like_dataclass(node, dict(zip(names, values, strict=True)))
+    plain: Any = values
+    if isinstance(node, Mapping):
+        plain = dict(zip(node, values, strict=True))
+    elif isinstance(node, tuple):
+        plain = tuple(values)
+    elif not isinstance(node, list):
+        names = [name for name in _field_names(kind) or () if hasattr(node, name)]
+        return _like_dataclass(node, dict(zip(names, values, strict=True)))
+    if type(plain) is kind:
+        return plain
+    try:
+        return _like(node, plain)
+    except Exception:  # noqa: BLE001 - the contents matter more than the type
+        return plain
 
 
 def copy_arrays(tree: Any) -> Any:
@@ -145,41 +151,18 @@ def _too_deep(tree: Any) -> ArgumentError:
     )
 
 
-def _like_mapping(node: Mapping[Any, Any], mapped: dict[Any, Any]) -> Any:
-    if type(node) is dict:
-        return mapped
-    try:
-        if isinstance(node, MutableMapping):
-            clone = copy.copy(node)
-            for key, value in mapped.items():  # `update` of a Counter would add
-                clone[key] = value
-            return clone
-        return type(node)(mapped)  # type: ignore[call-arg]
-    except Exception:  # noqa: BLE001 - the contents matter more than the type
-        return mapped
-
-
-def _like_list(node: list[Any], values: list[Any]) -> Any:
-    if type(node) is list:
-        return values
-    try:
+def _like(node: Any, plain: Any) -> Any:
+    """Build a mapping, list or tuple of a class of its own around what a plain one holds."""
+    if isinstance(node, MutableMapping | list):
         clone = copy.copy(node)
-        clone[:] = values
-    except Exception:  # noqa: BLE001 - as above
-        return values
-    return clone
-
-
-def _like_tuple(node: tuple[Any, ...], values: list[Any]) -> Any:
-    kind = type(node)
-    if kind is tuple:
-        return tuple(values)
-    try:
-        if hasattr(kind, "_make"):
-            return kind._make(values)
-        return kind(values)
-    except Exception:  # noqa: BLE001 - as above
-        return tuple(values)
+        if isinstance(node, list):
+            clone[:] = plain
+        else:
+            for key, value in plain.items():  # `update` of a Counter would add
+                clone[key] = value
+        return clone
+    make = getattr(type(node), "_make", type(node))  # of a named tuple
+    return make(plain)
 
 
 def _like_dataclass(node: Any, values: dict[str, Any]) -> Any:
