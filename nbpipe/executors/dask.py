@@ -167,7 +167,8 @@ class DaskCaller(FutureCaller):
         self._client = spec.client
         self._sender = _Sender(spec)
         self._view = _ClusterView(spec.client)
-        self.link = _link(spec.client)
+        with suppress(Exception):  # a scheduler without a dashboard; a client that is closed
+            self.link = spec.client.dashboard_link or None
 
     def _submit(self, call: PendingCall) -> Future[Payload]:
         program = call.job.program
@@ -201,13 +202,6 @@ class DaskCaller(FutureCaller):
         """Memory of the workers as they report it [bytes]."""
         workers = self._view.workers().values()
         return sum(int(worker.get("metrics", {}).get("memory", 0)) for worker in workers)
-
-
-def _link(client: Client) -> str | None:
-    try:
-        return client.dashboard_link or None
-    except Exception:  # a scheduler without a dashboard; a client that is closed
-        return None
 
 
 # -- The way to the cluster and back: coroutines that live in the event loop of a client -----------
@@ -304,8 +298,9 @@ async def _fetched(task: Any) -> Any:
     would cancel it for all, and can leave the client unable to fetch any more. So a result that is
     on its way arrives, also where nobody wants it any more.
     """
-    arrival = asyncio.ensure_future(_awaited(task))
-    arrival.add_done_callback(_heard)
+    arrival = asyncio.ensure_future(task)
+    # Of an error that is not asked for asyncio would complain, where nobody waits any more.
+    arrival.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(arrival)
     finally:
@@ -313,16 +308,6 @@ async def _fetched(task: Any) -> Any:
             task.release()
         else:
             arrival.add_done_callback(lambda _: task.release())
-
-
-async def _awaited(task: Any) -> Any:
-    return await task
-
-
-def _heard(arrival: asyncio.Task[Any]) -> None:
-    """Take note of an error, which asyncio would complain of where nobody waits any more."""
-    if not arrival.cancelled():
-        arrival.exception()
 
 
 async def _registered(client: Client) -> None:
