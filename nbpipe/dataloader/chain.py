@@ -271,12 +271,14 @@ END = object()  # in the place of what would come next: there is nothing
 class _Sent:
     """Something that is sent to workers."""
 
+    dataset: Any
+    workers: LoaderWorkers | None
     _packer: Packer | None = None
 
     @property
     def mapped(self) -> bool:
-        """Whether they are processes, and map the large arrays that it holds."""
-        return False
+        """Whether they are processes, and map the large arrays of the dataset."""
+        return self.dataset is not None and self.workers is not None
 
     def __getstate__(self) -> dict[str, Any] | tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
@@ -317,11 +319,6 @@ class MakeBatch(_Sent):
     dataset: Any = None
     batched: bool = True
     workers: LoaderWorkers | None = None
-
-    @property
-    def mapped(self) -> bool:
-        """Whether processes map the large arrays of the dataset."""
-        return self.dataset is not None and self.workers is not None
 
     def __call__(self, given: Any) -> Any:
         """Make one batch."""
@@ -445,9 +442,7 @@ class Batches(_Sent):
         if self.watch is None:
             return self._begun(dataset, resumed)
         with _asking_refused(self.watch):
-            samples = self._begun(dataset, resumed)
-            first = next(samples, END)
-        return iter(()) if first is END else following(samples, first)
+            return begun(self._begun(dataset, resumed))
 
     def _begun(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
         samples = self._iterator = begun_at(dataset, resumed)
@@ -495,10 +490,7 @@ def _tell_end(dataset: Any, resumed: Resumed) -> None:
 def read_anew(whole: Iterable[Any], items: Iterator[Any]) -> Iterator[Any]:
     """Return the items; where nothing comes the state was that of an end, and all is read."""
     first = next(items, END)
-    if first is END:
-        yield from following(iter(whole))
-    else:
-        yield from following(items, first)
+    yield from following(iter(whole)) if first is END else following(items, first)
 
 
 def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
@@ -506,6 +498,12 @@ def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
     yield from first
     while (item := next(items, END)) is not END:
         yield item
+
+
+def begun(items: Iterator[Any]) -> Iterator[Any]:
+    """Return some items, and draw the first one now."""
+    first = next(items, END)
+    return iter(()) if first is END else following(items, first)
 
 
 def listed(
@@ -558,11 +556,6 @@ class ReadPart(_Sent):
     size: int | None
     drop_last: bool
     workers: LoaderWorkers
-
-    @property
-    def mapped(self) -> bool:
-        """Whether processes map the large arrays of the dataset: yes."""
-        return True
 
     def __call__(self, number: int) -> Iterator[Any]:
         """Return the batches of the worker of this number."""
@@ -654,11 +647,3 @@ def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipel
         knobs = {name: before.get(name, knob) for name, knob in stage.knobs.items()}
         found.append(changed(stage, shared=knobs))
     return Pipeline(tuple(found))
-
-
-def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
-    """Draw the first of the indices now: samplers draw what is random before it."""
-    if indices is None:
-        return None
-    first = next(indices, END)
-    return iter(()) if first is END else following(indices, first)

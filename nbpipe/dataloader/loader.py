@@ -538,11 +538,12 @@ class DataLoader:
         if workers:
             free = None if goes_on else self._free_run(progress.position.seed)
             made = free or self._open(progress.position)
-            items = made.begin(begun(left), progress)
+            items = made.begin(left, progress)
             epoch = LoaderEpoch(self, items, progress, closes=not made.stays)
             self._live.began(epoch, made.run)
         else:  # what goes on draws its first index while torch's generator is as it was
-            epoch = self._local_epoch(begun(left) if goes_on else left, progress)
+            left = begun(left) if goes_on and left is not None else left
+            epoch = self._local_epoch(left, progress)
         self._state.progress = progress
         return epoch
 

@@ -42,7 +42,7 @@ from ..run.failed import Failures
 from ..run.iterator import ATTEND_S
 from ..run.run import LiveStage, Run, ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made
-from .chain import EpochIndices, is_local
+from .chain import EpochIndices, begun, is_local
 from .state import EpochProgress
 
 if TYPE_CHECKING:
@@ -361,9 +361,9 @@ class WorkerRun(NamedTuple):
     stays: bool
 
     def begin(self, indices: Iterator[Any] | None, progress: EpochProgress) -> Iterator[Any]:
-        """Begin an epoch, with these indices."""
-        if self.indices is not None:
-            self.indices.prepared = indices
+        """Begin an epoch, with these indices: samplers draw what is random before the first."""
+        if self.indices is not None and indices is not None:
+            self.indices.prepared = begun(indices)
         self.run.set_epoch(progress.position.epoch)  # others may have made those between
         try:
             items = iter(self.run)

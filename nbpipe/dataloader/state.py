@@ -588,8 +588,8 @@ class LoaderState:
             workers: how many the next epoch has.
             stays: they are to stay.
         """
-        progress, position = self.progress, self.pending
-        if position is None or (progress is not None and progress.asked):
+        progress, position = self.progress, self.loaded()
+        if position is None:
             if progress is None or progress.finished:
                 position = self._next(sources, by_loop=not workers, stays=stays)
             else:
