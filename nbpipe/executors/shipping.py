@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import logging
 import pickle
 import sys
@@ -25,15 +26,7 @@ from ..base.tree import is_tensor
 from ..errors import UnpicklableError
 from .base import Program
 from .memory import SharingPickler, is_shared
-from .pickling import (
-    CACHED,
-    PROTOCOL,
-    Pickler,
-    TooLargeError,
-    by_reference,
-    dumps,
-    pickled_bytes,
-)
+from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
 
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
@@ -104,17 +97,13 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     Raises:
         UnpicklableError: part of it cannot be pickled; the message names it.
     """
-    picklers: list[SharingPickler] = []
-
-    def pickler(sink: object) -> Pickler:
-        picklers.append(SharingPickler(sink, by_place=not afar))
-        return picklers[-1]
-
+    kept = io.BytesIO()
+    pickler = SharingPickler(kept, by_place=not afar)
     try:
-        data = dumps(value, pickler=pickler)
+        pickler.dump(value)
     except Exception as error:
         raise _refusal(value, stage, error) from error
-    storages = tuple(picklers[-1].storages.values())
+    data, storages = kept.getvalue(), tuple(pickler.storages.values())
     return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
 
 
