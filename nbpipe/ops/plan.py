@@ -296,9 +296,9 @@ class IndexPlan:
 
     def open(self, epoch: PlanEpoch) -> Order:
         """Make the order of one epoch."""
-        if not isinstance(self.step, type):
-            return self.step(epoch, *self.arguments)
-        parts = (p.open(epoch) if isinstance(p, IndexPlan) else p for p in self.arguments)
+        parts = (epoch, *self.arguments)
+        if isinstance(self.step, type):
+            parts = tuple(p.open(epoch) if isinstance(p, IndexPlan) else p for p in parts[1:])
         return self.step(*parts)
 
     def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
