@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -48,6 +49,14 @@ def no_leaks() -> Iterator[None]:
     leaks = find_leaks(before)
     if leaks:
         pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """Return torch, imported as late as by a test that wants it, which needs no other mark."""
+    import torch
+
+    return torch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,6 +125,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """Tell the tiers apart; deselect tests that need torch where there is none, skip GPU tests."""
     tiers.mark(items)
+    for item in items:
+        if "torch" in getattr(item, "fixturenames", ()):
+            item.add_marker("torch")
     yield
     if hasattr(config, "workerinput"):
         tiers.put_in_order(items)

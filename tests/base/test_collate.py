@@ -252,11 +252,8 @@ def test_good_options():
     assert check_options(names=("a", "b"), dtype="bfloat16", pad=np.float32(0)) is None
 
 
-@pytest.mark.torch
-def test_tensors():
+def test_tensors(torch):
     """Tensors are stacked, cast and padded as arrays are, and share no memory."""
-    import torch
-
     one, other = torch.arange(2.0), torch.arange(2.0)
     stacked = collate([(one, 1), (other, 2)])
     single = collate([one], dtype=torch.float32)
@@ -274,11 +271,8 @@ def test_tensors():
     assert collate([*mixed, torch.ones(2)], pad=0.5).tolist() == [[1, 0.5], [1, 0.5], [1, 1]]
 
 
-@pytest.mark.torch
-def test_tensors_that_do_not_fit():
+def test_tensors_that_do_not_fit(torch):
     """Tensors are refused as arrays are."""
-    import torch
-
     bad = [
         ([torch.ones(1), torch.ones(2)], {}, "got (1,) in sample 0 and (2,) in sample 1"),
         ([torch.ones(1), np.ones(1)], {}, "got Tensor in sample 0 and ndarray in sample 1"),
@@ -301,11 +295,8 @@ class Deep:
     rate: float
 
 
-@pytest.mark.torch
-def test_numbers_beside_tensors_become_tensors():
+def test_numbers_beside_tensors_become_tensors(torch):
     """Numbers in a sample that holds a tensor anywhere are stacked to tensors, as torch does."""
-    import torch
-
     tensor, numbers = torch.ones(2), [1, 1.5, True, 2j, np.float32(3), np.uint8(4), Colour.RED]
     names = ["int64", "float64", "bool", "complex128", "float32", "uint8", "int64"]
     for sample in (
@@ -319,22 +310,16 @@ def test_numbers_beside_tensors_become_tensors():
         assert [leaf.tolist() for leaf in given[:7]] == [[number] * 3 for number in numbers]
 
 
-@pytest.mark.torch
-def test_what_stays_beside_tensors():
+def test_what_stays_beside_tensors(torch):
     """Arrays, times, words and numbers that torch has no type for stay what they are."""
-    import torch
-
     kept = (np.zeros(2), np.datetime64(0, "s"), "a", None, np.longdouble(1))
     batch = collate([(torch.ones(1), *kept)] * 2)
     assert same(batch[1:], collate([kept] * 2))
     assert type(collate([(np.ones(1), 1)])[1]) is np.ndarray
 
 
-@pytest.mark.torch
-def test_options_of_numbers_beside_tensors():
+def test_options_of_numbers_beside_tensors(torch):
     """Names and a floating dtype hold for numbers beside tensors, one of torch's alone too."""
-    import torch
-
     samples = [(torch.ones(1), 1, 0.5), (torch.ones(1), 2, 1.5)]
     batch = collate(samples, names=("x", "y", "rate"), dtype="bfloat16")
     assert [batch[name].dtype for name in batch] == [torch.bfloat16, torch.int64, torch.bfloat16]
@@ -343,10 +328,7 @@ def test_options_of_numbers_beside_tensors():
     assert (mixed[1].dtype, mixed[1].tolist()) == (torch.float32, [1, 1.5])
 
 
-@pytest.mark.torch
-def test_numbers_too_large_beside_tensors():
+def test_numbers_too_large_beside_tensors(torch):
     """An int that no tensor holds is refused by its field."""
-    import torch
-
     with pytest.raises(ArgumentError, match=r"sample\[1\]: ints must fit int64"):
         collate([(torch.ones(1), 2**64)])

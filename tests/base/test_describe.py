@@ -155,11 +155,8 @@ def test_ranges(value, low, high):
     assert (got.low, got.high) == (low, high)
 
 
-@pytest.mark.torch
-def test_tensors():
+def test_tensors(torch):
     """Tensors are described as arrays are, in any floating dtype, and drawn."""
-    import torch
-
     got = describe(torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True))
     assert (got.shape, got.dtype, got.low, got.high) == ((2,), "bfloat16", 1.0, 2.0)
     assert summarize(torch.zeros(2, 3)) == "Tensor (2, 3) float32"

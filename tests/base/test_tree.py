@@ -220,11 +220,8 @@ def test_copy_of_a_memory_map(tmp_path):
     assert (np.ndarray, [0, 1, 2], True) == (type(copied), copied.tolist(), copied.flags.owndata)
 
 
-@pytest.mark.torch
-def test_copy_and_size_of_tensors():
+def test_copy_and_size_of_tensors(torch):
     """Tensors are copied, and measured by their elements."""
-    import torch
-
     tensor = torch.arange(4, dtype=torch.float32)
     copied = copy_arrays([tensor])[0]
     tensor[0] = 9
@@ -347,10 +344,8 @@ def test_size_asks_nothing_of_an_object(make, size):
     assert size_bytes(make()) == size
 
 
-@pytest.mark.torch
-def test_size_of_a_tensor_with_a_class_of_its_own():
+def test_size_of_a_tensor_with_a_class_of_its_own(torch):
     """A tensor counts its elements, and its class is not asked."""
-    import torch
 
     class Picture(torch.Tensor):
         @classmethod

@@ -216,11 +216,8 @@ def bits(tensor):
     return bytes(dense.view(torch.uint8).numpy())
 
 
-@pytest.mark.torch
-def test_tensors_of_special_kinds(echo):
+def test_tensors_of_special_kinds(torch, echo):
     """Gradients, parameters, sparse and conjugate tensors arrive as such."""
-    import torch
-
     leaf = torch.ones(50_000, requires_grad=True)
     sent = {
         "leaf": leaf,
@@ -235,10 +232,8 @@ def test_tensors_of_special_kinds(echo):
     assert (equal, grads) == ([True] * 5, (True, True, "Parameter"))
 
 
-@pytest.mark.torch
-def test_tensor_elsewhere_is_refused():
+def test_tensor_elsewhere_is_refused(torch):
     """A tensor on a device is refused with the way out, and nothing was sent."""
-    import torch
 
     class Elsewhere:
         def __reduce__(self):
@@ -254,10 +249,8 @@ def test_tensor_elsewhere_is_refused():
 
 
 @pytest.mark.gpu
-def test_tensor_on_the_gpu_is_refused():
+def test_tensor_on_the_gpu_is_refused(torch):
     """A CUDA tensor in a batch is refused."""
-    import torch
-
     with two_ends() as (one, _), pytest.raises(ArgumentTypeError) as caught:
         one.send([torch.ones(3, device="cuda")])
     assert "tensor.cpu()" in str(caught.value)

@@ -534,10 +534,8 @@ def test_cause_is_kept():
 
 
 @pytest.mark.gpu
-def test_tensor_on_a_gpu():
+def test_tensor_on_a_gpu(torch):
     """A tensor on a GPU is refused: each worker would wake up CUDA to hold a copy."""
-    import torch
-
     held = torch.zeros(3, device="cuda")
     assert "capture tensor.cpu()" in refusal(enclosing({"weights": held}))
 
@@ -574,21 +572,15 @@ def test_large_data_is_named_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [line]
 
 
-@pytest.mark.torch
-def test_view_of_a_tensor_takes_all_of_it_along():
+def test_view_of_a_tensor_takes_all_of_it_along(torch):
     """A slice of a tensor counts with the memory behind it, which is what is sent."""
-    import torch
-
     held = torch.zeros(1000, 1000)[:2]
     sent = len(pickle.dumps(held))
     assert (captured(enclosing(held))[0].size_bytes, sent > 4_000_000) == (4_000_000, True)
 
 
-@pytest.mark.torch
-def test_shared_memory_is_the_same_whatever_is_in_it():
+def test_shared_memory_is_the_same_whatever_is_in_it(torch):
     """What is written to shared memory changes no digest; other memory is another program."""
-    import torch
-
     rows = torch.zeros(1000).share_memory_()
 
     def first(n):
@@ -602,11 +594,8 @@ def test_shared_memory_is_the_same_whatever_is_in_it():
     assert ship(first, stage="first").digest != before.digest
 
 
-@pytest.mark.torch
-def test_shared_memory_is_held_until_it_is_opened():
+def test_shared_memory_is_held_until_it_is_opened(torch):
     """A program that was shipped finds its memory though nobody else holds it any more."""
-    import torch
-
     rows = torch.ones(10).share_memory_()
     shipped = ship({"rows": rows, "bare": rows.untyped_storage()}, stage="fn")
     del rows
@@ -615,11 +604,8 @@ def test_shared_memory_is_held_until_it_is_opened():
     assert (loaded["rows"].sum(), loaded["bare"].data_ptr()) == (10, loaded["rows"].data_ptr())
 
 
-@pytest.mark.torch
-def test_shared_memory_that_nobody_can_open(tmp_path):
+def test_shared_memory_that_nobody_can_open(torch, tmp_path):
     """A tensor of a file that was deleted is refused, with the way out."""
-    import torch
-
     rows = torch.from_file(str(tmp_path / "rows"), shared=True, size=8)
     (tmp_path / "rows").unlink()
     with pytest.raises(UnpicklableError, match="must be there") as caught:
@@ -628,11 +614,8 @@ def test_shared_memory_that_nobody_can_open(tmp_path):
     assert "tensor.clone().share_memory_()" in str(caught.value)
 
 
-@pytest.mark.torch
-def test_memory_that_is_not_shared_is_copied(tmp_path):
+def test_memory_that_is_not_shared_is_copied(torch, tmp_path):
     """A file that was mapped privately is this process's own: it goes along as it is here."""
-    import torch
-
     (tmp_path / "rows").write_bytes(bytes(32))
     rows = torch.from_file(str(tmp_path / "rows"), shared=False, size=8)
     rows.fill_(1)
@@ -641,11 +624,8 @@ def test_memory_that_is_not_shared_is_copied(tmp_path):
     assert loaded["rows"].tolist() == [1] * 8
 
 
-@pytest.mark.torch
-def test_workers_elsewhere_get_copies():
+def test_workers_elsewhere_get_copies(torch):
     """Where workers may be on other machines shared memory is copied."""
-    import torch
-
     rows = torch.zeros(4).share_memory_()
     loaded = load(ship({"rows": rows}, stage="far", afar=True).data)
     loaded["rows"].fill_(1)

@@ -217,11 +217,8 @@ def test_an_empty_batch_has_no_items(batch):
     assert list(nbpipe.source([batch]).unbatch()) == []
 
 
-@pytest.mark.torch
-def test_a_batch_trains_as_it_comes():
+def test_a_batch_trains_as_it_comes(torch):
     """Images with labels that are ints are a batch for `cross_entropy`, and come apart again."""
-    import torch
-
     pipe = nbpipe.source([(torch.zeros(3), label) for label in (0, 2)]).batch(2)
     ((images, labels),) = pipe
     loss = torch.nn.functional.cross_entropy(images, labels)

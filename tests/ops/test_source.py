@@ -266,10 +266,8 @@ def stream_of_torch():
     return Stream()
 
 
-@pytest.mark.torch
-def test_torch_datasets():
+def test_torch_datasets(torch):
     """Map-style datasets are read by index, iterable ones iterated, tensors by row."""
-    import torch
     from torch.utils.data import TensorDataset
 
     rows = TensorDataset(torch.arange(4))

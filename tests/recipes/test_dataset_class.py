@@ -78,11 +78,8 @@ def test_rows_of_a_table(photos, classes):
     assert len(photos) == count_right(found, photos, classes)
 
 
-@pytest.mark.torch
-def test_torch_dataset_in_its_place(photos, classes):
+def test_torch_dataset_in_its_place(torch, photos, classes):
     """A torch `Dataset` that gives tensors takes the class's place unchanged."""
-    import torch
-
     images = run_recipe("Dataset classes")["ImageFolder"]("photos", right_tensor)
 
     class Tensors(torch.utils.data.Dataset):

@@ -38,11 +38,8 @@ def test_json_gives_the_same_state():
     assert carried(state) == state
 
 
-@pytest.mark.torch
-def test_torch_saves_it_without_pickled_code():
+def test_torch_saves_it_without_pickled_code(torch):
     """`torch.load(weights_only=True)` reads what `torch.save` wrote."""
-    import torch
-
     got, state = at(build(RICH), 3)
     file = io.BytesIO()
     torch.save({"data": state}, file)

@@ -78,11 +78,9 @@ def test_any_iterable_of_ints(kind, isolate):
         assert (drained(run.iterate(order)), run.epoch) == (WANTED, 0)
 
 
-@pytest.mark.torch
 @isolated
-def test_tensors_and_samplers_of_torch(isolate):
+def test_tensors_and_samplers_of_torch(torch, isolate):
     """A tensor of indices, and a sampler, are orders like any other."""
-    import torch
     from torch.utils.data import SubsetRandomSampler
 
     with chain().start(isolate=isolate) as run:

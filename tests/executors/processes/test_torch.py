@@ -30,10 +30,8 @@ def server(server):
     return torch
 
 
-def test_batches_of_a_worker_are_those_of_a_thread():
+def test_batches_of_a_worker_are_those_of_a_thread(torch):
     """Numbers beside tensors are stacked to tensors in a worker, too."""
-    import torch
-
     chain = placed(4, lambda n: {"x": torch.full((2,), n), "y": n, "rate": n / 2})
     with chain.batch(4, executor="process").start() as run:
         (batch,) = drained(run)
@@ -41,10 +39,8 @@ def test_batches_of_a_worker_are_those_of_a_thread():
     assert (batch["y"].tolist(), batch["rate"].tolist()) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
 
 
-def test_tensors_take_no_descriptors():
+def test_tensors_take_no_descriptors(torch):
     """However many tensors are kept, no more files are open."""
-    import torch
-
     with placed(300, lambda n: torch.full((20_000,), n)).start() as run:
         kept = drained(run)
         first = len(list(FILES.iterdir()))
@@ -151,10 +147,8 @@ def test_shared_tensors_outlive_a_worker(make_rows):
     assert rows[:, 0].sum() == 10
 
 
-def test_views_of_shared_memory_are_one_memory():
+def test_views_of_shared_memory_are_one_memory(torch):
     """However many tensors show parts of it, a worker opens shared memory once."""
-    import torch
-
     whole = torch.zeros(300, 4).share_memory_()
     views = [*whole, torch.nn.Parameter(whole), whole.T]
 

@@ -42,11 +42,8 @@ def test_what_is_no_device_is_refused(device):
     )
 
 
-@pytest.mark.torch
-def test_a_device_of_torch_is_taken():
+def test_a_device_of_torch_is_taken(torch):
     """As well as its name."""
-    import torch
-
     assert PIPE.to_device(torch.device("cuda", 1))["to_device"].spec.device == "cuda:1"
 
 

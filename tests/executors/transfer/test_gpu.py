@@ -41,10 +41,8 @@ def slow_sums(batches):
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("side_stream", [False, True])
-def test_batches_are_not_corrupted(pinned, side_stream):
+def test_batches_are_not_corrupted(torch, pinned, side_stream):
     """A loop that lags behind on its own stream reads every batch whole, after it dropped it."""
-    import torch
-
     stream = torch.cuda.Stream() if side_stream else torch.cuda.current_stream()
     with torch.cuda.stream(stream), filled(pinned=pinned).to_device("cuda", depth=8).start() as run:
         read = slow_sums(run)
@@ -74,10 +72,8 @@ def test_batches_come_back_to_the_host():
     assert found == [("cpu", n + 1, n + 1) for n in range(BATCHES)]
 
 
-def test_memory_is_flat_over_many_epochs():
+def test_memory_is_flat_over_many_epochs(torch):
     """On the device, pinned, and in threads and streams."""
-    import torch
-
     pipe = filled(6).to_device("cuda").map(lambda batch: batch + 1, device="cuda", name="add")
     held = []
     with pipe.start() as run:
@@ -104,10 +100,8 @@ def test_an_epoch_that_is_left_holds_nothing():
     assert not leaks(run)
 
 
-def test_copies_go_on_beside_the_work_of_the_loop():
+def test_copies_go_on_beside_the_work_of_the_loop(torch):
     """A copy runs while the loop's stream is busy: it is done before the loop's work is."""
-    import torch
-
     side = torch.cuda.Stream()
     with filled(12, pinned=True).to_device("cuda", depth=2).start() as run:
         warm = list(run)  # memory that is asked for the first time stops the whole device
@@ -136,19 +130,15 @@ def test_arrays_and_nested_batches_arrive():
     assert (batch["y"][0] is batch["x"], batch["y"][1]) == (True, ("name", None))
 
 
-def test_a_device_that_is_not_there_is_counted():
+def test_a_device_that_is_not_there_is_counted(torch):
     """The message says how many there are."""
-    import torch
-
     count = torch.cuda.device_count()
     with pytest.raises(nbpipe.ArgumentError, match=rf"this machine has {count} CUDA device\(s\)"):
         filled().to_device(f"cuda:{count}").start()
 
 
-def test_two_devices():
+def test_two_devices(torch):
     """A batch goes from one to the other."""
-    import torch
-
     if torch.cuda.device_count() == 1:
         pytest.skip("one CUDA device")
     pipe = filled().to_device("cuda:0").to_device("cuda:1")

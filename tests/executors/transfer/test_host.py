@@ -37,10 +37,8 @@ def moved(item, device="cpu"):
     return result
 
 
-def test_tensors_on_the_host_are_the_same_objects():
+def test_tensors_on_the_host_are_the_same_objects(torch):
     """Nothing is copied, and nothing is rebuilt around it."""
-    import torch
-
     batch = {"x": torch.zeros(3), "y": [torch.ones(2)], "z": ("word", None)}
     assert moved(batch) is batch
 

@@ -101,9 +101,8 @@ def test_a_device_beyond_those_there_are_is_refused(backend):
         backend.resolve("cuda:2")
 
 
-def test_tensors_on_the_device_are_known(backend):
+def test_tensors_on_the_device_are_known(torch, backend):
     """Others, and what is no tensor, are not."""
-    import torch
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode():
@@ -130,10 +129,8 @@ def test_tensors_on_the_device_are_known(backend):
     ],
     ids=["plain", "channels last", "expanded", "transposed", "scalar", "empty", "grad", "conj"],
 )
-def test_a_plain_tensor_is_pinned_as_it_is(backend, make):
+def test_a_plain_tensor_is_pinned_as_it_is(torch, backend, make):
     """Values, shape and the order of the dimensions in memory are kept."""
-    import torch
-
     tensor = make(torch)
     staged = backend.pinned(tensor)
     dense = staged.stride() == tensor.stride() or 0 in tensor.stride()
@@ -154,10 +151,8 @@ def test_a_plain_tensor_is_pinned_as_it_is(backend, make):
     ],
     ids=["sparse", "csr", "nested", "jagged", "class of its own", "elsewhere"],
 )
-def test_other_tensors_are_not_pinned(backend, make):
+def test_other_tensors_are_not_pinned(torch, backend, make):
     """They are copied from where they are."""
-    import torch
-
     tensor = make(torch)
     assert backend.pinned(tensor) is tensor
 
@@ -178,9 +173,8 @@ def test_other_tensors_are_not_pinned(backend, make):
     ],
     ids=["sparse", "csr", "csc", "nested", "jagged"],
 )
-def test_a_stream_is_recorded_for_all_parts_of_a_tensor(backend, make, parts):
+def test_a_stream_is_recorded_for_all_parts_of_a_tensor(torch, backend, make, parts):
     """A tensor that is not one block of memory is kept part by part."""
-    import torch
 
     class Whole:
         def __init__(self, tensor):
