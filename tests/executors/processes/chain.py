@@ -3,7 +3,8 @@
 import nbpipe
 
 
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
+def placed(items, fn, method="map", **options):
+    """Make a chain of items, or of so many numbers, and one stage of processes named "fn"."""
+    source = nbpipe.source(range(items) if isinstance(items, int) else items)
     options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+    return getattr(source, method)(fn, name="fn", executor="process", **options)

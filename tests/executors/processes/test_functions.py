@@ -46,9 +46,7 @@ def test_a_run_goes_on_after_a_refusal():
 
 def test_an_item_that_cannot_be_sent():
     """An item that cannot go to a worker is an error of that item, and named by its type."""
-    items = [0, 1, threading.Lock(), 3]
-    chain = nbpipe.source(items).map(lambda n: n, name="fn", executor="process")
-    with chain.start() as run:
+    with placed([0, 1, threading.Lock(), 3], lambda n: n).start() as run:
         got, error = delivered(run)
     assert got == [0, 1]
     assert (error.stage, error.path) == ("fn", 2)
@@ -58,8 +56,7 @@ def test_an_item_that_cannot_be_sent():
 def test_an_item_that_cannot_be_sent_is_skipped():
     """Its neighbours in the same job come all the same."""
     items = [*range(50), threading.Lock(), *range(51, 100)]
-    chain = nbpipe.source(items).map(lambda n: n, executor="process", on_error="skip")
-    with chain.start() as run:
+    with placed(items, lambda n: n, on_error="skip").start() as run:
         assert drained(run) == [n for n in range(100) if n != 50]
 
 
@@ -84,27 +81,17 @@ class Bad:
         return int, ("no number",)
 
 
-def test_an_item_that_cannot_be_loaded():
-    """What fails to load in the worker is an error of that item, not of the worker."""
-    items = [0, Bad(), 2]
-    chain = nbpipe.source(items).map(lambda n: n, executor="process", on_error="skip")
-    with chain.start() as run:
+@pytest.mark.parametrize(
+    ("items", "fn"),
+    [([0, Bad(), 2], lambda n: n), (3, lambda n: Bad() if n == 1 else n)],
+    ids=["item", "result"],
+)
+def test_what_cannot_be_loaded(items, fn):
+    """What fails to load, in the worker or on its way back, is an error of that item alone."""
+    with placed(items, fn, on_error="skip").start() as run:
         got = drained(run)
         failures = run.failures()
     assert (got, [failure.path for failure in failures]) == ([0, 2], [1])
-    assert "no number" in failures[0].error
-
-
-def test_a_result_that_cannot_be_loaded():
-    """What fails to load on its way back is an error of that item."""
-
-    def work(n):
-        return Bad() if n == 1 else n
-
-    with placed(4, work, on_error="skip").start() as run:
-        got = drained(run)
-        failures = run.failures()
-    assert (got, [failure.path for failure in failures]) == ([0, 2, 3], [1])
     assert "no number" in failures[0].error
 
 

@@ -1,5 +1,6 @@
 """`flat_map` in workers: children come as they are made, no more than are wanted."""
 
+import functools
 import os
 import signal
 from itertools import count, islice
@@ -7,13 +8,10 @@ from itertools import count, islice
 import pytest
 
 import nbpipe
+from tests.executors.processes import chain
 from tests.gates import HANG_S, delivered, drained, finished, quiet
 
-
-def placed(items, fn, **options):
-    """Make a chain with one `flat_map` of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(items).flat_map(fn, name="fn", executor="process", **options)
+placed = functools.partial(chain.placed, method="flat_map")
 
 
 def rested(run):

@@ -73,30 +73,19 @@ def test_prints_come_while_a_call_runs(monkeypatch, gate):
     assert (text, got) == ("begun\n", [0])
 
 
-def test_ten_megabytes(capsys):
-    """A worker that prints 10 MB hangs nowhere, and nothing of it is lost."""
+@pytest.mark.parametrize("lines", [100, 1])
+def test_ten_megabytes(capsys, lines):
+    """A worker that prints 10 MB, be it in one line, hangs nowhere, and nothing of it is lost."""
 
     def work(n):
-        for _ in range(100):
-            print("x" * (LONG_BYTES // 100 - 1))
+        for _ in range(lines):
+            print("x" * (LONG_BYTES // lines - 1))
         return n
 
     with placed(2, work).start() as run:
         got = drained(run)
     out = capsys.readouterr().out
-    assert (got, len(out), out.count("\n")) == ([0, 1], 2 * LONG_BYTES, 200)
-
-
-def test_one_line_of_ten_megabytes(capsys):
-    """A line may be as long as it likes."""
-
-    def work(n):
-        print("x" * LONG_BYTES)
-        return n
-
-    with placed(1, work).start() as run:
-        got = drained(run)
-    assert (got, len(capsys.readouterr().out)) == ([0], LONG_BYTES + 1)
+    assert (got, len(out), out.count("\n")) == ([0, 1], 2 * LONG_BYTES, 2 * lines)
 
 
 def test_prints_of_threads(capsys):

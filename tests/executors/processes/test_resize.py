@@ -7,16 +7,11 @@ import threading
 import psutil
 import pytest
 
-import nbpipe
+from tests.executors.processes.chain import placed
 from tests.gates import HANG_S, drained, finished, quiet
 
 CHANGES = 1000
 LIMITS = (1, 6, 2, 8, 1, 3)
-
-
-def placed(items, fn, **options):
-    """Make a chain with one stage of processes named "fn"."""
-    return nbpipe.source(items).map(fn, name="fn", executor="process", **options)
 
 
 def until(event):
@@ -106,16 +101,6 @@ def test_surplus_workers_leave_after_their_call(bell, gate):
         gone = [process for process in processes if process.pid not in kept]
         _, alive = psutil.wait_procs(gone, timeout=HANG_S)
     assert (during, len(kept), alive, got) == (5, 1, [], list(range(20)))
-
-
-def test_a_region_shares_its_limit():
-    """Set on any stage of a region, the limit is set on all."""
-    chain = placed(range(50), lambda n: n).map(lambda n: n + 1, name="next", executor="process")
-    with chain.start() as run:
-        run["next"].concurrency = 3
-        got = drained(run)
-        limits = run["fn"].concurrency, run["next"].concurrency
-    assert (limits, got) == ((3, 3), list(range(1, 51)))
 
 
 def test_workers_start_with_the_work_there_is():

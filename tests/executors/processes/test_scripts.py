@@ -51,22 +51,6 @@ def test_a_script_needs_no_guard(tmp_path, way, method):
     ]
 
 
-MODULE = """
-import nbpipe
-
-SCALE = 3
-
-def double(n):
-    return 2 * n * SCALE
-
-def work():
-    def inner(n):
-        return double(n) + 1
-    with nbpipe.source(range(4)).map(inner, executor="process").start() as run:
-        return list(run)
-"""
-
-
 def test_a_fork_of_the_user_in_between(tmp_path):
     """A process that user code forks takes no workers with it, and can have its own."""
     text = """

@@ -34,17 +34,6 @@ def test_numbers_do_not_depend_on_the_workers(options):
     assert drawn(**options) == drawn()
 
 
-def test_numbers_do_not_depend_on_the_executor():
-    """The parameter `rng` draws the same in a thread."""
-
-    def work(n, rng):
-        return float(rng.random())
-
-    with nbpipe.source(range(40)).map(work, name="fn").start(seed=3) as run:
-        in_threads = drained(run)
-    assert drawn(fn=work) == [in_threads]
-
-
 def test_numbers_do_not_depend_on_deaths(tmp_path):
     """An item that another worker takes over draws what it would have drawn."""
 

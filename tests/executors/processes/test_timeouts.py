@@ -1,15 +1,18 @@
 """Calls that take too long: their worker is killed, it alone, and `on_error` decides."""
 
 import contextlib
+import functools
 import threading
 
 import pytest
 
 import nbpipe
 from nbpipe.executors import process
+from tests.executors.processes import chain
 from tests.gates import HANG_S, delivered, drained
 
 LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
+placed = functools.partial(chain.placed, timeout_s=LIMIT_S)
 
 
 def stuck_at(item, gate, bell=None):
@@ -23,12 +26,6 @@ def stuck_at(item, gate, bell=None):
         return n
 
     return work
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, "timeout_s": LIMIT_S, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 def test_a_call_that_takes_too_long(gate):

@@ -49,13 +49,6 @@ def test_tensors_take_no_descriptors(torch):
     assert [int(tensor[-1]) for tensor in kept] == [*range(300)] * 2
 
 
-def drawn(fn, **options):
-    """Give what is drawn for each item."""
-    options = {"concurrency": 2, **options}
-    with placed(30, fn, **options).start(seed=3) as run:
-        return drained(run)
-
-
 class Cache:
     """Keeps rows in memory that processes share."""
 

@@ -3,18 +3,12 @@
 import os
 import threading
 
-import psutil
 import pytest
 
 import nbpipe
 from tests.executors.processes.chain import placed
 from tests.executors.processes.marks import Gate
 from tests.gates import delivered, drained, quiet
-
-
-def processes(run):
-    """Give the workers of a run."""
-    return [psutil.Process(pid) for pid in run["fn"].pids]
 
 
 def test_workers_live_from_epoch_to_epoch():

@@ -86,12 +86,6 @@ def test_one_stream_and_one_thread_for_the_life_of_a_run(world):
     assert (len(world.streams), len(world.threads)) == (1, 1)
 
 
-def test_sources_live_until_they_are_copied(world):
-    """Nobody else holds the source of a copy that is not carried out yet."""
-    read_all(world, numbers(pinned=True).to_device("fake"))
-    assert (world.wrong, world.seen) == ([], list(range(ITEMS)))
-
-
 def test_a_pinned_source_is_not_pinned_again(world):
     """What lies in pinned memory is copied from there."""
     read_all(world, numbers(pinned=True).to_device("fake"))
@@ -294,8 +288,10 @@ def test_a_state_goes_on_behind_a_device(world):
     assert world.seen == list(range(6))
 
 
-def test_the_fake_notices_a_source_that_goes_too_early(world, monkeypatch):
-    """Were sources not held, their memory would be gone before the copy is carried out."""
+def test_sources_live_until_they_are_copied(world, monkeypatch):
+    """Nobody else holds the source of a copy that is not carried out yet; the fake notices it."""
+    read_all(world, numbers(pinned=True).to_device("fake"))
+    assert (world.wrong, world.seen) == ([], list(range(ITEMS)))
     monkeypatch.setattr(Holdings, "hold", lambda *_: None)
     read_all(world, numbers(pinned=True).to_device("fake"))
     assert world.wrong == ["a source was freed before its copy"] * ITEMS
