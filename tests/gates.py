@@ -10,6 +10,7 @@ import tempfile
 import threading
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 from tests import post
@@ -41,6 +42,12 @@ def finished(function, *args):
     if error is not None:
         raise error
     return value
+
+
+def at_once(function, count):
+    """Call a function in so many threads, and wait until all have ended."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda _: function(), range(count)))
 
 
 def said_in_a_fork(function):
@@ -240,39 +247,37 @@ def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None)
     return coroutine if kind.endswith("coroutine") else plain
 
 
-def in_force(run, stage, concurrency):
-    """Wait until a limit is in force: a run in a process of its own takes a moment."""
+def until(holds):
+    """Wait until something holds that nobody tells of: ask again and again; give the answer."""
 
     def wait():
-        while run.stats()[stage].concurrency != concurrency:
+        while not (answer := holds()):
             threading.Event().wait(0.001)
+        return answer
 
-    finished(wait)
+    return finished(wait)
+
+
+def in_force(run, stage, concurrency):
+    """Wait until a limit is in force: a run in a process of its own takes a moment."""
+    until(lambda: run.stats()[stage].concurrency == concurrency)
 
 
 def seen_at_work(run, stage):
     """Wait until the stats show a call; a run in a process of its own answers from then on."""
-
-    def wait():
-        while not run.stats()[stage].running:
-            threading.Event().wait(0.001)
-
-    finished(wait)
+    until(lambda: run.stats()[stage].running)
 
 
 def held(run, stage, item):
     """Wait until the only call in progress is one of this stage on this item; give the stats."""
 
-    def wait():
-        while True:
-            rows = run.stats()
-            working = {name: row.oldest_item for name, row in rows.items() if row.oldest_item}
-            first, _, last = working.get(stage, "").partition(" to ")
-            if [*working] == [stage] and int(first) <= item <= int(last or first):
-                return rows
-            threading.Event().wait(0.001)
+    def rows():
+        rows = run.stats()
+        working = {name: row.oldest_item for name, row in rows.items() if row.oldest_item}
+        first, _, last = working.get(stage, "").partition(" to ")
+        return [*working] == [stage] and int(first) <= item <= int(last or first) and rows
 
-    return finished(wait)
+    return until(rows)
 
 
 def set_clock(monkeypatch, clock):
@@ -284,12 +289,7 @@ def set_clock(monkeypatch, clock):
 
 def quiet(run):
     """Wait until no call is in progress and every thread of the run is parked."""
-
-    def wait():
-        while not _is_quiet(run):
-            threading.Event().wait(0.001)  # the engine tells nobody; it is asked
-
-    finished(wait)
+    until(lambda: _is_quiet(run))
 
 
 def _is_quiet(run):

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +17,7 @@ from tests.executors.clusters import (
     offload_thread,  # noqa: F401  a fixture
 )
 from tests.executors.processes.marks import Bell, Gate
-from tests.gates import HANG_S, delivered, drained
+from tests.gates import delivered, drained, until
 
 
 def fail_on_seven(item):
@@ -130,14 +129,6 @@ def test_results_on_their_way_when_an_epoch_is_left():
             client.sync(let_go)
             assert drained(run) == list(range(4))
         until(lambda: not client.futures)
-
-
-def until(condition):
-    """Wait until a condition holds."""
-    deadline_s = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < deadline_s, condition
-        time.sleep(0.01)
 
 
 def test_function_that_changed_between_epochs():

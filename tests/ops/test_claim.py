@@ -23,6 +23,7 @@ from nbpipe.ops.index import ClaimOrder, ItemsOrder
 from nbpipe.ops.plan import IndexPlan
 from nbpipe.ops.remaining import Remaining
 from nbpipe.ranks import LocalStore
+from tests.gates import at_once
 
 
 class CountingStore:
@@ -246,11 +247,7 @@ def test_threads_share_a_local_store():
         gate.wait()
         got.extend(pipe)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 3)
     assert sorted(got) == list(range(1000))
 
 

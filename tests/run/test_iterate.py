@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage, until
 from tests.strategies import (
     CALL_STEPS,
     GATHER_STEPS,
@@ -230,13 +230,8 @@ def test_indices_are_drawn_as_far_as_the_source_reads_ahead():
 
 def quiet_but_for(run, name):
     """Wait until nothing but a stage is at work."""
-
-    def wait():
-        others = [address for address in run.stages if address != name]
-        while any(run.stats()[address].running for address in others):
-            threading.Event().wait(0.001)
-
-    finished(wait)
+    others = [address for address in run.stages if address != name]
+    until(lambda: not any(run.stats()[address].running for address in others))
 
 
 def test_items_before_a_slow_index_are_delivered():

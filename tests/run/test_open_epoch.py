@@ -23,6 +23,7 @@ from tests.gates import (
     quiet,
     said_in_a_fork,
     stage,
+    until,
 )
 from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, Recipe, mapped
 
@@ -76,22 +77,12 @@ class Pusher(threading.Thread):
 
 def waits_in_load(epoch):
     """Wait until some thread waits for room."""
-
-    def wait():
-        while not epoch._feed._changed._waiters:
-            threading.Event().wait(0.001)
-
-    finished(wait)
+    until(lambda: epoch._feed._changed._waiters)
 
 
 def waits_for_item(epoch):
     """Wait until the consumer waits for an item."""
-
-    def wait():
-        while not epoch._items()._waits:
-            threading.Event().wait(0.001)
-
-    finished(wait)
+    until(lambda: epoch._items()._waits)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from nbpipe.run import iterator
 from tests.gates import (
     Calls,
     Gate,
+    at_once,
     delivered,
     drained,
     finished,
@@ -22,6 +23,7 @@ from tests.gates import (
     said_in_a_fork,
     stage,
     still_alive,
+    until,
 )
 
 FINE_S = 0.005  # CPython's own switch interval
@@ -186,11 +188,7 @@ def test_two_threads_that_begin_at_once_get_one_epoch():
                 found.append(items)
                 hold.wait()
 
-            threads = [threading.Thread(target=iterate) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(iterate, 2)
             outcomes.append(sum(items is None for items in found))
     assert outcomes == [1] * 50
 
@@ -202,8 +200,7 @@ def test_waiting_in_one_iterator_from_two_threads_is_refused():
         items = iter(run)
         first = threading.Thread(target=lambda: next(items))
         first.start()
-        while not items._waits:
-            threading.Event().wait(0.001)
+        until(lambda: items._waits)
         with pytest.raises(nbpipe.ConcurrentIterationError):
             finished(next, items)
         gate.open()
@@ -468,11 +465,7 @@ def test_threads_that_share_an_iterator_get_each_item_once():
             except StopIteration:
                 return None
 
-        threads = [threading.Thread(target=take) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(take, 3)
     assert sorted(got) == list(range(3000))
 
 
