@@ -31,6 +31,13 @@ def test_what_takes_long_is_slow(request):
     assert wrong == []
 
 
+def test_no_test_has_more_time_than_its_process(request):
+    """A test that hangs is ended by its own limit, before the whole process is."""
+    last_s = float(request.config.getini("faulthandler_timeout"))
+    limits = {one.nodeid: one.get_closest_marker("timeout") for one in request.session.items}
+    assert [name for name, limit in limits.items() if limit and limit.args[0] >= last_s] == []
+
+
 def test_every_pattern_stands_for_tests():
     """No pattern outlives the tests that it was written for."""
     names = list(tiers.read())

@@ -93,8 +93,7 @@ def first_paint(place: Place) -> list[Measurement]:
     found = []
     for turn in range(place.rounds):
         with place.page(MARKS, SIX, "run", PACED) as page:
-            page.run_cell(1)
-            page.run_cell(2)
+            page.run_cells(1, 2)
             shown = _painted(page, "display")
             page.start_cell(3)
             page.save()

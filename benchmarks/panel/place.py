@@ -13,8 +13,8 @@ from typing import Any
 
 from playwright.sync_api import Browser
 
-from tests.browser.lab import write_notebook
 from tests.browser.panel import PanelPage
+from tests.ipynb import write_notebook
 
 from .cells import SETUP
 

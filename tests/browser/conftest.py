@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.browser import lab
 from tests.browser.panel import HEIGHT, WIDTH, Desk, PanelPage
+from tests.ipynb import write_notebook
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def open_cells(
             *cells: str, width: int = WIDTH, fresh: bool = False, alone: bool = False
         ) -> PanelPage:
             name = f"{request.node.originalname}-{len(list(lab_folder.glob('*.ipynb')))}.ipynb"
-            lab.write_notebook(lab_folder / name, *cells)
+            write_notebook(lab_folder / name, *cells)
             if alone or desk.taken:
                 return open_file(name, width)
             page = desk.open(name, width, fresh=fresh)

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.ipynb import write_notebook  # noqa: F401 - what JupyterLab opens
-
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
 START_S = 60
@@ -349,6 +347,11 @@ class NotebookPage:
         before = self.cell(index)["execution_count"]
         self.start_cell(index)
         self.wait_ran(index, after=before)
+
+    def run_cells(self, *indices: int) -> None:
+        """Run cells to their end, one after the other."""
+        for index in indices:
+            self.run_cell(index)
 
     def wait_ran(self, index: int, *, after: int | None = None) -> None:
         """Wait until a cell has run, again after execution `after`."""

@@ -31,12 +31,12 @@ def training(run, name):
             break
     return times
 """
-# A run with a stage that can be made faster.
-RUN = """
+# A run with a stage that can be made faster; and one that is shown.
+PIPE = """
 pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
 run = pipe.start()
-run
 """
+RUN = PIPE + "run\n"
 # A stage that notes when twelve of its calls run at once. Once the file `meet` is there, they wait
 # for one another until that is so: where no more than eleven may run, none of them ever ends.
 MEETING = """
@@ -258,8 +258,7 @@ def train(flag):
 
 def start(page):
     """Run the first two cells and start the third, which trains."""
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.panel().wait_for()
     page.start_cell(2)
     page.wait_state("running")

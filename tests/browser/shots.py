@@ -12,8 +12,9 @@ import nbformat
 from PIL import Image
 from playwright.sync_api import Browser
 
-from tests.browser.lab import QUICKSTART, ROOT, open_chromium, open_notebook, write_notebook
+from tests.browser.lab import QUICKSTART, ROOT, open_chromium, open_notebook
 from tests.browser.panel import PanelPage
+from tests.ipynb import write_notebook
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 LIVE = ROOT / "notebooks" / "02_live.ipynb"

@@ -8,14 +8,11 @@ import pytest
 
 from tests.browser import lab
 from tests.browser.lab import CELL_MS
-from tests.browser.panel import HEIGHT, MEETING, SETUP, WIDTH, PanelPage
+from tests.browser.panel import HEIGHT, MEETING, PIPE, SETUP, WIDTH, PanelPage
+from tests.ipynb import write_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.browser
 
-PIPE = """
-pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
-run = pipe.start()
-"""
 # Trains in the background: the cell ends at once.
 TRAIN = "run.train(lambda item: None)"
 CELL = """
@@ -100,7 +97,7 @@ def write_app(path, *cells):
 def test_voila(chromium, tmp_path):
     """A panel and plain controls act; a pipeline is a table; JupyterLab's extension is mute."""
     setup = SETUP + 'meet = "meet"' + MEETING
-    lab.write_notebook(tmp_path / "app.ipynb", setup, PIPE + TRAIN, "run.controls()", "pipe")
+    write_notebook(tmp_path / "app.ipynb", setup, PIPE + TRAIN, "run.controls()", "pipe")
     with open_app(chromium, tmp_path, "voila", "--no-browser", "app.ipynb") as page:
         turn(page)
         page.page.locator(".widget-button", has_text="Pause").click()

@@ -8,7 +8,7 @@ import pytest
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import RUN, SETUP, start, train
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 LOAD = "import tuned; print(tuned.build_pipeline()['slow'].concurrency)"
 CAPTURES = """
@@ -65,8 +65,7 @@ def test_edited_file_is_asked_about(open_cells):
     page = open_cells(SETUP, "run = nbpipe.source(range(9)).map(slow).start()\nrun", "list(run)")
     file = page.folder / "edited.py"
     file.write_text("mine = '<b>1</b>'\n")
-    for index in range(3):
-        page.run_cell(index)
+    page.run_cells(*range(3))
     page.wait_state("finished")
     export(page, file.name)
     text = wait_seen(page.field("refusal"))
@@ -81,8 +80,7 @@ def test_edited_file_is_asked_about(open_cells):
 def test_refusal_is_shown_in_full(open_cells):
     """Between cells: what cannot be written is named, with what uses it; then one may go on."""
     page = open_cells(SETUP, CAPTURES)
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.panel().wait_for()
     export(page, "refused.py")
     text = wait_seen(page.field("refusal"))

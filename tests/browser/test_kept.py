@@ -4,14 +4,13 @@ import pytest
 
 from tests.browser.panel import RUN, SETUP, convert, start, train
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 
 def saved(open_cells, *cells, **options):
     """Open a notebook, run all of its cells and save it; return its page."""
     page = open_cells(SETUP, *cells, **options)
-    for index in range(len(cells) + 1):
-        page.run_cell(index)
+    page.run_cells(*range(len(cells) + 1))
     page.save()
     return page
 
@@ -33,8 +32,7 @@ def visible_pictures(page):
 def test_picture_is_hidden_beside_a_live_panel(open_cells):
     """While the panel is alive, the picture that is kept is not seen."""
     page = open_cells(SETUP, SMALL, EPOCH)
-    for index in range(3):
-        page.run_cell(index)
+    page.run_cells(*range(3))
     page.panel().wait_for()
     assert visible_pictures(page) == []
 
@@ -71,8 +69,7 @@ def test_kernel_started_anew(open_cells):
     page = open_cells(SETUP, RUN, train("stop-restart"))
     start(page)
     page.restart()
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.start_cell(2)
     page.wait_state("running")
     page.nudge("slow")
@@ -104,8 +101,7 @@ def test_kernel_restarted_in_mid_epoch(open_cells):
 def test_run_that_nobody_holds_looks_closed(open_cells):
     """The panel of a run that was collected says that it is closed."""
     page = open_cells(SETUP, "display(nbpipe.source(range(9)).start())", "import gc; gc.collect()")
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.panel().wait_for()
     page.run_cell(2)
     page.wait_state("closed")
@@ -121,8 +117,7 @@ def test_controls_and_figure_side_by_side(open_cells):
         "ipywidgets.HBox([run.controls(), go.FigureWidget(run.plot())])",
         width=1400,
     )
-    for index in range(3):
-        page.run_cell(index)
+    page.run_cells(*range(3))
     figure = page.page.locator(".js-plotly-plot").first
     figure.wait_for()
     boxes = page.page.locator(".widget-hbox > .widget-vbox").first.bounding_box()

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.browser.panel import MEETING, RUN, SETUP, start, train
+from tests.browser.panel import MEETING, PIPE, RUN, SETUP, start, train
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 
 @pytest.mark.parametrize("way", ["keyboard", "mouse", "number"])
@@ -73,9 +73,7 @@ def test_pause_and_resume(open_cells):
 def test_break_and_run_again(open_cells):
     """After a break the panel says so, and the next loop is live again."""
     page = open_cells(SETUP, RUN, "for item in run:\n    break", train("stop-again"))
-    page.run_cell(0)
-    page.run_cell(1)
-    page.run_cell(2)
+    page.run_cells(0, 1, 2)
     page.wait_state("cancelled")
     page.start_cell(3)
     page.wait_state("running")
@@ -88,9 +86,7 @@ def test_break_and_run_again(open_cells):
 def test_same_cell_again_closes_its_run(open_cells):
     """A panel that is still shown says that its run was closed; the new run has one of its own."""
     page = open_cells(SETUP, "run = nbpipe.source(range(9)).start()", "run")
-    page.run_cell(0)
-    page.run_cell(1)
-    page.run_cell(2)
+    page.run_cells(0, 1, 2)
     page.panel().wait_for()
     page.run_cell(1)
     page.wait_state("closed")
@@ -119,9 +115,7 @@ def test_two_notebooks_at_once(open_cells):
 def test_two_panels_of_one_run(open_cells):
     """Both panels of a run follow what is done in one of them."""
     page = open_cells(SETUP, RUN, "run", train("stop-panels"))
-    page.run_cell(0)
-    page.run_cell(1)
-    page.run_cell(2)
+    page.run_cells(0, 1, 2)
     page.panel(1).wait_for()
     page.start_cell(3)
     page.wait_state("running", number=1)
@@ -139,8 +133,7 @@ def test_training_and_validation_side_by_side(open_cells):
         "valid = nbpipe.source(range(5)).map(slow).start(); valid",
         "for item in train:\n    list(valid)\n    if Path('stop-side').exists(): break",
     )
-    for index in range(3):
-        page.run_cell(index)
+    page.run_cells(*range(3))
     page.panel(1).wait_for()
     page.start_cell(3)
     page.wait_state("running")
@@ -193,8 +186,7 @@ def test_stage_named_as_html_is_text(open_cells):
     start(page)
     page.stage(name).wait_for()
     page.finish(2, "stop-html")
-    for index in (3, 4, 5):
-        page.run_cell(index)
+    page.run_cells(3, 4, 5)
     page.page.wait_for_timeout(300)
     images = page.page.locator("img[src=x]").count()
     assert (alerts, images, name in page.panel().inner_text()) == ([], 0, True)
@@ -233,9 +225,7 @@ def test_stage_that_fails(open_cells):
         "run = nbpipe.source(range(100)).map(decode).start()\nrun",
         "for item in run: pass",
     )
-    page.run_cell(0)
-    page.run_cell(1)
-    page.run_cell(2)
+    page.run_cells(0, 1, 2)
     page.wait_state("failed")
     shown = page.field("error").inner_text()
     found = "decode" in shown, "bad <b>header</b>" in shown, "StageError" in page.said(2)
@@ -248,8 +238,7 @@ def test_kernel_that_dies(open_cells):
         SETUP, RUN, "for n, item in enumerate(run):\n    if n > 50: os._exit(1)", fresh=True
     )
     page.page.on("dialog", lambda dialog: dialog.dismiss())
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.panel().wait_for()
     page._run(
         "panel.content.widgets[2].model.sharedModel.setSource('import os\\n' +"
@@ -315,11 +304,10 @@ def test_controls_act_while_a_cell_trains(open_cells):
     """The ordinary widgets of `run.controls()` turn knobs in a busy cell too."""
     page = open_cells(
         SETUP,
-        RUN.removesuffix("run\n") + "run.controls()",
+        PIPE + "run.controls()",
         train("stop-controls") + "; print(run['slow'].concurrency)",
     )
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     number = page.page.locator(".widget-text input[type=number]").nth(1)
     number.wait_for()
     page.start_cell(2)
@@ -347,8 +335,7 @@ def test_loader_has_one_panel_for_all_epochs(open_cells):
         "for epoch in range(2):\n    for n, batch in enumerate(loader):\n"
         "        while epoch and n == 8 and not Path('stop-loader').exists(): time.sleep(0.02)",
     )
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.wait_state("ready")
     rate = page.stage("fetch").locator("[data-field=rate]")
     seen = [(page.field("progress").inner_text(), rate.inner_text())]
@@ -388,8 +375,7 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
         "print(sum(panel_of(one).feed.wanted for one in runs))",
         "print(list(runs[-1]))",
     )
-    for index in range(4):
-        page.run_cell(index)
+    page.run_cells(*range(4))
     page.panel(29).wait_for(state="attached")
     page.page.wait_for_function(
         "() => window.wire.filter(one => one.out && one.op === 'view').length >= 30"

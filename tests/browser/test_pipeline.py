@@ -7,7 +7,7 @@ import pytest
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import SETUP
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 PIPE = """
 train = nbpipe.source(range(40), name="files").map(slow, concurrency=2).batch(4)
@@ -19,8 +19,7 @@ LOOP = "print('batches', sum(1 for batch in train_run))"
 def test_start_here(open_cells):
     """The form exports, the button starts, and the panel stands below it; the file keeps both."""
     page = open_cells(SETUP, PIPE, LOOP)
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     page.button("export").click()
     page.page.keyboard.type("shown.py")
     page.page.keyboard.press("Enter")

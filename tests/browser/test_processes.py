@@ -7,7 +7,7 @@ from tests.browser.lab import CELL_MS
 from tests.browser.panel import SETUP, start, train
 from tests.gates import HANG_S
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 
 RUN = """
 pipe = nbpipe.source(range(10**9)).map(slow, executor="process", concurrency=2)
@@ -114,8 +114,7 @@ def test_workers_print_under_the_cell(open_cells):
         "    if Path('stop-print').exists(): break",
         "list(nbpipe.source(range(3)).map(loud, executor='process'))",
     )
-    for index in (0, 1):
-        page.run_cell(index)
+    page.run_cells(0, 1)
     page.start_cell(2)
     page.wait_said(2, "item 40\n")
     running = page.is_running(2)

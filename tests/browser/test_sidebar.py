@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser import lab
 from tests.browser.lab import CELL_MS
-from tests.browser.panel import HEIGHT, SETUP, WIDTH, PanelPage, train
+from tests.browser.panel import HEIGHT, PIPE, SETUP, WIDTH, PanelPage, train
 from tests.browser.sidebar import (
     SIDEBAR,
     names,
@@ -19,13 +19,10 @@ from tests.browser.sidebar import (
     wait_row,
     wait_says,
 )
+from tests.ipynb import write_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.browser
 
-RUN = """
-pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
-run = pipe.start()
-"""
 # Trains in a thread until the file `flag` is there: the cell ends at once.
 BACKGROUND = """
 {name} = nbpipe.source(range(10**9)).map(slow, concurrency=2).start()
@@ -55,7 +52,7 @@ other.on_msg(lambda message: other.send(hello))
 
 def test_live_in_a_busy_cell(open_cells):
     """The list is there before nbpipe is; while a cell trains it moves, and a knob is turned."""
-    page = open_cells(SETUP, RUN, train("stop-live"), fresh=True)
+    page = open_cells(SETUP, PIPE, train("stop-live"), fresh=True)
     show(page)
     wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
     page.run_cell(0)
@@ -78,7 +75,7 @@ def test_live_in_a_busy_cell(open_cells):
 
 def test_imported_in_the_cell_that_trains(open_cells):
     """A run is in the list though nothing was shown, and the cell that imported nbpipe trains."""
-    page = open_cells(SETUP + RUN + train("stop-one"), fresh=True)
+    page = open_cells(SETUP + PIPE + train("stop-one"), fresh=True)
     show(page)
     wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
     start_rows(page, 0)
@@ -92,7 +89,7 @@ def test_imported_in_the_cell_that_trains(open_cells):
 
 def test_page_loaded_again_in_mid_epoch(open_cells):
     """After each reload in mid-epoch the list is there, and the panel open in it acts."""
-    page = open_cells(SETUP, RUN, train("stop-again"), fresh=True)
+    page = open_cells(SETUP, PIPE, train("stop-again"), fresh=True)
     show(page)
     start_rows(page, 2)
     open_row(page)
@@ -113,7 +110,7 @@ def test_page_loaded_again_in_mid_epoch(open_cells):
 def test_silent_kernel_is_waited_for(open_cells):
     """A kernel that hears nothing while its cell runs is there when the cell has ended."""
     page = open_cells(
-        SETUP + RUN,
+        SETUP + PIPE,
         "Path('deaf').touch()\nwhile not Path('hear').exists(): time.sleep(0.02)",
         fresh=True,
     )
@@ -130,7 +127,7 @@ def test_silent_kernel_is_waited_for(open_cells):
 
 def test_restart_and_run_all(open_cells):
     """The kernel is restarted and all cells run, the list open: it has the new run, once."""
-    page = open_cells(SETUP, RUN, train("stop-first"), fresh=True)
+    page = open_cells(SETUP, PIPE, train("stop-first"), fresh=True)
     show(page)
     start_rows(page, 2)
     open_row(page)
@@ -147,7 +144,7 @@ def test_restart_and_run_all(open_cells):
 
 def test_kernel_that_dies_is_started_anew(open_cells):
     """Of a kernel that was killed the list forgets the runs, and has those of the one after it."""
-    page = open_cells(SETUP + RUN + "import os; print(os.getpid())", fresh=True)
+    page = open_cells(SETUP + PIPE + "import os; print(os.getpid())", fresh=True)
     show(page)
     page.run_cell(0)
     wait_row(page, "ready")
@@ -163,7 +160,7 @@ def test_kernel_that_dies_is_started_anew(open_cells):
 
 def test_two_pages_of_one_kernel(open_cells):
     """What is turned in the list of one page is seen in that of the other."""
-    page = open_cells(SETUP, RUN, train("stop-pages"), fresh=True)
+    page = open_cells(SETUP, PIPE, train("stop-pages"), fresh=True)
     show(page)
     start_rows(page, 2)
     other = page.reopen()
@@ -182,7 +179,7 @@ def test_two_pages_of_one_kernel(open_cells):
 
 def test_kernel_that_is_shut_down(open_cells):
     """Where there is no kernel the list says so, and of the next one that it has no run."""
-    page = open_cells(SETUP + RUN, fresh=True)
+    page = open_cells(SETUP + PIPE, fresh=True)
     show(page)
     page.run_cell(0)
     wait_row(page, "ready")
@@ -203,15 +200,13 @@ def test_two_notebooks(open_cells, lab_folder):
     """The list follows the notebook in front; JupyterLab's own list has the runs of both."""
     page = open_cells(SETUP, BACKGROUND.format(name="first", flag="stop-two"), fresh=True)
     show(page)
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     wait_row(page, "running", "first")
     other = SETUP, BACKGROUND.format(name="second", flag="stop-two")
-    lab.write_notebook(lab_folder / "beside.ipynb", *other)
+    write_notebook(lab_folder / "beside.ipynb", *other)
     page.open("beside.ipynb")
     wait_says(page, "No run in this kernel yet")
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     wait_row(page, "running", "second")
     shown = [names(page)]
     page.page.locator(".lm-TabBar-tab", has_text=page.name).first.click()
@@ -236,7 +231,7 @@ def test_two_notebooks(open_cells, lab_folder):
 
 def test_moved_to_the_other_side(open_cells):
     """In the left sidebar it goes on: an open panel acts while the cell trains."""
-    page = open_cells(SETUP, RUN, train("stop-side"), fresh=True)
+    page = open_cells(SETUP, PIPE, train("stop-side"), fresh=True)
     show(page)
     start_rows(page, 2)
     open_row(page)
@@ -273,13 +268,11 @@ def test_kernel_without_nbpipe_notices_nothing(open_cells):
     page.page.on("console", lambda message: said.append((message.type, message.text)))
     page.page.on("pageerror", lambda error: said.append(("error", str(error))))
     show(page)
-    for index in range(4):
-        page.run_cell(index)
+    page.run_cells(*range(4))
     heard = page.said(3)
     wrong = [one for one in said if one[0] in ("warning", "error")]
     page.restart()  # of which JupyterLab itself has something to say
-    page.run_cell(0)
-    page.run_cell(3)
+    page.run_cells(0, 3)
     wait_says(page, "No run in this kernel yet: it has not imported nbpipe")
     ours = [text for _, text in said if "nbpipe" in text or "comm" in text]
     nothing = "[] False False\n"
@@ -297,8 +290,7 @@ def test_commands(open_cells):
     """Pause, go on, export, insert: what one asks for in the palette comes about in the kernel."""
     page = open_cells(SETUP, BACKGROUND.format(name="run", flag="stop-asked"), fresh=True)
     show(page)
-    page.run_cell(0)
-    page.run_cell(1)
+    page.run_cells(0, 1)
     wait_row(page, "running")
     status = page.page.locator(".nbpipe-status button")
     status.wait_for()
@@ -366,7 +358,7 @@ def rates(page):
 
 def test_settings_act_at_once(open_cells):
     """Once it is set, the list is open, and the kernel is asked for another rate."""
-    page = open_cells(SETUP + RUN, fresh=True)
+    page = open_cells(SETUP + PIPE, fresh=True)
     page.run_cell(0)
     page.page.evaluate("window.jupyterapp.shell.collapseRight()")
     page.page.locator(SIDEBAR).wait_for(state="hidden")
@@ -379,7 +371,7 @@ def test_settings_act_at_once(open_cells):
 
 def test_notebook_7(chromium, lab_address, lab_folder):
     """In Notebook 7 the list is a sidebar too, from its menu: a knob acts while a cell trains."""
-    lab.write_notebook(lab_folder / "seven.ipynb", SETUP, RUN, train("stop-seven"))
+    write_notebook(lab_folder / "seven.ipynb", SETUP, PIPE, train("stop-seven"))
     size = {"width": WIDTH, "height": HEIGHT}
     opened = lab.open_page(chromium, lab_address, kind=PanelPage, alone="seven.ipynb", **size)
     with opened as page:

@@ -17,6 +17,7 @@ from nbpipe.version import __version__
 from tests.browser import lab
 from tests.browser.panel import RUN, SETUP, PanelPage, start, train
 from tests.browser.sidebar import SIDEBAR, open_row, show, wait_row
+from tests.ipynb import write_notebook
 from tests.kernel.versions import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ def test_wheel_in_the_oldest_jupyterlab(python, chromium, tmp_path):
     """A slider acts while a cell trains, below the cell and in the sidebar."""
     folder = fetch("jupyterlab", "4.2.7")
     oldest = {"PYTHONPATH": str(folder), "JUPYTERLAB_DIR": str(folder / "share/jupyter/lab")}
-    lab.write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
+    write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
     with (
         lab.serve_lab(tmp_path, python=python, variables=lab_of_here() | oldest) as address,
         lab.open_page(chromium, address, kind=PanelPage) as page,
