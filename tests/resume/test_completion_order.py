@@ -23,15 +23,15 @@ KINDS = {
 }
 
 
-def chain_of(method, gates, *, kind="thread", buffer=False, **options):
-    """Make a chain whose items wait at their gates, in completion order."""
+def chain_of(method, gates, *, kind="thread", **options):
+    """Make a chain whose items wait at their gates, in completion order, perhaps in a buffer."""
     result, _ = KINDS[method]
     calls = Calls()
     function = stage(kind, result=result, gate=gates.get, calls=calls)
     pipe = nbpipe.source(range(COUNT))
     add = getattr(pipe, method)
     pipe = add(function, ordered=False, concurrency=8, name="work", **options)
-    return (pipe.shuffle(buffer_size=4) if buffer else pipe), calls
+    return (pipe.shuffle(buffer_size=4) if kind == "buffer" else pipe), calls
 
 
 def first_part(pipe, gates, cut):
@@ -51,13 +51,21 @@ def wanted(method):
     return sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
 
 
-@pytest.mark.parametrize("cut", range(13))
+CUTS = {"thread": range(13), "coroutine": range(13), "buffer": range(0, 12, 2)}
+
+
 @pytest.mark.parametrize(
-    ("method", "kind"),
-    [*((method, "thread") for method in KINDS), ("map", "coroutine"), ("filter", "coroutine")],
+    ("method", "kind", "cut"),
+    [
+        (method, kind, cut)
+        for kind, cuts in CUTS.items()
+        for method in KINDS
+        for cut in cuts
+        if (method, kind) != ("flat_map", "coroutine")
+    ],
 )
 def test_what_is_left_comes_once(method, kind, cut):
-    """Items held back while later ones were delivered come after the resume, and only they."""
+    """What was held back while later items came, or drawn by a buffer, comes later, and once."""
     gates = {number: Gate() for number in HELD}
     pipe, _ = chain_of(method, gates, kind=kind)
     got, state = first_part(pipe, gates, cut)
@@ -78,17 +86,6 @@ def test_holes_stand_in_the_state(method):
     again = twice - partly  # nobody had seen yet that they have no more children
     assert set(HELD) <= set(calls.of)
     assert method == "flat_map" or not again
-
-
-@pytest.mark.parametrize("method", KINDS)
-@pytest.mark.parametrize("cut", range(0, 12, 2))
-def test_a_buffer_behind_completion_order(method, cut):
-    """What a buffer drew from results in completion order comes once, too."""
-    gates = {number: Gate() for number in HELD}
-    pipe, _ = chain_of(method, gates, buffer=True)
-    got, state = first_part(pipe, gates, cut)
-    other, _ = chain_of(method, {}, buffer=True)
-    assert sorted(got + rest_of(other, state)) == wanted(method)
 
 
 @pytest.mark.parametrize("method", KINDS)

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nbpipe
@@ -67,7 +67,11 @@ def test_a_damaged_state(data, number, value):
 
 
 @given(VALUES)
+@example([{}])
+@example({"epoch": 1})
+@example(b"")
+@example((1, 2))
 def test_no_state_at_all(value):
-    """Any JSON in place of a state is refused."""
-    with nbpipe.source(range(3)).start() as run, pytest.raises(nbpipe.StateError):
+    """Anything else than a state, or a list of states, is refused."""
+    with nbpipe.source(range(3)).start() as run, pytest.raises(nbpipe.StateError, match="state"):
         run.load_state_dict(value)

@@ -1,8 +1,9 @@
 """Memory: what a run remembers of the way of its items stays bounded."""
 
+import gc
+
 import nbpipe
 from nbpipe.engine import node
-from nbpipe.engine.node import _upstream_first
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
@@ -13,29 +14,11 @@ BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every no
 LOGS = (node.Drops, node.Arrivals, node.Children, join.ChoiceLog, BatchByCost, Shuffling)
 
 
-def entries(run):
-    """Count what all logs of the epoch in progress hold."""
-    epoch = run._life.epoch
-    nodes = _upstream_first(epoch.last, [], set())
-    seen, waiting = set(), list(nodes)
-    kept = []
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, LOGS):
-            kept.append(one)
-        waiting += _parts(one)
-    return sum(_size(log) for log in kept), len(kept)
-
-
-def _parts(one):
-    names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
-    values = [getattr(one, name, None) for name in names]
-    values += list(getattr(one, "__dict__", {}).values())
-    wanted = ("nbpipe.engine", "nbpipe.ops")
-    return [v for v in values if type(v).__module__.startswith(wanted)]
+def entries():
+    """Count what all logs hold, and the logs."""
+    gc.collect()
+    logs = [one for one in gc.get_objects() if isinstance(one, LOGS)]
+    return sum(map(_size, logs)), len(logs)
 
 
 def _size(log):
@@ -51,18 +34,19 @@ def _length(value):
     return len(value) if hasattr(value, "__len__") else 0
 
 
-def run_through(pipe, count=COUNT):
-    """Take items of an epoch; count what is remembered at its end, and the logs."""
+def check(pipe, count, least):
+    """Take items of an epoch: what so many logs and more remember stays bounded, and is let go."""
     with pipe.start() as run:
         items = iter(run)
         for _ in range(count):
             next(items)
-        held, found = entries(run)
-        scheduler, epoch = run._scheduler, run._life.epoch
-        with scheduler.lock:
-            epoch.forget()
-        assert entries(run)[0] < AT_MOST
-        return held, found
+        held, found = entries()
+        with run._scheduler.lock:
+            run._life.epoch.forget()
+        left, _ = entries()
+    assert found >= least
+    assert held < BETWEEN
+    assert left < AT_MOST
 
 
 def _third(item):
@@ -81,9 +65,7 @@ def test_filter_buffer_route_and_expansion():
         .shuffle(buffer_size=1000)
         .route(_third, {1: lambda c: c.filter(bool), 2: lambda c: c.flat_map(_twice)})
     )
-    held, found = run_through(pipe, COUNT * 9 // 10)
-    assert found >= 5
-    assert held < BETWEEN
+    check(pipe, COUNT * 9 // 10, least=5)
 
 
 def test_joins():
@@ -91,17 +73,13 @@ def test_joins():
     parts = [nbpipe.source(range(COUNT // 2)).filter(_third) for _ in range(2)]
     both = nbpipe.mix(parts, [1, 2])
     pipe = nbpipe.interleave([both, nbpipe.source(range(COUNT // 2)).flat_map(_twice)])
-    held, found = run_through(pipe, COUNT)
-    assert found >= 5
-    assert held < BETWEEN
+    check(pipe, COUNT, least=5)
 
 
 def test_repeat():
     """Passes that were had are forgotten, each with its logs."""
     pipe = nbpipe.source(range(100)).filter(_third).shuffle(buffer_size=50).repeat().map(abs)
-    held, found = run_through(pipe, COUNT // 3)
-    assert found >= 2
-    assert held < BETWEEN
+    check(pipe, COUNT // 3, least=2)
 
 
 def test_completion_order():
@@ -109,15 +87,11 @@ def test_completion_order():
     pipe = nbpipe.source(range(COUNT)).map(abs, ordered=False, concurrency=4)
     pipe = pipe.filter(_third, ordered=False, concurrency=4)
     pipe = pipe.flat_map(_twice, ordered=False, concurrency=2).batch(8, collate=list)
-    held, found = run_through(pipe, COUNT // 7)
-    assert found >= 3
-    assert held < BETWEEN
+    check(pipe, COUNT // 7, least=3)
 
 
 def test_batches_by_cost():
     """Sizes of batches that were had are forgotten."""
     pipe = nbpipe.source(range(COUNT)).filter(_third)
     pipe = pipe.batch(4, cost=_third, collate=list).unbatch().window(3, 2)
-    held, found = run_through(pipe, COUNT // 4)
-    assert found >= 3
-    assert held < BETWEEN
+    check(pipe, COUNT // 4, least=3)

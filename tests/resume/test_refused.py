@@ -44,28 +44,17 @@ def pipes_that_differ():
 
 @pytest.mark.parametrize("word", pipes_that_differ())
 def test_another_pipeline_is_refused(word):
-    """A state of another chain or length is refused in words that name it, and a way out."""
+    """A state of another chain or length is refused: what differs is named, and a way out."""
     one, other, said = pipes_that_differ()[word]
     with one.start() as run:
         state = run.state_dict()
     with other.start() as run, pytest.raises(StateError) as caught:
         run.load_state_dict(state)
     rule, _, way_out = str(caught.value).partition("; ")
+    before, _, ours = rule.partition("this one has ")
     assert said in rule
     assert way_out
-
-
-def test_the_difference_is_visible_in_the_words():
-    """What the state has and what this pipeline has do not read the same."""
-    for one, other, _ in pipes_that_differ().values():
-        with one.start() as run:
-            state = run.state_dict()
-        with other.start() as run, pytest.raises(StateError) as caught:
-            run.load_state_dict(state)
-        before, _, after = str(caught.value).partition("this one has ")
-        if after:
-            theirs = before.partition("with ")[2].rstrip(", ")
-            assert after.partition(";")[0] != theirs, caught.value
+    assert not ours or ours != before.partition("with ")[2].rstrip(", ")
 
 
 def test_functions_executors_and_knobs_may_differ():
@@ -96,14 +85,6 @@ def test_a_state_of_a_later_format_is_refused():
     with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
         run.load_state_dict(state)
     assert "99" in str(caught.value)
-
-
-@pytest.mark.parametrize("state", [None, 3, "x", [], {}, [{}], [None], {"epoch": 1}, b"", (1, 2)])
-def test_what_is_no_state_is_refused(state):
-    """Anything else than a state, or a list of states, is refused."""
-    with nbpipe.source(range(5)).start() as run, pytest.raises(StateError) as caught:
-        run.load_state_dict(state)
-    assert "state" in str(caught.value)
 
 
 def streams(count):

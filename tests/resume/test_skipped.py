@@ -5,9 +5,19 @@ import pytest
 import nbpipe
 from nbpipe import Retry
 from tests.gates import Calls
-from tests.resume.checking import carried
+from tests.resume.checking import at, carried, rest_of
 
 COUNT = 30
+
+
+def go_on(run, got, mend):
+    """Take what comes before an error, mend what fails, load the state behind the error."""
+    with pytest.raises(nbpipe.StageError):
+        got.extend(run)
+    state = carried(run.state_dict())
+    mend()
+    run.load_state_dict(state)
+    return state
 
 
 class Fails:
@@ -29,21 +39,6 @@ class Fails:
         yield self(item) + 100
 
 
-def cut_after(pipe, count):
-    """Give the first items, and the state behind them."""
-    with pipe.start() as run:
-        items = iter(run)
-        got = [next(items) for _ in range(count)]
-        return got, carried(run.state_dict())
-
-
-def rest_of(pipe, state):
-    """Give what is left."""
-    with pipe.start() as run:
-        run.load_state_dict(state)
-        return list(run)
-
-
 @pytest.mark.parametrize("on_error", ["skip", Retry(2, then="skip")])
 @pytest.mark.parametrize("cut", range(1, 20, 3))
 @pytest.mark.parametrize("ordered", [True, False])
@@ -52,7 +47,7 @@ def test_skipped_items_are_not_tried_again(on_error, cut, ordered):
     bad = range(0, COUNT, 3)
     first, later = Fails(*bad), Fails()
     options = {"on_error": on_error, "ordered": ordered, "name": "work"}
-    got, state = cut_after(nbpipe.source(range(COUNT)).map(first, **options), cut)
+    got, state = at(nbpipe.source(range(COUNT)).map(first, **options), cut)
     rest = rest_of(nbpipe.source(range(COUNT)).map(later, **options), state)
     recorded = {item for item in bad if item not in later.calls.of}
     assert recorded <= set(first.calls.of)
@@ -71,7 +66,7 @@ def test_skipped_items_behind_a_buffer_are_not_tried_again():
             .shuffle(buffer_size=5)
         )
 
-    _, state = cut_after(pipe(first), 6)
+    _, state = at(pipe(first), 6)
     wanted = state["stages"]["source"]["rest"]
     rest_of(pipe(later), state)
     again = {item for item in later.calls.of if item in first.bad}
@@ -88,7 +83,7 @@ def test_children_of_a_call_that_failed_in_its_middle():
 
     with pipe(first).start() as run:
         expected = list(run)
-    got, state = cut_after(pipe(first), 6)
+    got, state = at(pipe(first), 6)
     rest = rest_of(pipe(later), state)
     assert got + rest == expected
     assert 2 not in later.calls.of
@@ -103,7 +98,7 @@ def test_a_count_of_failures_goes_on(cut):
             Fails(2, 5, 8, 11, 14), on_error="skip", max_failures=3, name="work"
         )
 
-    got, state = cut_after(pipe(), cut)
+    got, state = at(pipe(), cut)
     with pipe().start() as run:
         run.load_state_dict(state)
         with pytest.raises(nbpipe.FailureBudgetError):
@@ -119,7 +114,7 @@ def test_a_share_of_failures_goes_on():
             Fails(*range(0, 16, 2)), on_error="skip", max_failures=0.1, name="work"
         )
 
-    got, state = cut_after(pipe(), 60)
+    got, state = at(pipe(), 60)
     rest = rest_of(pipe(), state)
     assert len(got + rest) == 292
 
@@ -131,11 +126,7 @@ def test_a_failed_epoch_goes_on_with_the_item_that_failed(ordered):
     pipe = nbpipe.source(range(COUNT)).map(fails, ordered=ordered, concurrency=3)
     got = []
     with pipe.start() as run:
-        with pytest.raises(nbpipe.StageError):
-            got.extend(run)
-        state = carried(run.state_dict())
-        fails.bad.clear()
-        run.load_state_dict(state)
+        go_on(run, got, fails.bad.clear)
         rest = list(run)
     assert 7 in rest
     assert sorted(got + rest) == list(range(COUNT))
@@ -156,11 +147,7 @@ def test_a_failed_epoch_with_stages_behind(bad, concurrency):
     )
     got = []
     with pipe.start() as run:
-        with pytest.raises(nbpipe.StageError):
-            got.extend(run)
-        state = carried(run.state_dict())
-        fails.bad.clear()
-        run.load_state_dict(state)
+        go_on(run, got, fails.bad.clear)
         got.extend(run)
         expected = list(run)
     assert got == expected
@@ -173,10 +160,7 @@ def test_failed_twice():
     got = []
     with pipe.start() as run:
         for bad in (7, 12):
-            with pytest.raises(nbpipe.StageError):
-                got.extend(run)
-            run.load_state_dict(carried(run.state_dict()))
-            fails.bad.discard(bad)
+            go_on(run, got, lambda bad=bad: fails.bad.discard(bad))
         got.extend(run)
     assert [item for batch in got for item in batch] == list(range(COUNT))
 
@@ -205,11 +189,7 @@ def test_a_source_that_fails():
     pipe = nbpipe.source(numbers)
     got = []
     with pipe.start() as run:
-        with pytest.raises(nbpipe.StageError):
-            got.extend(run)
-        state = carried(run.state_dict())
-        broken.clear()
-        run.load_state_dict(state)
+        state = go_on(run, got, broken.clear)
         got.extend(run)
     assert state["stages"]["source"]["by"] == "skipping"
     assert got == list(range(10))
