@@ -74,6 +74,12 @@ def said_in_a_fork(function):
         os.waitpid(pid, 0)
 
 
+def epochs(pipe, count=2):
+    """Give the items of some epochs of one run."""
+    with pipe.start() as run:
+        return [list(run) for _ in range(count)]
+
+
 def drained(items):
     """Give the list of all items; fail when they stop coming."""
     got = []

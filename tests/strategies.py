@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import nbpipe
+from tests.resume.recipes import total
 
 LONGEST = 200  # items of a model; longer ones are cut, so that a test stays quick
 
@@ -20,11 +21,6 @@ LONGEST = 200  # items of a model; longer ones are cut, so that a test stays qui
 def examples(share):
     """Give this share of the profile's examples, and three at least: for what takes long."""
     return max(3, round(settings().max_examples * share))
-
-
-def total(item):
-    """Sum up the ints in an item, however nested."""
-    return sum(map(total, item)) if isinstance(item, list | tuple) else int(item)
 
 
 @dataclass(frozen=True)

@@ -390,17 +390,12 @@ def tiny(workload, folder=""):
     return measure(job)
 
 
-@pytest.mark.parametrize("workload", ["W1", "W5"])
+@pytest.mark.parametrize(
+    "workload",
+    ["W1", *(pytest.param(name, marks=pytest.mark.torch) for name in ("W2", "W2b")), "W5"],
+)
 def test_tiny_stream(workload):
-    """Every item comes out once and in order."""
-    numbers = tiny(workload)
-    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("workload", ["W2", "W2b"])
-def test_tiny_io_stream(workload):
-    """Every row comes out once and in order, in batches."""
+    """Every item comes out once and in order, or every row, in batches."""
     numbers = tiny(workload)
     assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
 

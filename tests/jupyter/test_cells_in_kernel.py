@@ -77,27 +77,19 @@ def test_two_cells_live_side_by_side(notebook):
     assert said == "[[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]\n"
 
 
-def test_displayed_run_is_closed_too(notebook):
-    """A run that the notebook's output history keeps alive is closed by its cell."""
-    displayed = "runs.append(nbpipe.source(range(5)).start())\nruns[-1]"
-    notebook.run(displayed, "a")
-    notebook.run(displayed, "a")
-    assert notebook.run(CLOSED).said == "[True, False]\n"
+LOADING = "for way in (nbpipe.unload_ipython_extension, nbpipe.load_ipython_extension):"
+OWNING = {  # the output history keeps a run alive; a cell with a top-level await runs as a task
+    "displays": "runs.append(nbpipe.source(range(5)).start())\nruns[-1]",
+    "awaits": f"import asyncio\nawait asyncio.sleep(0)\n{START}",
+    "imports nbpipe": f"if not runs:\n  {LOADING}\n    way(get_ipython())\n{START}",
+}
 
 
-def test_awaiting_cell_owns_its_runs(notebook):
-    """A cell with a top-level await is run as a task; its run is its own all the same."""
-    code = f"import asyncio\nawait asyncio.sleep(0)\n{START}"
-    notebook.run(code, "a")
-    notebook.run(code, "a")
-    assert notebook.run(CLOSED).said == "[True, False]\n"
-
-
-def test_cell_that_loads_owns_its_runs(notebook):
-    """The run of the cell that imports nbpipe is closed when that cell runs again."""
-    ways = "nbpipe.unload_ipython_extension, nbpipe.load_ipython_extension"
-    notebook.run(f"for way in ({ways}):\n    way(get_ipython())\n{START}", "a")
-    notebook.run(START, "a")
+@pytest.mark.parametrize("cell", OWNING)
+def test_cell_owns_its_runs(notebook, cell):
+    """Whatever else a cell does, its run is closed when it runs again."""
+    notebook.run(OWNING[cell], "a")
+    notebook.run(OWNING[cell], "a")
     assert notebook.run(CLOSED).said == "[True, False]\n"
 
 

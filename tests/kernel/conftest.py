@@ -66,6 +66,16 @@ class Talk:
         self.client.printed(cell, "begun\n")
         return cell
 
+    def told(self, comm: str, wanted: Callable[[dict], bool]) -> dict:
+        """Wait for a message of a widget that is wanted; return it."""
+
+        def is_wanted(one: dict) -> bool:
+            data = one["content"].get("data", {})
+            here = one["content"].get("comm_id") == comm and data.get("method") == "custom"
+            return here and wanted(data["content"])
+
+        return self.client.wait(is_wanted, "message of a widget")["content"]["data"]["content"]
+
     def say(self, comm: str, data: object) -> str:
         """Send data to a comm; return the message's id."""
         return self.client.say(comm, data, subshell=self.subshell)

@@ -24,18 +24,7 @@ def panel(talk):
 def ask(talk, panel, message):
     """Send what a view sends; return what the panel answers."""
     talk.say(panel, {"method": "custom", "content": message})
-    return heard(talk, panel, lambda one: one.get("id") == message["id"])
-
-
-def heard(talk, panel, wanted):
-    """Return the first message of the panel that is wanted."""
-
-    def is_wanted(one):
-        data = one["content"].get("data", {})
-        here = one["content"].get("comm_id") == panel and data.get("method") == "custom"
-        return here and wanted(data["content"])
-
-    return talk.client.wait(is_wanted, "answer of the panel")["content"]["data"]["content"]
+    return talk.told(panel, lambda one: one.get("id") == message["id"])
 
 
 def test_a_knob_is_turned_while_the_epoch_waits_for_it(talk, panel):
@@ -57,8 +46,8 @@ def test_a_view_is_kept_up_to_date_while_the_epoch_waits(talk, panel):
     talk.say(
         panel, {"method": "custom", "content": {"op": "view", "id": 1, "view": "v", "open": True}}
     )
-    hello = heard(talk, panel, lambda one: one["type"] == "hello")
-    tick = heard(talk, panel, lambda one: one["type"] == "tick")
+    hello = talk.told(panel, lambda one: one["type"] == "hello")
+    tick = talk.told(panel, lambda one: one["type"] == "tick")
     ask(talk, panel, {"op": "stop", "id": 2})
     talk.client.reply(cell)
     states = hello["snapshot"]["state"], tick["snapshot"]["state"]

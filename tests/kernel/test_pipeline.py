@@ -36,17 +36,7 @@ class Shown:
     def ask(self, **message):
         """Press a button; return what is answered."""
         self.talk.say(self.bar, {"method": "custom", "content": message})
-        return self.told(lambda one: one["id"] == message["id"])
-
-    def told(self, wanted):
-        """Return the first message that is wanted."""
-
-        def is_wanted(one):
-            data = one["content"].get("data", {})
-            here = one["content"].get("comm_id") == self.bar and data.get("method") == "custom"
-            return here and wanted(data["content"])
-
-        return self.talk.client.wait(is_wanted, "answer of the bar")["content"]["data"]["content"]
+        return self.talk.told(self.bar, lambda one: one["id"] == message["id"])
 
 
 @pytest.fixture
@@ -101,7 +91,7 @@ def test_a_run_started_by_the_button_belongs_to_the_cell(shown, talk):
 def test_it_is_exported(shown, talk):
     """The module is written, and its path is told."""
     ack = shown.ask(op="export", id=4, path="shown.py")
-    done = shown.told(lambda one: one["type"] == "exported")
+    done = shown.talk.told(shown.bar, lambda one: one["type"] == "exported")
     assert (ack["ok"], done["ok"]) == (True, True)
     assert done["path"] == str(talk.client.folder.resolve() / "shown.py")
 

@@ -7,8 +7,6 @@ import threading
 
 import pytest
 
-from nbpipe.jupyter import kernel as inbox
-from nbpipe.jupyter import kernel as interrupts
 from nbpipe.jupyter import kernel as pump
 from nbpipe.jupyter.kernel import Pump
 from tests.kernel.fakes import FakeKernel, in_loop, message
@@ -101,7 +99,7 @@ def test_what_is_not_for_widgets_is_handed_back_in_order():
 
 def test_what_one_look_leaves_is_left_to_the_event_loop(monkeypatch):
     """A flood does not keep the loop waiting; the event loop is told to look of itself."""
-    monkeypatch.setattr(inbox, "LIMIT", 2)
+    monkeypatch.setattr(pump, "LIMIT", 2)
 
     def test(kernel):
         callbacks = []
@@ -154,32 +152,25 @@ def test_a_kernel_that_fails_switches_the_pump_off_with_one_warning(caplog):
     assert (in_loop(test), len(caplog.records)) == ((0, 0, back), 1)
 
 
+def interrupted(kernel):
+    """Interrupt the second of four answers; return the messages done, and those handed back."""
+    kernel.handler = lambda number: number == 1 and signal.raise_signal(signal.SIGINT)
+    kernel.shell_stream.socket.waiting = [message("comm_msg", n) for n in range(4)]
+    with pytest.raises(KeyboardInterrupt):
+        Pump(kernel).poll()
+    return kernel.done, kernel.shell_stream.handed_back
+
+
 def test_an_interrupt_waits_until_every_message_is_answered():
     """An interrupt in the middle of an answer is raised after the last one."""
-
-    def test(kernel):
-        kernel.handler = lambda number: number == 1 and signal.raise_signal(signal.SIGINT)
-        kernel.shell_stream.socket.waiting = [message("comm_msg", n) for n in range(4)]
-        with pytest.raises(KeyboardInterrupt):
-            Pump(kernel).poll()
-        return kernel.done
-
-    assert in_loop(test) == [0, 1, 2, 3]
+    assert in_loop(interrupted) == ([0, 1, 2, 3], [])
 
 
 def test_an_interrupt_ends_a_handler_that_takes_too_long(monkeypatch, caplog):
     """A handler that hangs can be interrupted; the messages behind it go back to the kernel."""
-    monkeypatch.setattr(interrupts, "PATIENCE_S", -1.0)
-
-    def test(kernel):
-        kernel.handler = lambda number: number == 1 and signal.raise_signal(signal.SIGINT)
-        kernel.shell_stream.socket.waiting = [message("comm_msg", n) for n in range(4)]
-        with pytest.raises(KeyboardInterrupt):
-            Pump(kernel).poll()
-        return kernel.done, kernel.shell_stream.handed_back
-
+    monkeypatch.setattr(pump, "PATIENCE_S", -1.0)
     with caplog.at_level(logging.CRITICAL, logger="tests.kernel.fakes"):
-        assert in_loop(test) == ([0], [message("comm_msg", n) for n in (2, 3)])
+        assert in_loop(interrupted) == ([0], [message("comm_msg", n) for n in (2, 3)])
 
 
 def test_an_interrupt_reaches_the_handler_that_was_there_before():

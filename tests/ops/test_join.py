@@ -128,25 +128,13 @@ def test_interleave_takes_turns(lists, cycle, hands):
     assert len(pipe) == sum(map(len, lists))
 
 
-def test_interleave_opens_no_more_than_its_cycle():
-    """A pipeline beyond the cycle is not read before its turn."""
-    opened = []
-
-    def reader(number):
-        def read():
-            opened.append(number)
-            yield from [number] * 3
-
-        return read
-
-    pipes = [nbpipe.source(reader(number)) for number in range(6)]
-    with nbpipe.interleave(pipes, 2, prefetch=1).start() as run:
-        next(iter(run))
-    assert set(opened) <= {0, 1}
-
-
-def test_concat_opens_one_ahead():
-    """The pipeline after the current one warms up; those behind it wait."""
+@pytest.mark.parametrize(
+    "join",
+    [lambda pipes: nbpipe.interleave(pipes, 2, prefetch=1), lambda pipes: nbpipe.concat(*pipes)],
+    ids=["interleave", "concat"],
+)
+def test_inputs_are_opened_late(join):
+    """A pipeline beyond the cycle, or behind the one after the current one, is not read yet."""
     opened = []
 
     def reader(number):
@@ -156,7 +144,7 @@ def test_concat_opens_one_ahead():
 
         return read
 
-    with nbpipe.concat(*[nbpipe.source(reader(number)) for number in range(5)]).start() as run:
+    with join([nbpipe.source(reader(number)) for number in range(6)]).start() as run:
         next(iter(run))
     assert set(opened) <= {0, 1}
 

@@ -288,18 +288,26 @@ def test_a_failing_key():
     assert (caught.value.stage, str(caught.value.__cause__)) == ("sort", "bad 0")
 
 
-def test_a_failing_source_before_a_route():
-    """Its error comes after the items that it gave, through all branches."""
+@pytest.mark.parametrize(
+    ("even", "expected"),
+    [
+        (identity, [0, 1, 2, 3, 4]),
+        (lambda chain: chain.batch(2, collate=list), [1, [0, 2], 3]),
+    ],
+    ids=["each", "gathered"],
+)
+def test_a_failing_source_before_a_route(even, expected):
+    """Its error comes after what it gave; as without a route, no batch is made that is not full."""
 
     def source():
         yield from range(5)
         raise OSError("no disk")
 
-    pipe = nbpipe.source(source).route(parity, {0: identity, 1: identity})
+    pipe = nbpipe.source(source).route(parity, {0: even, 1: identity})
     got = []
-    with pytest.raises(StageError) as caught:
+    with pytest.raises(StageError, match="no disk") as caught:
         got.extend(pipe)
-    assert (got, caught.value.stage) == ([0, 1, 2, 3, 4], "source")
+    assert (got, caught.value.stage) == (expected, "source")
 
 
 # -- stages of branches -------------------------------------------------------------------
@@ -511,22 +519,6 @@ def test_a_failure_behind_what_is_gathered():
         with pytest.raises(StageError) as caught:
             got.extend(pipe)
         assert (got, caught.value.path) == ([1, [1, 1], 3, 5], 6)
-
-
-def test_a_source_that_fails_before_branches_that_gather():
-    """As without a route, a batch that is not full is not made."""
-
-    def source():
-        yield from range(5)
-        raise OSError("no disk")
-
-    pipe = nbpipe.source(source).route(
-        parity, {0: lambda chain: chain.batch(2, collate=list), 1: lambda chain: chain}
-    )
-    got = []
-    with pytest.raises(StageError, match="no disk"):
-        got.extend(pipe)
-    assert got == [1, [0, 2], 3]
 
 
 def test_a_budget_of_failures_inside_a_route_of_a_route():

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, StageError, source
-from tests.gates import Gate, finished
-
-
-def epochs(pipe, count=2):
-    """Give the items of some epochs of one run."""
-    with pipe.start() as run:
-        return [list(run) for _ in range(count)]
+from tests.gates import Gate, epochs, finished
 
 
 class MapStyle:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError
 from nbpipe.base.seeding import order_generator
+from tests.gates import epochs
 from tests.strategies import INDEX_STEPS, ITEMS, TAILS, recipes, sharded
 
 
@@ -21,12 +22,6 @@ def stream_of(items):
 def both(items):
     """Give a source read by index and a stream of the same items."""
     return nbpipe.source(items), stream_of(items)
-
-
-def epochs(pipe, count=2):
-    """Give the items of some epochs of one run."""
-    with pipe.start() as run:
-        return [list(run) for _ in range(count)]
 
 
 @given(recipes(INDEX_STEPS))

@@ -1,6 +1,7 @@
 """What the ranks of a test do: each function runs on every rank and returns plain values."""
 
 import nbpipe
+from tests.gates import epochs
 
 
 def with_number(item, rng):
@@ -11,12 +12,6 @@ def with_number(item, rng):
 def order(items):
     """Make the global order of a test."""
     return nbpipe.source(range(items)).shuffle(seed=1)
-
-
-def epochs(pipe, count=2):
-    """Iterate a pipeline some times; give the items of each epoch."""
-    with pipe.start() as run:
-        return [list(run) for _ in range(count)]
 
 
 def sharded(rank, items, tail):

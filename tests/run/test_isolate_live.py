@@ -98,9 +98,6 @@ def test_a_knob_is_quick_while_large_items_cross():
         assert len(drained(items)) == 7
 
 
-# -- pause and stop -----------------------------------------------------------------------
-
-
 # -- looking in ---------------------------------------------------------------------------
 def test_stats_have_the_shape_of_a_plain_run():
     """The rows are the same, before the first epoch and after it."""
@@ -242,29 +239,17 @@ def test_a_source_that_cannot_be_pickled_is_named():
 
 
 def test_a_changed_function_is_sent_after_a_cell():
-    """After a cell was run, the next epoch has the functions as they are then."""
-    space = {}
-    exec("def inner(n):\n    return n + 1\ndef outer(n):\n    return inner(n)", space)
-    with nbpipe.source(range(3)).map(space["outer"]).start(isolate=True) as run:
-        first = drained(run)
-        pid = run._machine.pid
-        exec("def inner(n):\n    return n + 10", space)
-        run.renew_functions()
-        assert (first, drained(run), run._machine.pid) == ([1, 2, 3], [10, 11, 12], pid)
-
-
-def test_knobs_stay_after_functions_were_sent_again():
-    """The chain that is built again begins with the values in force, and paused if it was."""
+    """The next epoch has the functions as they are then; the chain begins with values in force."""
     space = {}
     exec("def f(n):\n    return n + 1", space)
     exec("def g(n):\n    return f(n)", space)
     chain = nbpipe.source(range(3)).map(space["g"])
     with chain.start(isolate=True) as run:
-        drained(run)
+        first, pid = drained(run), run._machine.pid
         run["g"].concurrency = MIDDLE
         exec("def f(n):\n    return n + 2", space)
         run.renew_functions()
-        assert drained(run) == [2, 3, 4]
+        assert (first, drained(run), run._machine.pid) == ([1, 2, 3], [2, 3, 4], pid)
         in_force(run, "g", MIDDLE)
 
 

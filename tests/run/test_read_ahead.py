@@ -61,6 +61,8 @@ RECIPES = {
     "repeated": [["range", 5], ["map", 1], ["repeat", 3], ["batch", 4, False]],
     "taken": [["generator", 30], ["map", 1], ["take", 9], ["batch", 2, False]],
     "failing": [["range", 12], ["failing", 7]],
+    "drawn": [["range", 6], ["sample", 6], ["map", 1]],
+    "routed": [["range", 10], ["route", 1]],
 }
 
 
@@ -105,27 +107,6 @@ def test_coroutines_read_ahead():
         begun = calls.begun
     assert calls.peak <= 3
     assert begun > 3 * COUNT
-
-
-def test_branches_read_ahead():
-    """A `route` gives the same items, in the same order."""
-    branches = {0: lambda c: c.map(lambda n: n + 100), 1: lambda c: c.map(lambda n: -n)}
-    with ahead(nbpipe.source(range(COUNT)).route(lambda n: n % 2, branches)) as run:
-        got = []
-        for _ in range(3):
-            got.append(drained(run))
-            quiet(run)
-    assert got == [[n + 100 if n % 2 == 0 else -n for n in range(COUNT)]] * 3
-
-
-def test_weighted_draws_read_ahead():
-    """Each epoch has draws of its own, which are those without reading ahead."""
-    pipe = nbpipe.source(range(6)).sample([1, 2, 3, 4, 5, 6], seed=3).map(lambda n: n)
-    with pipe.start() as run:
-        expected = [drained(run) for _ in range(3)]
-    with ahead(pipe) as run:
-        got = [(drained(run), quiet(run))[0] for _ in range(3)]
-    assert got == expected
 
 
 # -- when it begins, and how much it holds ------------------------------------------------------
@@ -514,23 +495,19 @@ def test_a_cache_is_read_ahead_once_it_is_complete():
     assert begun[1][1] > 2 * COUNT
 
 
-def test_an_isolated_run_is_refused():
-    """The stages' process knows of an epoch when the loop begins it."""
-    with pytest.raises(nbpipe.ArgumentError, match="leave out one of the two"):
-        ahead(nbpipe.source(range(3)), isolate=True)
-
-
-def test_a_claim_is_refused():
-    """What was claimed for an epoch that nobody begins would be lost."""
-    pipe = nbpipe.source(range(8)).claim(chunk=2)
-    with pytest.raises(nbpipe.ArgumentError, match="use shard"):
-        ahead(pipe)
-
-
-def test_it_is_a_flag():
-    """Anything else than a bool is refused."""
-    with pytest.raises(nbpipe.ArgumentError):
-        nbpipe.source(range(3)).start(read_ahead=1)
+@pytest.mark.parametrize(
+    ("pipe", "options", "message"),
+    [
+        (nbpipe.source([0]), {"isolate": True}, "leave out one of the two"),
+        (nbpipe.source(range(8)).claim(chunk=2), {}, "use shard"),
+        (nbpipe.source([0]), {"read_ahead": 1}, "read_ahead must be True or False, got 1"),
+    ],
+    ids=["isolated", "claim", "no flag"],
+)
+def test_what_cannot_read_ahead(pipe, options, message):
+    """An epoch that a process or a claim knows of once the loop begins it is not begun before."""
+    with pytest.raises(nbpipe.ArgumentError, match=message):
+        pipe.start(**{"read_ahead": True} | options)
 
 
 def test_the_status_tells_that_the_next_epoch_has_begun():

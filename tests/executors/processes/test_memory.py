@@ -43,9 +43,13 @@ def test_large_results(copy):
     assert got == [True] * 40
 
 
-def test_views_live_as_long_as_somebody_holds_them():
-    """With copy=False, what is kept is not written over by later items, or by the end."""
-    with placed(60, filled, copy=False).start() as run:
+@pytest.mark.parametrize("memory", [None, "64 MB"])
+def test_views_live_as_long_as_somebody_holds_them(memory):
+    """With copy=False, what is kept is not written over by later items, or by the end.
+
+    Beyond the shared memory that is allowed, what follows is copied.
+    """
+    with placed(60, filled, copy=False).start(memory=memory) as run:
         kept = drained(run)
         second = drained(run)
     gc.collect()
@@ -74,15 +78,6 @@ def test_the_workers_memory_does_not_grow():
     with placed(100, work, concurrency=1).start() as run:
         sizes = [size for size, _ in run]
     assert sizes[-1] - sizes[30] < 15 * 4 * MB
-
-
-def test_views_beyond_the_budget():
-    """Views that are held take no more shared memory than allowed: what follows is copied."""
-    with placed(40, filled, copy=False).start(memory="64 MB") as run:
-        kept = drained(run)
-        again = drained(run)
-    assert [is_whole(n, array) for n, array in enumerate(kept)] == [True] * 40
-    assert [is_whole(n, array) for n, array in enumerate(again)] == [True] * 40
 
 
 FULL = """

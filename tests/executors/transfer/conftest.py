@@ -2,13 +2,10 @@
 
 import pytest
 
-from nbpipe.executors import device
-from tests.executors.transfer.fake import World
+from tests.executors.transfer.fake import machine
 
 
 @pytest.fixture
 def world(monkeypatch):
     """Give a machine with two fake devices, whose streams stand still until they are told."""
-    made = World()
-    monkeypatch.setitem(device.BACKENDS, "fake", made)
-    return made
+    return machine(monkeypatch)

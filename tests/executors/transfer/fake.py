@@ -12,6 +12,8 @@ from collections import deque
 
 import numpy as np
 
+from nbpipe.executors import device
+
 
 class Place(str):
     """Name of a device, as `torch.device` shows it."""
@@ -272,3 +274,10 @@ class World:
         """Carry out everything."""
         for stream in (*self.streams, *self._default.values()):
             self.carry_out(stream)
+
+
+def machine(monkeypatch, **options):
+    """Install a machine with fake devices."""
+    made = World(**options)
+    monkeypatch.setitem(device.BACKENDS, "fake", made)
+    return made

@@ -94,22 +94,19 @@ def test_options_of_other_places_are_refused(option):
     assert str(caught.value).startswith(f"double {word} does not go with device, got {value!r}: ")
 
 
-def test_a_coroutine_function_is_refused_on_a_device():
-    """It would run on the event loop."""
-    with pytest.raises(ArgumentError, match="fetch must be a plain function on a device"):
-        PIPE.map(fetch, device="cpu")
-
-
-def test_a_depth_goes_with_a_device():
-    """Elsewhere there is prefetch."""
-    with pytest.raises(ArgumentError, match="double depth goes with device, got 3; give prefetch"):
-        PIPE.map(double, depth=3)
-
-
-def test_what_is_no_stream_is_refused():
-    """The message gives the kind of thing that is wanted."""
-    with pytest.raises(ArgumentError, match="to_device stream must be a stream of its device"):
-        PIPE.to_device("cuda", stream=7)
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: PIPE.map(fetch, device="cpu"), "fetch must be a plain function on a device"),
+        (lambda: PIPE.map(double, depth=3), "double depth goes with device, got 3; give prefetch"),
+        (lambda: PIPE.to_device("cuda", stream=7), "to_device stream must be a stream of its"),
+    ],
+    ids=["coroutine function", "depth without a device", "no stream"],
+)
+def test_what_a_device_does_not_take(made, message):
+    """The message names what is wanted instead."""
+    with pytest.raises(ArgumentError, match=message):
+        made()
 
 
 def test_neighbours_on_a_device_share_their_depth():

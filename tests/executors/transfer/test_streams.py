@@ -12,17 +12,10 @@ from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
 from nbpipe.executors import device
 from nbpipe.executors.device import Holdings
-from tests.executors.transfer.fake import World, host
+from tests.executors.transfer.fake import World, host, machine
 from tests.gates import finished
 
 ITEMS = 12
-
-
-def machine(monkeypatch, **options):
-    """Install another machine with fake devices."""
-    made = World(**options)
-    monkeypatch.setitem(device.BACKENDS, "fake", made)
-    return made
 
 
 def numbers(count=ITEMS, *, pinned=False):
