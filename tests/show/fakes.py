@@ -109,11 +109,11 @@ def row(busy, starved, blocked, rate, **changes):
     return StageStats(**{**plain, **changes})
 
 
-def photographs():
+def photographs(**changes):
     """Give a run of six stages: decode limits, one name is hostile, one item failed.
 
     The last two share their worker processes, of which one only starts. Two knobs were turned
-    since it was exported.
+    since it was exported. `changes` are of its status.
     """
     pipe = (
         nbpipe.source(range(100_000), name="files")
@@ -152,9 +152,8 @@ def photographs():
         "consumer": row(0.38, 0.62, 0, 13.12, latency_p50_s=0, latency_p95_s=0),
     }
     units = {name: "batches" if name in ("batch", "normalise") else "items" for name in stages}
-    return FakeWatched(
-        stages, rows, replace(STATUS, units=units), EVENTS, (FAILURE,), past_of(rows)
-    )
+    now = replace(STATUS, units=units, **changes)
+    return FakeWatched(stages, rows, now, EVENTS, (FAILURE,), past_of(rows))
 
 
 EVENTS = (

@@ -30,10 +30,9 @@ def turn(second, old, new, knob="decode.concurrency"):
 
 def watched(*events, past=None, **changes):
     """Give the run of six stages with other events and another status."""
-    run = photographs()
+    run = photographs(**changes)
     run.events = events
     run.past = run.past if past is None else past
-    run.now = replace(run.now, **changes)
     return run
 
 

@@ -18,13 +18,6 @@ from tests.gates import Gate, drained, finished, held, stage
 from tests.show.fakes import photographs
 
 
-def watched(state="running", **changes):
-    """Give the run of six stages in another state."""
-    run = photographs()
-    run.now = replace(run.now, state=state, **changes)
-    return run
-
-
 @pytest.mark.parametrize(
     ("state", "changes", "start"),
     [
@@ -42,7 +35,7 @@ def watched(state="running", **changes):
 )
 def test_states(state, changes, start):
     """Each state is told in words of its own."""
-    said = diagnose(watched(state, **changes))
+    said = diagnose(photographs(state=state, **changes))
     assert (said.text[: len(start)], said.suggestion is None or "decode" in said.text) == (
         start,
         True,
@@ -62,7 +55,7 @@ def test_states(state, changes, start):
 )
 def test_call_that_hangs(oldest_s, p99_s, hangs):
     """A call hangs from 5 s on, or from 20 times the 99th percentile, whichever is later."""
-    run = watched()
+    run = photographs()
     decode = run.rows["decode"]
     run.rows["decode"] = replace(decode, oldest_s=oldest_s, oldest_item="40", latency_p99_s=p99_s)
     found = diagnose(run)
@@ -84,7 +77,7 @@ def test_call_that_hangs(oldest_s, p99_s, hangs):
 )
 def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
     """Stage, time and item are told, and no knob is advised; also of an epoch that just began."""
-    run = watched(elapsed_s=33.0, delivered=0)
+    run = photographs(elapsed_s=33.0, delivered=0)
     run.rows["batch"] = replace(run.rows["batch"], starting=0)
     run.rows[stage] = replace(run.rows[stage], oldest_s=32.4, oldest_item=item)
     found = diagnose(run)
@@ -93,7 +86,7 @@ def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
 
 def test_longest_of_several_calls_that_hang():
     """Of calls that hang, that which began first is told."""
-    run = watched()
+    run = photographs()
     for name, oldest_s in {"read": 31.0, "decode": 44.0, "files": 8.0}.items():
         run.rows[name] = replace(run.rows[name], oldest_s=oldest_s, oldest_item="40")
     assert diagnose(run).stage == "decode"
@@ -101,7 +94,7 @@ def test_longest_of_several_calls_that_hang():
 
 def test_call_that_waits_for_a_worker_to_start():
     """While workers start, their calls are not said to hang."""
-    run = watched()
+    run = photographs()
     run.rows["normalise"] = replace(run.rows["normalise"], oldest_s=32.0, oldest_item="40")
     assert (run.rows["batch"].starting, diagnose(run).kind) == (1, "limits")
 
@@ -140,14 +133,14 @@ def test_real_call_that_hangs(monkeypatch, executor):
 def test_few_items():
     """An epoch of few items is not judged in its first seconds."""
     rows = {name: replace(one, items_out=2) for name, one in photographs().rows.items()}
-    run = watched(elapsed_s=3, delivered=0)
+    run = photographs(elapsed_s=3, delivered=0)
     run.rows = rows
     assert diagnose(run).text == "too early to tell"
 
 
 def test_over_without_history():
     """An epoch too short for the history is summed up."""
-    run = watched("finished", elapsed_s=0.5, waited_s=0.25, delivered=100)
+    run = photographs(state="finished", elapsed_s=0.5, waited_s=0.25, delivered=100)
     run.past = []
     assert str(diagnose(run)) == (
         "finished; 100 batches were delivered, the training loop waited for data 50 % of the time"
@@ -156,7 +149,7 @@ def test_over_without_history():
 
 def test_turned_after_the_epoch():
     """What the last epoch says of a knob does not hold for another value."""
-    run = watched("finished")
+    run = photographs(state="finished")
     run.stages["decode"].concurrency = 9
     found = diagnose(run)
     assert (found.stage, found.suggestion, "run another epoch" in found.advice) == (
@@ -177,7 +170,7 @@ def test_turned_after_the_epoch():
 )
 def test_failed_stage_says_where_to_look(error, way):
     """A failure in a user's function comes with one way to go on: again, what may pass."""
-    run = watched("failed", error="StageError: stage 'decode' failed on item 3: no")
+    run = photographs(state="failed", error="StageError: stage 'decode' failed on item 3: no")
     run.lost = tuple(replace(one, error=error) for one in run.lost)
     found = diagnose(run)
     assert (found.stage, found.kind, found.advice) == (

@@ -91,8 +91,7 @@ def test_last_changes_and_failures():
 
 def test_text_is_bounded():
     """Long text is cut; of a traceback the end is kept, with its lines."""
-    run = photographs()
-    run.now = replace(run.now, error="x" * 9999)
+    run = photographs(error="x" * 9999)
     run.lost = (replace(FAILURE, error="e" * 9999, traceback="a\n" * 9999 + "last"),)
     found = snapshot(run)
     (failure,) = found["failures"]
@@ -149,8 +148,7 @@ def test_text_that_is_not_unicode():
 )
 def test_time_left(state, total, delivered, rate, left_s):
     """The time left is estimated while that makes sense."""
-    run = photographs()
-    run.now = replace(run.now, state=state, total=total, delivered=delivered, elapsed_s=50.0)
+    run = photographs(state=state, total=total, delivered=delivered, elapsed_s=50.0)
     run.rows[CONSUMER] = replace(run.rows[CONSUMER], items_per_s=rate)
     assert snapshot(run)["left_s"] == left_s
 
@@ -172,8 +170,7 @@ def test_every_number_is_finite(rate, busy, elapsed_s, cpu):
 
 def test_key_leaves_time_out(monkeypatch):
     """Two snapshots that differ only in their time have the same key."""
-    run = photographs()
-    run.now = replace(run.now, state="paused")
+    run = photographs(state="paused")
     keys = []
     for now_s in (NOW_S, NOW_S + 1):
         monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)

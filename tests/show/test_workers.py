@@ -53,8 +53,7 @@ def test_region():
 )
 def test_link(given, expected):
     """The page of the workers is given where it is one of the web."""
-    run = photographs()
-    run.now = replace(run.now, links={} if given is None else {"batch": given})
+    run = photographs(links={} if given is None else {"batch": given})
     assert stage_of(run, "batch")["workers"]["link"] == expected
 
 
@@ -97,8 +96,7 @@ def test_picture():
 
 def test_picture_without_links():
     """A picture is kept longer than the page of the workers: it has no link to it."""
-    run = photographs()
-    run.now = replace(run.now, links={"batch": PAGE})
+    run = photographs(links={"batch": PAGE})
     assert PAGE not in picture_html(snapshot(run))
 
 
