@@ -21,6 +21,8 @@ collect_ignore = ["jobs"]  # run by hand: they need what the other tests do with
 if sys.platform == "win32":  # where nbpipe refuses worker processes and exports
     collect_ignore += ["cli", "engine/test_regions.py", "executors/processes", "export"]
     collect_ignore += [f"executors/{name}.py" for name in ("test_channel", "test_slabs")]
+if importlib.util.find_spec("torch") is None:
+    collect_ignore += ["loader"]
 REFUSED_ON_WINDOWS = ("got Windows, where they were never tried", "its check on Windows yet")
 
 # The same examples in every run; `NBPIPE_EXAMPLES=explore` looks for new ones.

@@ -12,9 +12,8 @@ WAYS = {
 
 
 @pytest.fixture(autouse=True, scope="package")
-def server():
-    """Have a fork server that has torch before the first test."""
-    pytest.importorskip("torch")
+def server(torch):
+    """Have a fork server that has torch before the first test; it marks all tests, too."""
     start_server()
 
 

@@ -4,15 +4,11 @@ import inspect
 import multiprocessing
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler  # noqa: E402
-
-import nbpipe  # noqa: E402
-from tests.loader.datasets import Numbers, Stream  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.loader.datasets import Numbers, Stream
 
 REFUSED = {
     "workers below 0": ({"num_workers": -1}, "num_workers must be an int of at least 0"),

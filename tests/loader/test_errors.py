@@ -6,17 +6,13 @@ import threading
 import traceback
 
 import pytest
+import torch
+from torch.utils.data import IterableDataset
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import IterableDataset  # noqa: E402
-
-import nbpipe  # noqa: E402
-from tests.executors.processes import marks  # noqa: E402
-from tests.gates import Gate, delivered, drained  # noqa: E402
-from tests.loader.datasets import Failing, Made, Numbers  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.executors.processes import marks
+from tests.gates import Gate, delivered, drained
+from tests.loader.datasets import Failing, Made, Numbers
 
 
 class CellError(Exception):

@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import (  # noqa: E402
+import torch
+from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     SequentialSampler,
     WeightedRandomSampler,
 )
 
-import nbpipe  # noqa: E402
-from tests.loader.datasets import AtOnce, Numbers, Parted, Stream  # noqa: E402
+import nbpipe
+from tests.loader.datasets import AtOnce, Numbers, Parted, Stream
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

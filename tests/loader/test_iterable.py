@@ -7,17 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info  # noqa: E402
-
-import nbpipe  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Cursor, Fickle, Parted, Ranged, Sized, Stream, narrow  # noqa: E402
-from tests.loader.same import epochs, same  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Cursor, Fickle, Parted, Ranged, Sized, Stream, narrow
+from tests.loader.same import epochs, same
 
 PROCESSES = WAYS["process"]
 SHAPES = [

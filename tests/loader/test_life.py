@@ -3,21 +3,16 @@
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 
 import psutil
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import nbpipe  # noqa: E402
-from tests.executors.processes import marks  # noqa: E402
-from tests.gates import Calls, Gate, finished, stage  # noqa: E402
-from tests.leaks import GRACE_S  # noqa: E402
-from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.executors.processes import marks
+from tests.gates import Calls, Gate, stage, until
+from tests.leaks import GRACE_S
+from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers
 
 
 def pids(loader):
@@ -126,7 +121,7 @@ def test_dropped_loader_ends_its_workers():
     del loader
     gc.collect()
     assert ended(workers)
-    finished(lambda: _wait_fewer(files))
+    until(lambda: psutil.Process().num_fds() < files)  # a thread of no name closes them
     assert run() is None
 
 
@@ -143,11 +138,6 @@ def test_loader_read_in_parts_goes_with_its_last_reference(stays):
         assert alive() is None
     finally:
         gc.enable()
-
-
-def _wait_fewer(files):
-    while psutil.Process().num_fds() >= files:
-        threading.Event().wait(0.001)  # a thread of no name closes them
 
 
 def test_num_workers_is_live():

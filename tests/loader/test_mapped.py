@@ -3,17 +3,15 @@
 import gc
 import sys
 
+import numpy as np
 import psutil
 import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-import numpy as np  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
-
-import nbpipe  # noqa: E402
-from nbpipe.executors.memory import Packer, unpack  # noqa: E402
-from tests.loader.same import same  # noqa: E402
+import nbpipe
+from nbpipe.executors.memory import Packer, unpack
+from tests.loader.same import same
 
 pytestmark = [
     pytest.mark.torch,

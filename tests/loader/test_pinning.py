@@ -3,14 +3,11 @@
 import threading
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import nbpipe  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Made, Point  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Made, Point
 
 
 class Accelerator:

@@ -5,18 +5,16 @@ import threading
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import nbpipe
+from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
+from nbpipe.show.messages import Remote
+from nbpipe.show.snapshot import snapshot
+from tests.jupyter.test_display import Outputs
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Made, Numbers
 
-import nbpipe  # noqa: E402
-from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay  # noqa: E402
-from nbpipe.show.messages import Remote  # noqa: E402
-from nbpipe.show.snapshot import snapshot  # noqa: E402
-from tests.jupyter.test_display import Outputs  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Made, Numbers  # noqa: E402
-
-pytestmark = pytest.mark.torch
 THREADS = WAYS["thread"]
 
 

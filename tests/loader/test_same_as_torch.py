@@ -1,13 +1,11 @@
 """The same batches as torch's loader: map-style datasets, samplers, collation."""
 
+from collections import OrderedDict
+
+import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from collections import OrderedDict  # noqa: E402
-
-import numpy as np  # noqa: E402
-from torch.utils.data import (  # noqa: E402
+import torch
+from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
@@ -17,14 +15,12 @@ from torch.utils.data import (  # noqa: E402
     TensorDataset,
     WeightedRandomSampler,
 )
-from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler
 
-import nbpipe  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import AtOnce, Drawn, Made, Numbers, Point  # noqa: E402
-from tests.loader.same import epochs, of_nbpipe, of_torch, same  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import AtOnce, Drawn, Made, Numbers, Point
+from tests.loader.same import epochs, of_nbpipe, of_torch, same
 
 SAMPLES = {
     "tensor": lambda n: torch.full((2, 3), float(n)),

@@ -5,10 +5,8 @@ import itertools
 import json
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import (  # noqa: E402
+import torch
+from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
@@ -17,11 +15,11 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-import nbpipe  # noqa: E402
-from nbpipe import StateError  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Drawn, Numbers, Parted, Ranged, Stream, Workers, narrow  # noqa: E402
-from tests.loader.stateful import (  # noqa: E402
+import nbpipe
+from nbpipe import StateError
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Drawn, Numbers, Parted, Ranged, Stream, Workers, narrow
+from tests.loader.stateful import (
     Backwards,
     Bookmark,
     Counted,
@@ -40,8 +38,6 @@ from tests.loader.stateful import (  # noqa: E402
     resumed,
     sent,
 )
-
-pytestmark = pytest.mark.torch
 
 THREADS = {"num_workers": 3, "workers": "thread", "prefetch_factor": 5}
 

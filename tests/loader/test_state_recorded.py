@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import nbpipe  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Numbers, Parted, Stream  # noqa: E402
-from tests.loader.stateful import Tape, Walk, cut, numbers, resumed  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Numbers, Parted, Stream
+from tests.loader.stateful import Tape, Walk, cut, numbers, resumed
 
 FILE = Path(__file__).resolve().parent.parent / "data" / "recorded" / "loader_states.json"
 THREADS = WAYS["thread"]

@@ -1,12 +1,11 @@
 """A loader whose state is saved and loaded by Accelerate, beside torchdata's."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tests.loader.datasets import Numbers  # noqa: E402
-from tests.loader.stateful import numbers, plain  # noqa: E402
-from tests.resume_tools.training import batches, from_page, imported  # noqa: E402
+from tests.loader.datasets import Numbers
+from tests.loader.stateful import numbers, plain
+from tests.resume_tools.training import batches, from_page, imported
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 

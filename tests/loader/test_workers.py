@@ -4,20 +4,16 @@ import multiprocessing
 import random
 from multiprocessing.shared_memory import SharedMemory
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import get_worker_info
 
-torch = pytest.importorskip("torch")
-
-import numpy as np  # noqa: E402
-from torch.utils.data import get_worker_info  # noqa: E402
-
-import nbpipe  # noqa: E402
-from tests.gates import HANG_S, Gate  # noqa: E402
-from tests.loader.conftest import WAYS  # noqa: E402
-from tests.loader.datasets import Drawn, Fickle, Made, Numbers, Workers  # noqa: E402
-from tests.loader.same import of_nbpipe, same  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import nbpipe
+from tests.gates import HANG_S, Gate
+from tests.loader.conftest import WAYS
+from tests.loader.datasets import Drawn, Fickle, Made, Numbers, Workers
+from tests.loader.same import of_nbpipe, same
 
 
 def rows(loader):
