@@ -324,7 +324,6 @@ def test_import_outside_a_kernel_registers_nothing(before):
 @pytest.mark.torch
 def test_workers_of_a_loader_stay_when_its_cell_runs_again(shell, capsys):
     """A cell that trains on a loader may be run again: the workers that stay are not ended."""
-    pytest.importorskip("torch")
     loader = nbpipe.DataLoader(
         range(8), 2, num_workers=1, workers="thread", persistent_workers=True
     )
@@ -344,7 +343,6 @@ def test_workers_of_a_loader_stay_when_its_cell_runs_again(shell, capsys):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_failed_cell_leaves_the_epoch_of_a_loader(shell, workers):
     """A cell that fails in a loader's epoch ends it, whoever holds the iterator; no other one."""
-    pytest.importorskip("torch")
     loader = nbpipe.DataLoader(range(8), 2, num_workers=workers, workers="thread")
     other = nbpipe.DataLoader(range(8), 2, num_workers=workers, workers="thread")
     held, kept = [], iter(other)

@@ -161,11 +161,9 @@ def test_kinds_of_weights(kind):
     assert list(source().sample(tiny, n=40)) == expected
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("word", ["bfloat16", "float64", "int64"])
-def test_tensors_as_weights(word):
+def test_tensors_as_weights(torch, word):
     """A tensor is read as an array, one that has a gradient too."""
-    torch = pytest.importorskip("torch")
     weights = torch.tensor([0, 1, 4, 1], dtype=getattr(torch, word))
     if weights.is_floating_point():
         weights.requires_grad_()
@@ -261,10 +259,8 @@ def test_kinds_of_labels():
     assert all(weights.tolist() == expected.tolist() for weights in found)
 
 
-@pytest.mark.torch
-def test_tensors_as_labels():
+def test_tensors_as_labels(torch):
     """A tensor, and a list of tensors without dimensions, are labels."""
-    torch = pytest.importorskip("torch")
     labels = torch.tensor([0, 1, 1, 0, 1])
     found = [class_weights(one).tolist() for one in (labels, list(labels))]
     assert found == [class_weights([0, 1, 1, 0, 1]).tolist()] * 2

@@ -281,9 +281,6 @@ def test_an_iterable_dataset_cannot_be_shuffled_by_index():
 # -- samplers of torch --------------------------------------------------------------------
 
 
-pytestmark = pytest.mark.torch
-
-
 class Squares:
     """A map-style dataset."""
 
@@ -325,11 +322,10 @@ class Around:
 
 
 @pytest.fixture
-def data():
+def data(torch):
     """Give `torch.utils.data`, with its global generator seeded."""
-    torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    return pytest.importorskip("torch.utils.data")
+    return torch.utils.data
 
 
 @pytest.mark.parametrize(
