@@ -254,7 +254,7 @@ def test_coroutines_run_while_a_loop_is_running():
     assert asyncio.run(cell()) == (((0, 2), 0), ((0, 2), 1), ((1, 2), 0))
 
 
-@pytest.mark.parametrize("kind", ["source", "flat_map"])
+@pytest.mark.parametrize("kind", ["source", "flat_map", "async"])
 def test_open_generators_are_closed(kind):
     """A generator that a peek leaves in the middle is closed before the peek returns."""
     closed = []
@@ -266,25 +266,20 @@ def test_open_generators_are_closed(kind):
         finally:
             closed.append(kind)
 
-    pipe = nbpipe.source(endless) if kind == "source" else nbpipe.source([5]).flat_map(endless)
-    pipe.peek(2)
-    assert closed == [kind]
-
-
-def test_open_async_generators_are_closed():
-    """An async generator that a peek leaves in the middle is closed before the peek returns."""
-    closed = []
-
-    async def endless():
+    async def endless_async():
         try:
             while True:
                 yield 1
         finally:
             await asyncio.sleep(0)
-            closed.append("source")
+            closed.append(kind)
 
-    nbpipe.source(endless).peek(2)
-    assert closed == ["source"]
+    {
+        "source": nbpipe.source(endless),
+        "flat_map": nbpipe.source([5]).flat_map(endless),
+        "async": nbpipe.source(endless_async),
+    }[kind].peek(2)
+    assert closed == [kind]
 
 
 def test_failure_closes_what_is_open():
