@@ -106,12 +106,8 @@ def test_every_stage_shows_what_it_gave():
     peek = pipe.batch(2).peek()
     decode = peek.stages[1]
     shown = (decode.address, decode.op, decode.items, decode.calls, decode.output.shape)
-    assert (shown, decode.output.dtype, decode.output.low, decode.output.high) == (
-        ("decode", "map", 2, 2, (2, 3)),
-        "int16",
-        4,
-        4,
-    )
+    found = shown, decode.output.dtype, decode.output.low, decode.output.high
+    assert found == (("decode", "map", 2, 2, (2, 3)), "int16", 4, 4)
 
 
 def test_no_more_is_run_than_the_items_need():
@@ -340,15 +336,8 @@ def test_peek_writes_no_cache(tmp_path):
     folder = tmp_path / "cache"
     pipe = nbpipe.source(range(3)).cache(folder).map(pair).cache()
     pipe.peek(10)
-    assert (
-        folder.exists(),
-        pipe["cache"].spec.store.complete,
-        pipe["cache_2"].spec.store.complete,
-    ) == (
-        False,
-        False,
-        False,
-    )
+    found = folder.exists(), pipe["cache"].spec.store.complete, pipe["cache_2"].spec.store.complete
+    assert found == (False, False, False)
 
 
 def test_peek_reads_a_complete_cache(tmp_path):
@@ -359,11 +348,8 @@ def test_peek_reads_a_complete_cache(tmp_path):
     list(pipe)
     calls.clear()
     peek = pipe.peek(2)
-    assert (peek.items, calls, peek.stages[1].note) == (
-        (0, 1),
-        [],
-        "not run",
-    )
+    found = peek.items, calls, peek.stages[1].note
+    assert found == ((0, 1), [], "not run")
 
 
 def test_cache_of_another_chain_is_refused(tmp_path):

@@ -30,11 +30,8 @@ def test_failing_cell(tmp_path):
         "  FileNotFoundError: [Errno 2] No such file or directory: 'no\\x1b[31m'\n"
         "  (--verbose shows the traceback)\n"
     )
-    assert (done.returncode, done.stdout, done.stderr.partition("nbpipe")[2]) == (
-        1,
-        "",
-        wanted.removeprefix("nbpipe"),
-    )
+    found = done.returncode, done.stdout, done.stderr.partition("nbpipe")[2]
+    assert found == (1, "", wanted.removeprefix("nbpipe"))
 
 
 def test_verbose_shows_the_traceback_without_secrets(tmp_path):
@@ -101,11 +98,8 @@ def test_exported_module_runs(notebook, tmp_path):
     done = command(
         "run", tmp_path / "loader.py", "--set", "decode.concurrency=1", cwd=notebook.parent
     )
-    assert (written.returncode, done.returncode, done.stderr.partition(" in ")[0]) == (
-        0,
-        0,
-        "epoch 0: 6 items",
-    )
+    found = written.returncode, done.returncode, done.stderr.partition(" in ")[0]
+    assert found == (0, 0, "epoch 0: 6 items")
 
 
 def test_edited_module_stays(notebook, tmp_path):

@@ -122,11 +122,8 @@ def test_without_execute_nothing_runs(tmp_path):
         "To run it, type the same command with --execute.",
     ]
     there = sorted(file.name for file in tmp_path.iterdir())
-    assert ([one for one in wanted if one not in lines], done.returncode, there) == (
-        [],
-        0,
-        ["n.ipynb"],
-    )
+    found = [one for one in wanted if one not in lines], done.returncode, there
+    assert found == ([], 0, ["n.ipynb"])
 
 
 def test_explanation_hides_secrets_and_escapes(tmp_path):

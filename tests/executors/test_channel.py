@@ -317,12 +317,8 @@ def test_class_of_a_notebook_stays_whole(echo, in_main):
     channel_sees = back(echo, in_main(2, "a"))
     in_main.total = 6
     again = back(echo, [in_main(3, "b")])[0]
-    assert (in_main.double is method, in_main.total, again.double(), channel_sees.double()) == (
-        True,
-        6,
-        6,
-        4,
-    )
+    found = in_main.double is method, in_main.total, again.double(), channel_sees.double()
+    assert found == (True, 6, 6, 4)
 
 
 def test_change_of_a_class_is_sent(in_main):

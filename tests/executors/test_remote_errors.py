@@ -204,12 +204,8 @@ def test_type_and_arguments(packed, name, kind, args):
 def test_types_of_a_notebook(packed, module):
     """A class that was sent along is the class that it was; its `__init__` is not asked."""
     coded, slotted, stop = (packed[name].unpack() for name in ("coded", "slotted", "own_base"))
-    assert (type(coded), coded.args, coded.code, coded.detail) == (
-        module.Coded,
-        ("code 5",),
-        5,
-        {"at": 3},
-    )
+    found = type(coded), coded.args, coded.code, coded.detail
+    assert found == (module.Coded, ("code 5",), 5, {"at": 3})
     assert (type(slotted), slotted.place, slotted.args) == (module.Slotted, 9, ("here",))
     assert (type(stop), str(stop)) == (module.Stop, "enough")
 
@@ -305,11 +301,8 @@ def test_group(packed):
     """A group keeps its members, and its own traceback."""
     group = packed["group"].unpack()
     value, inner = group.exceptions
-    assert (group.message, value.args, type(inner.exceptions[0])) == (
-        "two of them",
-        ("v",),
-        KeyError,
-    )
+    found = group.message, value.args, type(inner.exceptions[0])
+    assert found == ("two of them", ("v",), KeyError)
     assert "in group\n" in text_of(group)
 
 
@@ -352,11 +345,8 @@ def test_circles(beside):
     one.__context__, other.__context__ = other, one
     one.me = one
     back = here(one)
-    assert (type(back), back.__context__.__context__ is back, back.me is back) == (
-        ValueError,
-        True,
-        True,
-    )
+    found = type(back), back.__context__.__context__ is back, back.me is back
+    assert found == (ValueError, True, True)
 
 
 def test_bounded_chain():

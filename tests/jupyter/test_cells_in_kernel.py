@@ -212,11 +212,8 @@ def test_edited_function_is_told(notebook, called):
     notebook.run(DECODE.replace("return x", "return x + 1"))
     third = notebook.run(BEGIN).said
     notebook.run(BUILD.format(called))
-    assert (first, second, notebook.run(BEGIN).said) == (
-        "[0, 1, 2]\n",
-        "[0, 1, 2]\n",
-        "[1, 2, 3]\n",
-    )
+    found = first, second, notebook.run(BEGIN).said
+    assert found == ("[0, 1, 2]\n", "[0, 1, 2]\n", "[1, 2, 3]\n")
     told, items = third.splitlines()
     assert (told.startswith(EDITED.format("decode")), items) == (True, "[0, 1, 2]")
     assert told.endswith(f"] again (line 3: pipe = files.map({called})), and what builds on it")

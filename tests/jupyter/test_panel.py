@@ -87,11 +87,8 @@ def test_view_that_opens_gets_everything_at_once(panel, sent):
     """A view is greeted with the snapshot and the whole history in one message."""
     say(panel, op="view", view="a", open=True)
     hello = sent[0]
-    assert (kinds(sent)[:1], hello["snapshot"]["changes"], sorted(hello["history"])) == (
-        ["hello"],
-        [],
-        ["changes", "epoch", "stages", "time_s"],
-    )
+    found = kinds(sent)[:1], hello["snapshot"]["changes"], sorted(hello["history"])
+    assert found == (["hello"], [], ["changes", "epoch", "stages", "time_s"])
 
 
 def test_set_is_acknowledged(run, panel, sent):

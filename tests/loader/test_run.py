@@ -257,12 +257,8 @@ def test_run_holds_no_loader():
     del loader
     gc.collect()
     shown = snapshot(run)
-    assert (reference(), run.closed, shown["state"], shown["delivered"]) == (
-        None,
-        True,
-        "closed",
-        3,
-    )
+    found = reference(), run.closed, shown["state"], shown["delivered"]
+    assert found == (None, True, "closed", 3)
     with pytest.raises(nbpipe.RunClosedError):
         iter(run)
 
@@ -272,8 +268,5 @@ def test_iterating_the_run_is_iterating_the_loader(way):
     loader = nbpipe.DataLoader(Numbers(6), 2, **way)
     run = loader.run
     got = [batch.tolist() for batch in run]
-    assert (got, len(run), repr(run)) == (
-        [[0, 1], [2, 3], [4, 5]],
-        3,
-        f"LoaderRun({run.title}; open)",
-    )
+    found = got, len(run), repr(run)
+    assert found == ([[0, 1], [2, 3], [4, 5]], 3, f"LoaderRun({run.title}; open)")

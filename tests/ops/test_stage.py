@@ -50,11 +50,8 @@ def test_knobs_are_attributes():
     turned.concurrency = 5
     turned.prefetch = 6
     values = {name: knob.value for name, knob in turned.knobs.items()}
-    assert (turned.concurrency, turned.prefetch, values) == (
-        5,
-        6,
-        {"concurrency": 5, "prefetch": 6},
-    )
+    found = turned.concurrency, turned.prefetch, values
+    assert found == (5, 6, {"concurrency": 5, "prefetch": 6})
 
 
 def test_a_knob_out_of_range_changes_nothing():

@@ -24,12 +24,8 @@ async def fetch(item):
 def test_any_device_may_be_named_where_it_is_not(device):
     """A pipeline is built anywhere; whether there is such a device shows when it starts."""
     stage = PIPE.to_device(device)["to_device"]
-    assert (stage.op, stage.executor, stage.spec.detail(), stage.fn) == (
-        "to_device",
-        "device",
-        device,
-        None,
-    )
+    found = stage.op, stage.executor, stage.spec.detail(), stage.fn
+    assert found == ("to_device", "device", device, None)
 
 
 @pytest.mark.parametrize("device", ["", "CUDA", "cuda:", "cuda:x", "gpu 0", 0, None, b"cpu"])

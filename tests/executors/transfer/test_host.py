@@ -51,11 +51,8 @@ def test_arrays_of_numbers_become_tensors(dtype):
     array = np.ones((2, 3), dtype)
     tensor = moved(array)
     array[0, 0] = 0
-    assert (str(tensor.dtype), tuple(tensor.shape), bool(tensor[0, 0])) == (
-        f"torch.{dtype}",
-        (2, 3),
-        False,
-    )
+    found = str(tensor.dtype), tuple(tensor.shape), bool(tensor[0, 0])
+    assert found == (f"torch.{dtype}", (2, 3), False)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +157,8 @@ def test_a_pipeline_in_a_process_of_its_own_copies_here():
         report = leaks(run)
     there, here = batches[0]
     assert (len(batches), int(there[0]) != here, stats["_with_pid"].items_out) == (4, True, 4)
-    assert (turned, bool(report), list(stats)) == (
-        7,
-        False,
-        ["source", "_pid", "batch", "to_device", "_with_pid", "consumer"],
-    )
+    found = turned, bool(report), list(stats)
+    assert found == (7, False, ["source", "_pid", "batch", "to_device", "_with_pid", "consumer"])
     assert rows <= set(stats)
 
 

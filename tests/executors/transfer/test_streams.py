@@ -153,11 +153,8 @@ def test_an_error_of_a_map_on_a_device_comes_in_order(world):
             read_all(world, run)
         world.finish()
         (failure,) = run.failures()
-    assert (world.seen, failure.stage, failure.input) == (
-        [0, 10],
-        "augment",
-        "tuple of 2: int 2, FakeTensor",
-    )
+    found = world.seen, failure.stage, failure.input
+    assert found == ([0, 10], "augment", "tuple of 2: int 2, FakeTensor")
 
 
 def test_a_map_on_a_device_runs_between_copy_and_loop(world):
