@@ -134,7 +134,6 @@ class Part:
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
-            previous.guarded = previous.guarded or spec.max_failures is not None
             return
         if stage.executor == "inline":
             runtime.cost_ns = 0.0  # run by whoever comes next
@@ -150,7 +149,6 @@ class Part:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
         if spec.max_failures is not None:
             node.budget = budget
-            node.guarded = True
         self._append(node)
 
     def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
@@ -174,7 +172,6 @@ class Part:
         node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
-            node.guarded = True
         self._append(node)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:

@@ -424,7 +424,7 @@ class ExpandNode(Node):
         self.active_without_input = True
         self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
-        self.source = source
+        self.source = self.counts = source  # an item is counted when its call begins
         self.live: list[Expansion] = []
         self.seq_in = 0
         self.buffered = 0
@@ -437,10 +437,6 @@ class ExpandNode(Node):
     def held(self) -> int:
         """Return the number of results ready, those that wait for their turn included."""
         return self.out.count + self.out.lent + self.buffered
-
-    def inputs(self, results: int) -> int:
-        """Count the inputs of a task: those of a call were counted when it began."""
-        return results if self.source else 0
 
     def item_of(self, task: Task) -> str:
         """Tell which item is drawn from, or, of a source, the number of the one to come."""
@@ -599,6 +595,8 @@ class ExpandNode(Node):
             expansion.irregular = expansion.irregular or task.irregular
             self.buffered += len(results)
         self._next_in_order(now_ns)
+        if final:
+            self.note_state(now_ns)
 
     def _next_in_order(self, now_ns: int) -> None:
         if not self.ordered:

@@ -174,6 +174,7 @@ class StreamNode(Node):
             self.flushed = task.expansion.over
         elif self.step.operation.finished:
             self._close_input()
+        self.note_state(now_ns)
 
     def _close_input(self) -> None:
         self.input_error = None  # whatever comes, or went wrong, behind what is wanted

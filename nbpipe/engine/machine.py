@@ -180,7 +180,7 @@ class Record:
         rows: list[Row] = []
         due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
         for runtime, queued, running_ns in runtimes:
-            runtime.account(now_ns, runtime.state)
+            runtime.account(now_ns)
             runtime.counters.sample(now_ns, running_ns)
             if due:
                 reading = runtime.counters.read(now_ns, running_ns)

@@ -320,7 +320,7 @@ class MapNode(Node):
             if above.runtime.state == BLOCKED and now_ns >= above.runtime.booking_ns:
                 above.note_state(now_ns)
         if now_ns > runtime.booking_ns:
-            runtime.account(now_ns, runtime.state)
+            runtime.account(now_ns)
         left = READY if available - count >= self.needs else STARVED
         runtime.state = left if room > 1 else BLOCKED
         runtime.active += 1
@@ -345,53 +345,6 @@ class MapNode(Node):
             task.result_bytes = results.sizes[-1] if results.sizes else None
         elif results and results[-1] is not DROPPED and type(results[-1]) is not Failed:
             task.result_bytes = size_bytes(results[-1])
-
-    def settle(self, task: Task) -> None:
-        """Book the end of a task and hand on its results; the common case without detours."""
-        results = task.results
-        runtime = self.runtime
-        now_ns = task.ended_ns
-        if (
-            not results
-            or not self.ordered
-            or (task.irregular or task.published or task.retried or task.rows is not None)
-            or (self.guarded or self.done or self.epoch.over)
-        ):
-            super().settle(task)
-            return
-        if now_ns > runtime.booking_ns:
-            runtime.account(now_ns, runtime.state)
-        if task.result_bytes is not None:
-            runtime.measured(task.result_bytes, now_ns)
-        count = len(results)
-        runtime.active -= 1
-        self.running -= 1
-        runtime.learn(now_ns - task.started_ns, count, now_ns)
-        runtime.counters.items_in += task.inputs or count
-        if count == len(task.paths):
-            made = chunk_of((task.paths, results, None))
-        else:
-            made = self._chunk_of(task, 0, results)
-        if task.seq != self.seq_out:
-            self.ready[task.seq] = (made, False)
-            self.waiting += count
-        else:
-            self.reserved -= count
-            self.seq_out += count
-            self.put(made, now_ns)
-            if self.seq_out in self.ready:
-                self._emit_ready(now_ns)
-        if self.input_over:
-            self.check_done()
-
-    def _chunk_of(self, task: Task, at: int, results: list[Any]) -> Chunk:
-        """Return results of a task, from the one of its item `at` on, with their paths."""
-        paths, end = task.paths, at + len(results)
-        if at or end != len(paths):
-            paths = paths[at:end]
-        sized = task.results
-        sizes = sized.sizes[at:end] if isinstance(sized, Sized) else None
-        return chunk_of((paths, results, sizes))
 
     def work(self, task: Task) -> None:
         """Run the loop that fits; later tasks go there at once."""
@@ -442,39 +395,35 @@ class MapNode(Node):
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results, in input order where that is promised."""
-        if self.done or not results:
+        count, seq, irregular = len(results), task.seq + at, task.irregular
+        if self.done or not count:
             return
-        irregular, last = task.irregular, results[-1]
-        if irregular and type(last) is Failed:
-            self.fatal = self.fatal or last.fatal
-        seq, made = task.seq + at, self._chunk_of(task, at, results)
-        if not self.ordered:
-            self._emit(seq, made, now_ns, irregular=irregular)
-        elif seq != self.seq_out:
+        if irregular and type(results[-1]) is Failed:
+            self.fatal = self.fatal or results[-1].fatal
+        paths, sizes = task.paths, None
+        if count != len(paths):
+            paths = paths[at : at + count]
+        if isinstance(task.results, Sized):
+            sizes = task.results.sizes[at : at + count]
+        made = chunk_of((paths, results, sizes))
+        if self.ordered and seq != self.seq_out:
             self.ready[seq] = (made, irregular)
-            self.waiting += len(results)
-        else:
-            self._emit(seq, made, now_ns, irregular=irregular)
-            self._emit_ready(now_ns)
-
-    def _emit_ready(self, now_ns: int) -> None:
-        """Hand on what waited for the results before it."""
-        while self.seq_out in self.ready and not self.done:
-            results, irregular = self.ready.pop(self.seq_out)
-            self.waiting -= len(results.values)
-            if irregular or self.guarded:
-                self.epoch.dropped.append(results)  # what is left out of it ends without the lock
-            self._emit(self.seq_out, results, now_ns, irregular=irregular)
-
-    def _emit(self, seq: int, results: Chunk, now_ns: int, *, irregular: bool) -> None:
-        self.reserved -= len(results.values)
-        self.seq_out += len(results.values)
-        if irregular or self.guarded:
-            self.emit(results, now_ns, irregular=irregular)
-        else:
-            self.put(results, now_ns)
-        if irregular or not self.ordered:  # only now it is known what ended the epoch
-            self.log.note(seq, results.values)
+            self.waiting += count
+            return
+        while True:
+            self.reserved -= count
+            self.seq_out += count
+            self.emit(made, now_ns, irregular=irregular)
+            if irregular or not self.ordered:  # only now it is known what ended the epoch
+                self.log.note(seq, made.values)
+            seq = self.seq_out
+            if self.done or seq not in self.ready:
+                return
+            made, irregular = self.ready.pop(seq)
+            count = len(made.values)
+            self.waiting -= count
+            if irregular:
+                self.epoch.dropped.append(made)  # what is left out of it ends without the lock
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Leave out what was dropped; a batch stands for all of its items."""

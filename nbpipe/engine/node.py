@@ -249,6 +249,7 @@ class Node(ABC):
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
+        counts: its items come in with its results, one for each; else they are counted elsewhere.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
@@ -260,13 +261,13 @@ class Node(ABC):
         "active_without_input",
         "active_without_room",
         "budget",
+        "counts",
         "cut",
         "done",
         "downstream",
         "epoch",
         "error",
         "gathers",
-        "guarded",
         "halted",
         "inbox",
         "input_error",
@@ -331,7 +332,7 @@ class Node(ABC):
         self.budget: Budget | None = None
         self.perform: Callable[[Task], object] = self.work
         self.new_results: type[list[Any]] = list if epoch.memory is None else SizedEntries
-        self.guarded = epoch.memory is not None  # results are counted one by one
+        self.counts = True
 
     # -- choosing work ------------------------------------------------------------------
     @abstractmethod
@@ -407,7 +408,7 @@ class Node(ABC):
         """Note why the idle slots are idle; time is booked at each call of slow stages."""
         runtime = self.runtime
         if now_ns > runtime.booking_ns:
-            runtime.account(now_ns, runtime.state)
+            runtime.account(now_ns)
         runtime.state = self.state()
 
     def state(self) -> int:
@@ -421,19 +422,16 @@ class Node(ABC):
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""
-        now_ns = task.ended_ns
-        runtime = self.runtime
-        if now_ns > runtime.booking_ns:
-            runtime.account(now_ns, runtime.state)
+        now_ns, away_ns, runtime = task.ended_ns, task.away_ns, self.runtime
+        results, at = task.results, task.published
+        done = len(results)
+        spent_ns = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
+        if task.rows is not None:
+            spent_ns -= self._settle_tally(task.rows, now_ns, spent_ns if away_ns else 0)
+        runtime.account(now_ns, done, max(0, spent_ns - away_ns), away_ns)
         runtime.active -= 1
         self.running -= 1
-        results = task.results
-        done = len(results)
-        spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
-        if task.rows is not None:
-            spent -= self._settle_tally(task.rows, now_ns, spent if task.away_ns else 0)
-        runtime.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
-        runtime.counters.items_in += task.inputs or self.inputs(done - task.published)
+        runtime.counters.items_in += task.inputs or (done - at if self.counts else 0)
         if task.retried:
             for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
@@ -441,9 +439,8 @@ class Node(ABC):
             runtime.measured(task.result_bytes, now_ns)
         if self.epoch.over:
             return
-        at, task.published = task.published, done
+        task.published = done
         self.accept(task, at, results[at:] if at else results, now_ns, final=True)
-        self.note_state(now_ns)
         if self.input_over:
             self.check_done()
 
@@ -454,8 +451,8 @@ class Node(ABC):
         if fresh and not self.epoch.over:
             task.published += len(fresh)
             task.seen_ns = now_ns
-            if not task.inputs:
-                self.runtime.counters.items_in += self.inputs(len(fresh))
+            if self.counts and not task.inputs:
+                self.runtime.counters.items_in += len(fresh)
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
             self.runtime.learn_least(now_ns - task.started_ns)
@@ -468,18 +465,15 @@ class Node(ABC):
         """Tell which item a task works on, as its errors would; empty where that is not known."""
         return "" if task.path is None else str(task.path)
 
-    def inputs(self, results: int) -> int:
-        """Return the number of inputs that `results` results of a task stand for."""
-        return results
-
     def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
         """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
         spent = 0
         parts = zip(self.rest_runtimes, self.rest_budgets, tally, strict=True)
         for runtime, budget, (calls, results, busy_ns, *_) in parts:
             if calls:
-                runtime.account(now_ns, STARVED)
-                runtime.learn(busy_ns, calls, now_ns)
+                runtime.account(now_ns)
+                runtime.account(now_ns, calls, busy_ns)
+                runtime.state = STARVED
                 counters = runtime.counters
                 taken_ns = max(busy_ns, away_ns)
                 counters.starved_ns = max(0, counters.starved_ns - taken_ns)
@@ -490,14 +484,30 @@ class Node(ABC):
         return spent
 
     def emit(self, results: Chunk, now_ns: int, *, irregular: bool = False) -> None:
-        """Put results into `out`, in the order given; drop what was dropped or failed."""
+        """Make results ready for the next node, in the order given, and count them.
+
+        Those that were dropped or failed are left out.
+        """
         error = None
         if irregular:
             results, error = self._parted(results)
         elif self.budget is not None:
             error = self.budget.see(len(results.values))
-        if results.values:
-            self.put(results, now_ns)
+        count = len(results[1])
+        if count:
+            runtime, out, following = self.runtime, self.out, self.downstream
+            counters = runtime.counters
+            counters.items_out += count
+            counters.bytes_out += runtime.item_bytes * count
+            if results[2] is None:  # as `Queue.put` does, without a call
+                out.chunks.append(results)
+                out.count += count
+                out.total += count
+            else:
+                out.put(results)
+            starved = following is not None and following.runtime.state == STARVED
+            if starved and out.count >= following.needs:
+                following.note_state(now_ns)
         if error is not None:
             self.fail(error)
 
@@ -540,27 +550,6 @@ class Node(ABC):
             self.emit(Chunk.of([_row(one, sized=sized) for one in results]), now_ns, irregular=True)
         else:
             self.emit(Chunk.of(results), now_ns)
-
-    def put(self, results: Chunk, now_ns: int) -> None:
-        """Make items ready for the next node, and count them."""
-        runtime, count = self.runtime, len(results[1])
-        counters = runtime.counters
-        counters.items_out += count
-        counters.bytes_out += runtime.item_bytes * count
-        out = self.out
-        if results[2] is None:  # as `Queue.put` does, without a call
-            out.chunks.append(results)
-            out.count += count
-            out.total += count
-        else:
-            out.put(results)
-        following = self.downstream
-        if (
-            following is not None
-            and following.runtime.state == STARVED
-            and out.count >= following.needs
-        ):
-            following.note_state(now_ns)
 
     def fail(self, error: BaseException) -> None:
         """End the stream here with an error.

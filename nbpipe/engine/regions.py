@@ -317,6 +317,7 @@ class RegionNode(MapNode):
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
         self.sends = True
+        self.counts = False  # the worker does
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     @property
@@ -356,10 +357,6 @@ class RegionNode(MapNode):
         if len(left) < _SEVERAL:
             return str(left[0][0]) if left else ""
         return f"{left[0][0]} to {left[-1][0]}"
-
-    def inputs(self, results: int) -> int:
-        """Count the inputs of a task: the worker did."""
-        return 0
 
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""

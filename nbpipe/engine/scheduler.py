@@ -338,7 +338,7 @@ class Scheduler:
         with self.lock:
             if not epoch.over:
                 for runtime in self.runtimes.values():
-                    runtime.account(now_ns, runtime.state)
+                    runtime.account(now_ns)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
                     self.past = rows_of(self, now_ns)
@@ -439,7 +439,7 @@ class Scheduler:
             with self.lock:
                 for task in remote:
                     self._running.discard(task)
-                    task.node.runtime.account(now_ns, task.node.runtime.state)
+                    task.node.runtime.account(now_ns)
                     task.node.runtime.active -= 1
                     task.node.running -= 1
                     give_back(task.node, now_ns, rests=self.epoch is None)
@@ -593,7 +593,7 @@ class Scheduler:
                 if self.epoch is None:
                     runtime.skip_time(now_ns)
                 else:
-                    runtime.account(now_ns, runtime.state)
+                    runtime.account(now_ns)
                 runtime.read_knobs()
             self._limit_team()
             self._note_states(now_ns)
@@ -626,7 +626,8 @@ class Scheduler:
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
             for node in self.epoch.order:
-                node.runtime.account(now_ns, node.state())
+                node.runtime.account(now_ns)
+                node.runtime.state = node.state()
 
     # -- the consumer ---------------------------------------------------------------------
     def have_next(self, epoch: Epoch) -> str:

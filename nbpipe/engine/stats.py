@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
+from math import frexp
 from operator import add
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ SAMPLE_NS = 250_000_000
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 _BUCKETS = 4 * 64
 _LEAST_RANK = 1e-9  # the smallest duration has a bucket that is not empty
-_SMALL_BITS = 3  # durations of so few bits have no quarters
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +127,29 @@ class Reading(NamedTuple):
 
 
 class Histogram:
-    """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s."""
+    """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
 
-    __slots__ = ("_new", "_old", "_turn_ns")
+    Attributes:
+        counts: for each bucket, the calls; four buckets an octave.
+        until_ns: from then on it is to be turned before anything is counted.
+    """
+
+    __slots__ = ("_old", "counts", "until_ns")
 
     def __init__(self) -> None:
-        self._new = [0] * _BUCKETS
-        self._old = self._new
-        self._turn_ns = 0
+        self.counts = [0] * _BUCKETS
+        self._old = self.counts
+        self.until_ns = 0
 
-    def add(self, duration_ns: int, count: int, now_ns: int) -> None:
-        """Count `count` calls of `duration_ns` each."""
-        since_ns = now_ns - self._turn_ns
-        if since_ns > WINDOW_NS:
-            self._old = self._new if since_ns <= 2 * WINDOW_NS else [0] * _BUCKETS
-            self._new = [0] * _BUCKETS
-            self._turn_ns = now_ns
-        bits = duration_ns.bit_length()
-        if bits > _SMALL_BITS:
-            self._new[(bits << 2) | ((duration_ns >> (bits - _SMALL_BITS)) & 3)] += count
-        else:
-            self._new[bits << 2] += count
+    def turn(self, now_ns: int) -> None:
+        """Forget what is old, and begin to count anew."""
+        self._old = self.counts if now_ns <= self.until_ns + WINDOW_NS else [0] * _BUCKETS
+        self.counts = [0] * _BUCKETS
+        self.until_ns = now_ns + WINDOW_NS
 
     def quantiles_s(self, *shares: float) -> list[float]:
         """Return the durations below which `shares` of the calls lie [s]."""
-        counts = self._new if self._old is self._new else list(map(add, self._new, self._old))
+        counts = list(map(add, self.counts, self._old))
         below = list(accumulate(counts))  # calls in each bucket and those before it
         total = below[-1]
         if not total:
@@ -352,11 +350,18 @@ class StageRuntime:
         self.timing_ns = _NEVER_NS if elsewhere else 0
         self.lender: StageRuntime | None = None
 
-    def account(self, now_ns: int, state: int) -> None:
-        """Book the time since the last call, then note why idle slots are idle from now on."""
-        elapsed = now_ns - self.since_ns
-        if elapsed > 0:
-            counters, slots = self.counters, self.concurrency
+    def account(self, now_ns: int, calls: int = 0, busy_ns: int = 0, away_ns: int = 0) -> None:
+        """Book the time since the last call, and calls that have ended.
+
+        Args:
+            now_ns: when.
+            calls: how many have ended; of cheap ones the time is booked only now and then.
+            busy_ns: time that they took in all [ns].
+            away_ns: time that it took to get to where they are done [ns].
+        """
+        counters = self.counters
+        if now_ns > (self.booking_ns if calls else self.since_ns):
+            elapsed, slots = now_ns - self.since_ns, self.concurrency
             idle = slots - self.active
             if idle <= 0:
                 slots -= idle
@@ -367,7 +372,17 @@ class StageRuntime:
             counters.slot_ns += slots * elapsed
             self.since_ns = now_ns
             self.booking_ns = now_ns if self.cost_ns > BOOKING_NS else now_ns + BOOKED_NS
-        self.state = state
+        counters.busy_ns += busy_ns
+        if calls:
+            each_ns, histogram = busy_ns // calls, counters.histogram
+            if now_ns > histogram.until_ns:
+                histogram.turn(now_ns)
+            mantissa, octave = frexp(each_ns)
+            histogram.counts[octave << 2 | int(8 * mantissa) & 3] += calls
+            each_ns += away_ns // calls
+            self.cost_ns = max(each_ns, 0.8 * self.cost_ns + 0.2 * each_ns)
+            if (self.cost_ns < CHEAP_NS) is not (self.lot > 1):
+                self.limit_lot()
 
     def read_knobs(self) -> None:
         """Take over the limits from the stage's knobs."""
@@ -389,19 +404,6 @@ class StageRuntime:
         """Leave out the time since the last call: no epoch was in progress."""
         self.since_ns = self.booking_ns = now_ns
 
-    def learn(self, duration_ns: int, count: int, now_ns: int, away_ns: int = 0) -> None:
-        """Count `count` calls that took `duration_ns` in all, and `away_ns` to get there."""
-        counters = self.counters
-        counters.busy_ns += duration_ns
-        if not count:
-            return
-        each = duration_ns // count
-        counters.histogram.add(each, count, now_ns)
-        each += away_ns // count
-        self.cost_ns = each if each > self.cost_ns else 0.8 * self.cost_ns + 0.2 * each
-        if self.lot > 1 or self.cost_ns < CHEAP_NS:
-            self.limit_lot()
-
     def learn_least(self, duration_ns: int) -> None:
         """Note that a call in progress has taken so long already."""
         if duration_ns > self.cost_ns:
@@ -420,7 +422,7 @@ class StageRuntime:
 
     def stats(self, now_ns: int, queued: int, running_ns: int) -> StageStats:
         """Read the counters."""
-        self.account(now_ns, self.state)
+        self.account(now_ns)
         return stats_of(
             self.counters,
             now_ns,
@@ -464,7 +466,7 @@ class StageRuntime:
         if rests:
             self.skip_time(now_ns)
         else:
-            self.account(now_ns, self.state)
+            self.account(now_ns)
         self.active += calls
 
     def pay_back_time(self, *, rests: bool) -> None:

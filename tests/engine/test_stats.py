@@ -12,8 +12,8 @@ from nbpipe import UnknownStageError
 from nbpipe.engine.stats import (
     WINDOW_NS,
     Counters,
-    Histogram,
     RunStats,
+    StageRuntime,
     StageStats,
     stats_of,
 )
@@ -31,12 +31,19 @@ def read(counters, now_ns, **changes):
 # -- histogram ----------------------------------------------------------------------------
 
 
+def counted(*calls):
+    """Return the histogram of a stage whose calls took so long [ns]: so many each, by a time."""
+    stage = nbpipe.source([1]).map(abs).chain[1]
+    runtime = StageRuntime("abs", stage, prefetch=8, now_ns=0)
+    for duration_ns, count, now_ns in calls:
+        runtime.account(now_ns, count, count * duration_ns)
+    return runtime.counters.histogram
+
+
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=200))
 def test_quantiles_are_close(durations_ns):
     """A quantile lies no further from the true one than its bucket is wide."""
-    histogram = Histogram()
-    for duration_ns in durations_ns:
-        histogram.add(duration_ns, 1, SECOND_NS)
+    histogram = counted(*((duration_ns, 1, SECOND_NS) for duration_ns in durations_ns))
     found = np.array(histogram.quantiles_s(0.5, 0.95, 0.99)) * 1e9
     true = np.quantile(durations_ns, [0.5, 0.95, 0.99], method="inverted_cdf")
     assert np.all(found <= 1.25 * true + 8)
@@ -45,9 +52,7 @@ def test_quantiles_are_close(durations_ns):
 
 def test_counts_weigh():
     """A chunk of many calls counts as many."""
-    histogram = Histogram()
-    histogram.add(1000, 99, SECOND_NS)
-    histogram.add(1_000_000, 1, SECOND_NS)
+    histogram = counted((1000, 99, SECOND_NS), (1_000_000, 1, SECOND_NS))
     p50, p100 = histogram.quantiles_s(0.5, 1.0)
     assert (round(p50 * 1e6, 1), p100 * 1e3 > 0.9) == (1.0, True)
 
@@ -55,9 +60,8 @@ def test_counts_weigh():
 @pytest.mark.parametrize(("pause_s", "forgotten"), [(1, False), (6, False), (11, True)])
 def test_old_calls_are_forgotten(pause_s, forgotten):
     """After 5 to 10 s a call no longer counts, also when there was nothing in between."""
-    histogram = Histogram()
-    histogram.add(SECOND_NS, 100, 100 * SECOND_NS)
-    histogram.add(1000, 1, (100 + pause_s) * SECOND_NS)
+    later_ns = (100 + pause_s) * SECOND_NS
+    histogram = counted((SECOND_NS, 100, 100 * SECOND_NS), (1000, 1, later_ns))
     (median_s,) = histogram.quantiles_s(0.5)
     assert (median_s < 0.1) == forgotten
 
