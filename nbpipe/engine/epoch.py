@@ -24,7 +24,6 @@ from .stats import StageRuntime
 from .task import Chunk, EpochContext, Paths, Queue, Task, together
 
 LOG = logging.getLogger("nbpipe")
-SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
 SMALL = 4  # chunks of fewer items each go together to a consumer that does nothing else
@@ -110,6 +109,7 @@ class Closable(Protocol):
         """Close it; user code may run."""
 
 
+@final
 class Epoch:
     """State of one epoch.
 
@@ -290,12 +290,13 @@ class Epoch:
             if self.pumps:
                 self.pump(now_ns)
             for node in self.remote if remote else self.order:
-                runtime, out = node.runtime, node.out
+                runtime, out, lot = node.runtime, node.out, node.runtime.lot
                 if runtime.active >= runtime.concurrency:
                     continue
-                most = runtime.prefetch + (runtime.concurrency - 1) * runtime.lot + node.gathers
+                under_way = node.reserved if lot > 1 else node.waiting + node.running
+                most = runtime.prefetch + (runtime.concurrency - 1) * lot + node.gathers
                 if (node.inbox.count >= node.needs or node.active_without_input) and (
-                    out.count + out.lent <= most or node.active_without_room
+                    under_way + out.count + out.lent <= most or node.active_without_room
                 ):
                     task = node.take(now_ns)
                     if task is not None:

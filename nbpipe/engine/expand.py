@@ -19,7 +19,7 @@ from .external import Feed, GivenItems
 from .map import Step
 from .node import Children, Drops, Node, Stages
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, EMPTY, Expansion, Task, add_all, child_path
+from .task import DROPPED, Expansion, Task, add_all, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -513,8 +513,7 @@ class ExpandNode(Node):
             self.runtime.counters.items_in += 1
             self.freed(now_ns)
         expansion.held = True
-        quota = self.chunk(allowed)
-        task = Task(self, expansion.seq, EMPTY, quota=quota, results=self.new_results())
+        task = Task(self, expansion.seq, now_ns, quota=self.chunk(allowed))
         task.expansion = expansion
         task.drawn = expansion.drawn
         self.reserved += task.quota

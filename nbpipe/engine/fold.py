@@ -10,7 +10,7 @@ from ..ops.remaining import Fold, Remaining
 from .map import Step
 from .node import Drops, Node, Stages, note
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, EMPTY, EpochContext, Expansion, Task, run_entries
+from .task import DROPPED, EpochContext, Expansion, Task, run_entries
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -83,11 +83,11 @@ class StreamNode(Node):
         chunk = self.inbox.take(self.chunk(available))
         self.reserved += len(chunk.values)
         self.freed(now_ns)
-        return self.started(Task(self, 0, chunk, results=self.new_results()), now_ns)
+        return self.started(Task(self, 0, now_ns, chunk), now_ns)
 
     def _take_flush(self, now_ns: int) -> Task:
         quota = self.chunk(CHUNK_MAX)
-        task = Task(self, 0, EMPTY, quota=quota, results=self.new_results())
+        task = Task(self, 0, now_ns, quota=quota)
         if self.rest_of_stream is None:
             self.rest_of_stream = Expansion(0)
         task.expansion = self.rest_of_stream

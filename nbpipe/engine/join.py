@@ -17,7 +17,7 @@ from ..ops.route import Route
 from .fold import StreamNode
 from .node import Node, Stages, note, stages_of
 from .stats import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, StageRuntime
-from .task import EMPTY, Task
+from .task import Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -68,7 +68,7 @@ class PumpNode(Node):
 
     def take(self, now_ns: int) -> Task | None:
         """Return what was set aside."""
-        return self.started(Task(self, 0, EMPTY, results=[]), now_ns) if self.runnable() else None
+        return self.started(Task(self, 0, now_ns), now_ns) if self.runnable() else None
 
     def runnable(self) -> bool:
         """Need a thread for what was set aside alone."""

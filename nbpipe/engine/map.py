@@ -296,24 +296,24 @@ class MapNode(Node):
             seq, entry = self.returned.pop(0)
             self.waiting -= 1
             self.active_without_input = self.active_without_room = bool(self.returned)
-            task = Task(self, seq, Chunk.of([entry]), results=self.new_results())
+            task = Task(self, seq, now_ns, Chunk.of([entry]))
             return self.started(task, now_ns)
-        available = self.inbox.count
-        if self.fatal or self.done or available < self.needs or (room := self.room()) <= 0:
+        available, out, lot = self.inbox.count, self.out, runtime.lot
+        under_way = self.reserved if lot > 1 else self.waiting + self.running
+        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
+        places -= under_way + out.count + out.lent  # as `room` does, without a call
+        if self.fatal or self.done or available < self.needs or places < lot:
             return None
         if self.gather:
             count = min(available, self.gather)
         else:
             single = available == 1 or self.remote or runtime.cost_ns >= CHEAP_NS
             count = 1 if single and not self.sends else self.chunk(available)
-        if self.epoch.memory is not None and not self.epoch.admits(self):
+        if not (self.epoch.memory is None or self.epoch.admits(self)):
             return None
         chunk = self.inbox.take(count)
-        if self.gather:
-            chunk = self.gathered(chunk)
-        task = Task(self, self.seq_in, chunk, results=self.new_results())
-        if self.gather:
-            task.inputs = count
+        task = Task(self, self.seq_in, now_ns, self.gathered(chunk) if self.gather else chunk)
+        task.inputs = count if self.gather else 0
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
@@ -322,7 +322,7 @@ class MapNode(Node):
         if now_ns > runtime.booking_ns:
             runtime.account(now_ns)
         left = READY if available - count >= self.needs else STARVED
-        runtime.state = left if room > 1 else BLOCKED
+        runtime.state = left if places >= 2 * lot else BLOCKED
         runtime.active += 1
         self.running += 1
         return task

@@ -14,13 +14,13 @@ from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..ops.stage import Chain, Stage
 from .build import Builder
-from .epoch import LOG, SLOW_NS, Ahead, Epoch, Memory, discard, give_back
+from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import Node, Stages
 from .regions import Regions
-from .stats import BLOCKED, TIMING_NS, StageRuntime, StageStats
-from .task import MEASURE_NS, EpochContext, Task, run_timed
+from .stats import BLOCKED, SLOW_NS, StageRuntime, StageStats
+from .task import MEASURE_NS, EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -394,82 +394,58 @@ class Scheduler:
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
             task.node.measure(task)
         while True:
-            new_seat = remote = following = dropped = None
+            following = new_seat = _dropped = None
             with self.lock:
                 if task is None:
                     self._team.woken(seat)
                     now_ns = perf_counter_ns()
                 else:
-                    now_ns, node, past = task.ended_ns, task.node, task.node.epoch
-                    if task.cheap:
-                        self._cheap -= 1
-                    node.settle(task)
+                    now_ns, past = task.ended_ns, task.node.epoch
+                    self._cheap -= task.cheap
+                    task.node.settle(task)
                     if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-                        self._settled(node, now_ns)
+                        self._settled(task.node, now_ns)
                 epoch = self.epoch
-                if not seat.dismissed:
-                    following = None if epoch is None or self.paused else epoch.take(now_ns)
-                    if following is None and self.ahead is not None:
-                        following = self._take_ahead(now_ns)
-                    if following is not None:
-                        new_seat, remote = self._taken(following, now_ns)
-                    if epoch is not None:
-                        if epoch.waiting and (epoch.sink.count or epoch.exhausted):
-                            epoch.look_after_consumer(following, now_ns)
-                        dropped = epoch.take_dropped() if epoch.dropped else None
-                if following is None and not seat.dismissed:
-                    self._team.park(seat)
+                if not (seat.dismissed or self.paused):
+                    following = (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns)
                 seat.work = following
-            del dropped
+                if following is None:
+                    self._team.park(seat)
+                else:
+                    self._cheap += following.cheap
+                    if following.watched and self._ticker.asleep:
+                        self._ticker.attend()
+                    if self._team.coming is None and not (following.cheap or following.node.remote):
+                        new_seat = self._wake(now_ns)
+                if epoch is not None:
+                    if epoch.waiting and (epoch.sink.count or epoch.exhausted):
+                        epoch.look_after_consumer(following, now_ns)
+                    _dropped = epoch.take_dropped() if epoch.dropped else None
             if task is not None and task.expansion is not None and task.node.epoch.over:
                 discard(task.expansion.close)
             if new_seat is not None:
                 self._team.start(new_seat)
-            if remote is None:
+            if following is None or not following.node.remote:
                 return following
-            self._submit(remote)
+            self._submit(following, now_ns)
             task = None
 
-    def _submit(self, remote: Sequence[Task]) -> None:
-        """Send tasks on to the event loop."""
+    def _submit(self, first: Task, now_ns: int) -> None:
+        """Send a task, and what else may start there, on to the event loop."""
+        with self.lock:
+            remote = [first, *self._take_remote(now_ns)]
+            self._running.add(first)
         try:
             self._loop.submit(remote)
         except RuntimeError as error:
-            now_ns = perf_counter_ns()
             with self.lock:
                 for task in remote:
                     self._running.discard(task)
-                    task.node.runtime.account(now_ns)
+                    task.node.runtime.account(perf_counter_ns())
                     task.node.runtime.active -= 1
                     task.node.running -= 1
                     give_back(task.node, now_ns, rests=self.epoch is None)
                 self._fail(no_thread("the event loop of this run", error), error)
-
-    def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
-        """Look after the rest once a task was taken: wake a thread for it, or send it on."""
-        runtime = task.node.runtime
-        if now_ns >= runtime.timing_ns:
-            runtime.timing_ns = now_ns + TIMING_NS
-            task.perform = run_timed
-        if not task.node.remote and runtime.cost_ns <= SLOW_NS:
-            task.cheap = task.watched = True
-            self._cheap += 1
-            if self._ticker.asleep:
-                self._ticker.attend()
-            return None, None
-        if task.node.remote:
-            remote = [task, *self._take_remote(now_ns)]
-            self._note_remote(remote)
-            return None, remote
-        if task.several:
-            self._watch(task)
-        return None if self._team.coming is not None else self._wake(now_ns), None
-
-    def _watch(self, task: Task) -> None:
-        """Have the ticker look after a task: it may hold results back, or nobody else is awake."""
-        task.watched = True
-        if self._ticker.asleep:
-            self._ticker.attend()
 
     def exchange(self, done: Sequence[Work]) -> Sequence[Work]:
         """Hand in what ended in one turn of the event loop, take what may start; in its thread."""
@@ -483,7 +459,6 @@ class Scheduler:
                 task.node.settle(task)
                 self._settled(task.node, now_ns)
             following = self._take_remote(now_ns)
-            self._note_remote(following)
             if self.epoch is not None:
                 self.epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
@@ -509,6 +484,7 @@ class Scheduler:
         return self.ahead.take(now_ns, self.epoch or self._leaving, remote=remote)
 
     def _take_remote(self, now_ns: int) -> list[Task]:
+        """Take all that may start on the event loop."""
         taken: list[Task] = []
         epoch = self.epoch
         while not self.paused:
@@ -517,13 +493,10 @@ class Scheduler:
             if task is None:
                 break
             taken.append(task)
+            if task.watched and self._ticker.asleep:
+                self._ticker.attend()
+        self._running.update(taken)
         return taken
-
-    def _note_remote(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            self._running.add(task)
-            if task.several:
-                self._watch(task)
 
     def _settled(self, node: Node, now_ns: int) -> None:
         """Do what is due once a task was settled."""
@@ -544,13 +517,26 @@ class Scheduler:
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
-        epoch, ahead = self.epoch, self.ahead
         if self.paused or self._team.coming is not None:
             return None
-        if epoch is not None and not epoch.over and _waits_for_a_thread(epoch, now_ns):
-            return self._team.unpark()
-        if ahead is not None and ahead.admit(epoch or self._leaving):
-            return self._team.unpark() if _waits_for_a_thread(ahead.epoch, now_ns) else None
+        current, ahead = self.epoch, self.ahead
+        for epoch in (current, ahead and ahead.epoch):
+            if epoch is None or epoch.over:
+                continue
+            if ahead and epoch is ahead.epoch and not ahead.admit(current or self._leaving):
+                continue
+            if epoch.pumps:
+                epoch.pump(now_ns)
+            for node in epoch.order:
+                runtime = node.runtime
+                if runtime.active >= runtime.concurrency:
+                    continue
+                if node.inbox.count < node.needs and not node.active_without_input:
+                    continue
+                if runtime.cost_ns <= SLOW_NS and node.out.count > node.gathers:
+                    continue  # whoever comes next does it, unless what takes from it starves
+                if node.runnable():
+                    return self._team.unpark()
         return None
 
     def _start(self, seat: Seat | None) -> None:
@@ -726,20 +712,3 @@ class Scheduler:
         if killed:
             self._team.close(_LAST_TICK_S, seats)
         return sorted({task.node.runtime.address for task in inside})
-
-
-def _waits_for_a_thread(epoch: Epoch, now_ns: int) -> bool:
-    """Tell whether there is work in an epoch that is worth waking a thread for."""
-    if epoch.pumps:
-        epoch.pump(now_ns)
-    for node in epoch.order:
-        runtime = node.runtime
-        if runtime.active >= runtime.concurrency:
-            continue
-        if node.inbox.count < node.needs and not node.active_without_input:
-            continue
-        if runtime.cost_ns <= SLOW_NS and node.out.count > node.gathers:
-            continue  # whoever comes next does it, unless what takes from it starves
-        if node.runnable():
-            return True
-    return False

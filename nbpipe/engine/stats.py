@@ -285,6 +285,7 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 # Every method is called under the scheduler's lock.
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
+SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64  # cheap ones get more, but
 CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage

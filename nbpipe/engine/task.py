@@ -15,6 +15,7 @@ from ..base.threads import FREE_THREADED, Latch, computing_ns
 from ..base.tree import size_bytes
 from ..executors.base import ROW
 from .failures import Failed
+from .stats import SLOW_NS, TIMING_NS
 
 if TYPE_CHECKING:
     from ..ops.remaining import Remaining
@@ -334,14 +335,13 @@ class Task(Tally):
             not take item by item, entries in place of values, and None in place of DROPPED.
         published: number of results already handed on.
         cheap: taken without waking another thread.
-        watched: the ticker looks after it.
+        watched: the ticker looks after it: it may hold results back, or nobody else is awake.
         started_ns, ended_ns: when the work began and ended; 0 before.
         inputs: number of items, where one value holds several of them.
         rows: of the fused steps.
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
-        several: it may give more than one result, so that some could be held back.
         drawn: how many were drawn from it before this task.
         step: which fused step is at work; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
@@ -354,8 +354,6 @@ class Task(Tally):
     ended_ns = 0
     inputs = 0
     away_ns = 0
-    cheap = False
-    watched = False
     result_bytes: int | None = None
     expansion: Expansion | None = None
     drawn = 0
@@ -363,8 +361,9 @@ class Task(Tally):
     seen_ns = 0
 
     def __init__(
-        self, node: Node, seq: int, chunk: Chunk, *, quota: int = 0, results: list[Any]
+        self, node: Node, seq: int, now_ns: int, chunk: Chunk = EMPTY, *, quota: int = 0
     ) -> None:
+        runtime = node.runtime
         self.node = node
         self.seq = seq
         self.paths = chunk.paths
@@ -372,9 +371,13 @@ class Task(Tally):
         self.items = unbegun(chunk.values)
         self.count = len(chunk.values)
         self.quota = quota
-        self.results = results
-        self.several = quota > 1 or self.count > 1
+        self.results: list[Any] = node.new_results()
+        self.cheap = runtime.cost_ns <= SLOW_NS and not node.remote
+        self.watched = self.cheap or quota > 1 or self.count > 1
         self.perform: Callable[[Any], object] = node.perform
+        if now_ns >= runtime.timing_ns:
+            runtime.timing_ns = now_ns + TIMING_NS
+            self.perform = run_timed
 
     @property
     def path(self) -> Path | None:

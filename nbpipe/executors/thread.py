@@ -69,7 +69,7 @@ class ThreadTeam:
         if len(self._seats) > self.limit:
             seat.dismissed = True
             self._seats.discard(seat)
-        else:
+        elif not seat.dismissed:
             self._parked[seat] = None
 
     def unpark(self) -> Seat | None:

@@ -240,8 +240,11 @@ def test_dropped_item_is_announced_before_it_is_handed_on():
                 early.append(result)
 
     odd = Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True)
-    node = SimpleNamespace(perform=None, first=odd, rest=())
-    task = Task(node, 0, Chunk((0, 1), [0, 1]), results=Results())
+    runtime = SimpleNamespace(cost_ns=0, timing_ns=1)
+    node = SimpleNamespace(
+        perform=None, first=odd, rest=(), remote=False, runtime=runtime, new_results=Results
+    )
+    task = Task(node, 0, 0, Chunk((0, 1), [0, 1]))
     run_steps(task)
     assert (early, list(task.results)) == ([], [DROPPED, 1])
 
