@@ -83,11 +83,13 @@ def holds(lock: threading.RLock) -> bool:
 
 
 def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
-    """Return the error to raise, from `error`, where the system gives no more threads."""
-    return WorkerStartError(
+    """Return the error, with `error` as its cause, where the system gives no more threads."""
+    refusal = WorkerStartError(
         f"no thread could be started for {what}: {error}; end other threads and processes, or "
         "raise the limit on them (`ulimit -u`)"
     )
+    refusal.__cause__ = error
+    return refusal
 
 
 class Latch:

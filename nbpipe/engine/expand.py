@@ -19,7 +19,7 @@ from .external import Feed, GivenItems
 from .map import Step
 from .node import Children, Drops, Node, Stages
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, Expansion, Task, add_all, child_path
+from .task import DROPPED, Expansion, Task, child_path, draw
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -521,39 +521,18 @@ class ExpandNode(Node):
         return self.started(task, now_ns)
 
     def work(self, task: Task) -> None:
-        """Draw up to the quota."""
-        expansion, give, rest = task.expansion, task.results.append, self.rest
+        """Draw up to the quota; what was drawn before a failure stays."""
+        expansion, rest = task.expansion, self.rest
         assert expansion is not None
         try:
             if expansion.entries is None:
                 self.opener.open(expansion)
-            draw = expansion.entries.__next__
+            entries = expansion.entries
+            if rest:
+                entries = (task.through(entry, rest) for entry in entries)
+            expansion.over = draw(task, entries)
         except BaseException as error:
             self._failed(task, expansion, error)
-            return
-        if not rest and self.epoch.memory is None:
-            self._draw(task, expansion)
-            return
-        for _ in range(task.quota):
-            try:
-                entry = draw()
-            except StopIteration:
-                expansion.over = True
-                return
-            except BaseException as error:
-                self._failed(task, expansion, error)
-                return
-            give(task.through(entry, rest) if rest else entry)
-
-    def _draw(self, task: Task, expansion: Expansion) -> None:
-        """Draw as fast as it goes; what was drawn before a failure stays."""
-        results = task.results
-        try:
-            add_all(results, itertools.islice(expansion.entries, task.quota))
-        except BaseException as error:
-            self._failed(task, expansion, error)
-        else:
-            expansion.over = len(results) < task.quota
 
     async def work_elsewhere(self, task: Task) -> None:
         """Draw up to the quota from an async iterator."""

@@ -350,7 +350,11 @@ class GivenItems:
             ArgumentError: an index is no int, or out of range.
             BaseException: what gave the indices, or the source, raised.
         """
-        return _Reading(self, len(self._items), rest)
+        length, self.path, whole = len(self._items), 0, rest.is_all
+        for ordinal, index in enumerate(self.order.draw()):
+            if whole or ordinal in rest:
+                yield self.read(ordinal, index, length)
+            self.path = ordinal + 1
 
     def read(self, ordinal: int, index: Any, length: int) -> Entry:
         """Read one item of a source with `length` items; raises as `entries` does."""
@@ -368,27 +372,6 @@ class GivenItems:
         for of_source in self._numbers:
             value = (index if of_source else ordinal, value)
         return value
-
-
-@final
-class _Reading(Iterator[Entry]):
-    """Reads on after an exception, which a generator would not."""
-
-    def __init__(self, items: GivenItems, length: int, rest: Remaining) -> None:
-        self._items = items
-        self._length = length
-        self._rest = None if rest.is_all else rest
-        self._indices = items.order.draw()
-        self._ordinal = 0
-
-    def __next__(self) -> Entry:
-        items, rest = self._items, self._rest
-        while True:
-            items.path = ordinal = self._ordinal
-            index = next(self._indices)
-            self._ordinal = ordinal + 1
-            if rest is None or ordinal in rest:
-                return items.read(ordinal, index, self._length)
 
 
 def external_chain(chain: Chain, order: ExternalOrder) -> Chain:

@@ -10,7 +10,7 @@ from ..ops.remaining import Fold, Remaining
 from .map import Step
 from .node import Drops, Node, Stages, note
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, EpochContext, Expansion, Task, run_entries
+from .task import DROPPED, EpochContext, Expansion, Task, draw, run_entries
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -78,20 +78,13 @@ class StreamNode(Node):
         if self.step.operation.finished:
             self._close_input()
         available = self.inbox.count
-        if not available:
-            return self._take_flush(now_ns)
-        chunk = self.inbox.take(self.chunk(available))
-        self.reserved += len(chunk.values)
-        self.freed(now_ns)
-        return self.started(Task(self, 0, now_ns, chunk), now_ns)
-
-    def _take_flush(self, now_ns: int) -> Task:
-        quota = self.chunk(CHUNK_MAX)
-        task = Task(self, 0, now_ns, quota=quota)
-        if self.rest_of_stream is None:
-            self.rest_of_stream = Expansion(0)
-        task.expansion = self.rest_of_stream
-        self.reserved += quota
+        if available:
+            task = Task(self, 0, now_ns, self.inbox.take(self.chunk(available)))
+            self.freed(now_ns)
+        else:
+            task = Task(self, 0, now_ns, quota=self.chunk(CHUNK_MAX))
+            task.expansion = self.rest_of_stream = self.rest_of_stream or Expansion(0)
+        self.reserved += task.count or task.quota
         return self.started(task, now_ns)
 
     def work(self, task: Task) -> None:
@@ -103,10 +96,7 @@ class StreamNode(Node):
         try:
             if rest.entries is None:
                 rest.entries = self._left()
-            for _ in range(task.quota):
-                task.results.append(next(rest.entries))
-        except StopIteration:
-            rest.over = True
+            rest.over = draw(task, rest.entries)
         except BaseException as error:
             task.irregular = rest.over = True
             task.results.append(self.step.failure((-1, None), error, 1))

@@ -244,7 +244,7 @@ class Scheduler:
         self._next_sample_ns = 0
         self._team = ThreadTeam(self)
         self._loop = EventLoop(self)
-        self._ticker = Ticker(self._tick)
+        self._ticker = Ticker(lambda: self._change(self._free))
         self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
         self.regions = Regions(seed, memory_bytes)
@@ -349,12 +349,8 @@ class Scheduler:
             dropped = epoch.take_dropped()
         self._clear_up(epoch)
         del dropped
-        seat = None
-        with self.lock:
-            self._leaving = None
-            if self.ahead is not None:
-                seat = self._wake(now_ns)
-        self._start(seat)
+        self._leaving = None
+        self._change(self._note_states)
 
     def drop_ahead(self, *, unless: int | None = None) -> None:
         """Let nothing of the epoch that is read ahead start any more, and forget it.
@@ -445,31 +441,24 @@ class Scheduler:
                     task.node.runtime.active -= 1
                     task.node.running -= 1
                     give_back(task.node, now_ns, rests=self.epoch is None)
-                self._fail(no_thread("the event loop of this run", error), error)
+                self._fail(no_thread("the event loop of this run", error))
 
     def exchange(self, done: Sequence[Work]) -> Sequence[Work]:
         """Hand in what ended in one turn of the event loop, take what may start; in its thread."""
-        now_ns = perf_counter_ns()
         tasks: Sequence[Task] = done  # type: ignore[assignment]
         for task in tasks:
             task.let_go()
-        with self.lock:
+        following: list[Task] = []
+
+        def hand_in(now_ns: int) -> None:
             for task in tasks:
                 self._running.discard(task)
                 task.node.settle(task)
                 self._settled(task.node, now_ns)
-            following = self._take_remote(now_ns)
-            if self.epoch is not None:
-                self.epoch.look_after_consumer(None, now_ns)
-            seat = self._wake(now_ns)
-            dropped = self._take_dropped()
-        del dropped
-        self._start(seat)
-        return following
+            following.extend(self._take_remote(now_ns))
 
-    def _take_dropped(self) -> list[object]:
-        """Return what the epochs in progress dropped; let go of it without the lock."""
-        return [one for epoch in self.epochs for one in epoch.take_dropped()]
+        self._change(hand_in)
+        return following
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -543,29 +532,34 @@ class Scheduler:
         if seat is not None:
             self._team.start(seat)
 
-    def _tick(self) -> None:
-        """Free what is stuck in long tasks."""
+    def _change(self, change: Callable[[int], object]) -> None:
+        """Change something under the lock, and wake whoever may go on."""
         now_ns = perf_counter_ns()
         with self.lock:
-            watched = [task for task in self.at_work() if task.watched]
-            for task in watched:
-                if task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
-                    task.node.harvest(task, now_ns)
-                    if task.node.epoch.memory is not None:
-                        task.node.epoch.memory.note(task.node)
-            epoch = self.epoch
-            if epoch is not None and not epoch.over:
-                epoch.count_lent()
-                if epoch.pumps:
-                    epoch.pump(now_ns)
-                epoch.look_after_consumer(None, now_ns)
+            change(now_ns)
             seat = self._wake(now_ns)
-            if not watched:
-                self._note_states(now_ns)
-                self._ticker.sleep()
-            dropped = self._take_dropped()
-        del dropped
+            if self.epoch is not None:
+                self.epoch.look_after_consumer(None, now_ns)
+            dropped = [one for epoch in self.epochs for one in epoch.take_dropped()]
+        del dropped  # without the lock
         self._start(seat)
+
+    def _free(self, now_ns: int) -> None:
+        """Free what is stuck in long tasks; called at each tick."""
+        watched = [task for task in self.at_work() if task.watched]
+        for task in watched:
+            if task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
+                task.node.harvest(task, now_ns)
+                if task.node.epoch.memory is not None:
+                    task.node.epoch.memory.note(task.node)
+        epoch = self.epoch
+        if epoch is not None and not epoch.over:
+            epoch.count_lent()
+            if epoch.pumps:
+                epoch.pump(now_ns)
+        if not watched:
+            self._note_states(now_ns)
+            self._ticker.sleep()
 
     # -- live changes, from any thread ----------------------------------------------------
     def refresh(self) -> None:
@@ -573,41 +567,32 @@ class Scheduler:
         if holds(self.lock):  # garbage has turned a knob, in the midst of something
             in_new_thread(self.refresh)
             return
-        now_ns = perf_counter_ns()
-        with self.lock:
-            for runtime in self.runtimes.values():
-                if self.epoch is None:
-                    runtime.skip_time(now_ns)
-                else:
-                    runtime.account(now_ns)
-                runtime.read_knobs()
-            self._limit_team()
-            self._note_states(now_ns)
-            seat = self._wake(now_ns)
-            dropped = self._take_dropped()
-        del dropped
-        self._start(seat)
+        self._change(self._read_knobs)
         self.regions.tell(lambda caller: caller.trim())
+
+    def _read_knobs(self, now_ns: int) -> None:
+        for runtime in self.runtimes.values():
+            if self.epoch is None:
+                runtime.skip_time(now_ns)
+            else:
+                runtime.account(now_ns)
+            runtime.read_knobs()
+        self._limit_team()
+        self._note_states(now_ns)
 
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
         self.paused = paused
         if holds(self.lock):
-            in_new_thread(self._pause)
+            in_new_thread(lambda: self._change(self._pause))
         else:
-            self._pause()
+            self._change(self._pause)
 
-    def _pause(self) -> None:
+    def _pause(self, now_ns: int) -> None:
         """Do what was said last: of two threads, either may come first."""
-        now_ns = perf_counter_ns()
-        with self.lock:
-            if self.epoch is not None:
-                self.epoch.set_paused(self.paused)
-            self._note_states(now_ns)
-            seat = self._wake(now_ns)
-            dropped = self._take_dropped()
-        del dropped
-        self._start(seat)
+        if self.epoch is not None:
+            self.epoch.set_paused(self.paused)
+        self._note_states(now_ns)
 
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
@@ -649,12 +634,7 @@ class Scheduler:
 
     def wake_threads(self) -> None:
         """Wake a thread if there is work: there is more for the source to read."""
-        now_ns = perf_counter_ns()
-        with self.lock:
-            seat = None if self.epoch is None else self._room_made(self.epoch, now_ns)
-            dropped = self._take_dropped()
-        del dropped
-        self._start(seat)
+        self._change(self._note_states)
 
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:
@@ -665,9 +645,7 @@ class Scheduler:
     def crashed(self, error: BaseException) -> None:
         """Called when the machine itself failed: the consumer must not wait for ever."""
         with self.lock:
-            for epoch in self.epochs:
-                epoch.fail_at_once(error)
-                epoch.wake_consumer()
+            self._fail(error)
         if "interpreter shutdown" not in str(error):  # then no thread may start any more
             LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
@@ -675,11 +653,10 @@ class Scheduler:
         """Called when a thread could not be started: go on with those there are, if any."""
         with self.lock:
             if not self._team.give_up(seat):
-                self._fail(no_thread("the stages of this run", error), error)
+                self._fail(no_thread("the stages of this run", error))
 
-    def _fail(self, error: BaseException, cause: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End the epoch in progress with an error of the machine; under the lock."""
-        error.__cause__ = cause
         for epoch in self.epochs:
             epoch.fail_at_once(error)
             epoch.wake_consumer()

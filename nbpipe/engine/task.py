@@ -550,6 +550,13 @@ def run_entries(task: Task, apply: Callable[[Entry, Task], Any]) -> None:
             return
 
 
+def draw(task: Task, entries: Iterable[Any]) -> bool:
+    """Draw results up to the quota; tell whether that was all there is."""
+    add = add_all if type(task.results) is list else add_each
+    add(task.results, islice(entries, task.quota))
+    return len(task.results) < task.quota
+
+
 async def _nothing() -> None:
     """Do nothing: the epoch ended before the call began."""
 
