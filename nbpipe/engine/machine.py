@@ -27,7 +27,7 @@ from .epoch import LOG, Epoch
 from .external import ExternalOrder
 from .failures import KEPT, Failure, one_line
 from .node import Stages
-from .scheduler import Scheduler, catch_up, look, stats
+from .scheduler import Scheduler, look, stats
 from .stats import (
     SAMPLE_NS,
     WINDOW_NS,
@@ -244,7 +244,6 @@ def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
         engine = reference()
         if engine is None or engine.epoch is None:
             return now_ns
-        catch_up(engine)
         epoch = engine.epoch.context.epoch
         return record.sample(now_ns, epoch, look(engine, now_ns), last=last)
 

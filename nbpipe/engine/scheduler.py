@@ -96,21 +96,15 @@ class Ticker:
 
 
 # -- Look at a scheduler: counters of every stage, and what is in progress, at one moment ----------
-def catch_up(scheduler: Scheduler) -> None:
-    """Bring the states of cheap stages up to date, before the time at rest is booked."""
-    if scheduler.epoch is not None:
-        for node in scheduler.epoch.order:
-            node.runtime.state = node.state()
-
-
 def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int]]:
     """Return the runtime of every stage, the results behind it, the time of its running calls [ns].
 
-    Called under the lock.
+    The states of cheap stages are up to date then. Called under the lock.
     """
     waiting: dict[int, int] = {}
     if scheduler.epoch is not None:
         for node in scheduler.epoch.order:
+            node.runtime.state = node.state()
             waiting[id(node.runtime)] = node.queued()
     spent: dict[int, int] = {}
     for task in scheduler.at_work():
@@ -143,7 +137,6 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
 
 def rows_of(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
     """Return the stats of every stage that was built; under the lock."""
-    catch_up(scheduler)
     return {
         runtime.address: runtime.stats(now_ns, queued, running_ns)
         for runtime, queued, running_ns in look(scheduler, now_ns)
