@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentTypeError, StateError
-from ..ops.cache import CacheStore, Made, PassNumber, with_passes
+from ..ops.cache import CacheStore, Made, with_passes
 from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
@@ -40,6 +40,9 @@ class Opener(ABC):
 
     shared = False
 
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
     @abstractmethod
     def open(self, expansion: Expansion) -> None:
         """Set `inner` (the user's iterator) and `entries` (an iterator over entries)."""
@@ -52,9 +55,12 @@ class Opener(ABC):
         """Say, of what has no input, which items are wanted."""
         raise TypeError(f"{type(self).__name__} has an input")
 
-    @abstractmethod
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """Return the failure, or None when the expansion is to be opened again."""
+        """Return the failure, or None when the expansion is to be opened again.
+
+        Unless said otherwise, what failed cannot be read on: the epoch ends.
+        """
+        return self._step.failure((task.drawn + len(task.results), None), error, 1)
 
 
 class SourceOpener(Opener):
@@ -73,11 +79,11 @@ class SourceOpener(Opener):
         passes: tuple[int, ...],
         node_state: dict[str, Any],
     ) -> None:
-        self._step = Step(stage, iter, context)
+        super().__init__(Step(stage, iter, context))
         self._spec = spec
         self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
-        self._passes = tuple(map(PassNumber, passes))
+        self._passes = passes
         self._rest = remaining_in(node_state)
         self._base = remaining_in(node_state, "base")
         self._order: ResolvedOrder | None = None
@@ -105,14 +111,14 @@ class SourceOpener(Opener):
         if plan is not None:
             left = plan.rest_of_world(self._base).rest(self._rest)
             self._order = left.resolve(self._context.epoch, self._passes)
-            expansion.entries = self._with_passes(self._order.rows())
+            expansion.entries = _in_passes(self._order.rows(), self._passes)
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
         expansion.inner = _drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
         numbers = itertools.count()
         entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
-        expansion.entries = self._with_passes(_left(self._rest, entries))
+        expansion.entries = _in_passes(_left(self._rest, entries), self._passes)
 
     def _end(self, numbers: Iterator[int]) -> Iterator[Entry]:
         """Take note, behind the last item, of how many there were."""
@@ -129,12 +135,6 @@ class SourceOpener(Opener):
                 f"when the state was taken, got {count}; go on with the same data, or begin the "
                 "epoch again"
             )
-
-    def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        passes = self._passes
-        if not passes:
-            return iter(entries)
-        return ((_longer(entry[0], passes), entry[1]) for entry in entries)
 
     def _tell_epoch(self, items: Any) -> None:
         for part in (items, *_samplers_in(items)):
@@ -177,18 +177,18 @@ class SourceOpener(Opener):
         expansion.entries = self._numbered_async(expansion.inner)
 
     async def _numbered_async(self, values: AsyncIterator[Any]) -> AsyncIterator[Entry]:
-        number, passes = 0, self._passes
+        number = 0
         async for value in values:
             if number in self._rest:
-                yield ((number, *passes) if passes else number, value)
+                yield (with_passes(number, self._passes), value)
             number += 1
         self._ended(number)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """End the epoch: a source that failed cannot go on."""
+        """End the epoch; of a given order, the place is known to who reads it."""
         if isinstance(self._spec.items, GivenItems):
             return self._step.failure((self._spec.items.path, None), error, 1)
-        return self._step.failure((task.drawn + len(task.results), None), error, 1)
+        return super().recover(expansion, error, task)
 
 
 class ReplayOpener(Opener):
@@ -210,7 +210,7 @@ class ReplayOpener(Opener):
         passes: tuple[int, ...] = (),
         rest: Remaining = _ALL,
     ) -> None:
-        self._step = Step(stage, store.entries, context)
+        super().__init__(Step(stage, store.entries, context))
         self._store = store
         self._made = made
         self._passes = passes
@@ -225,23 +225,12 @@ class ReplayOpener(Opener):
 
     def open(self, expansion: Expansion) -> None:
         """Read from the beginning."""
-        passes = self._passes
         expansion.inner = self._store.entries()
-        entries = _left(self._rest, expansion.inner)
-        expansion.entries = (
-            ((with_passes(path, passes), value) for path, value in entries) if passes else entries
-        )
-
-    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """End the epoch: a cache that fails cannot be read on."""
-        return self._step.failure((task.drawn + len(task.results), None), error, 1)
+        expansion.entries = _in_passes(_left(self._rest, expansion.inner), self._passes)
 
 
 class CallOpener(Opener):
     """Opens the children of one item: `flat_map`, `unbatch`."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
 
     def open(self, expansion: Expansion) -> None:
         """Call the function on the item."""
@@ -322,8 +311,10 @@ def _is_maker(items: Any) -> bool:
     return callable(items) and not hasattr(items, "__iter__") and not hasattr(items, "__aiter__")
 
 
-def _longer(path: Any, passes: tuple[int, ...]) -> tuple[int, ...]:
-    return (*path, *passes) if isinstance(path, tuple) else (path, *passes)
+def _in_passes(entries: Iterable[Entry], passes: tuple[int, ...]) -> Iterator[Entry]:
+    if not passes:
+        return iter(entries)
+    return ((with_passes(entry[0], passes), entry[1]) for entry in entries)
 
 
 def children(path: Any, values: Iterator[Any], expansion: Expansion) -> Iterator[Entry]:

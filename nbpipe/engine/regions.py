@@ -382,8 +382,13 @@ class RegionNode(MapNode):
 
     def _work_on(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
         """Have entries worked on; one that a worker does not come back from is tried alone."""
+        region, number = self.region, self.first.context.epoch
         blamed: dict[int, BaseException] = {}  # by the place of an entry
         singly = 0  # entries before this place are sent one by one
+
+        def hand(answer: Answer) -> None:
+            self._take_answer(task, answer, tally)
+
         while (done := len(task.results)) < len(entries):
             if _is_over(task) or self.epoch.over:
                 return
@@ -392,41 +397,23 @@ class RegionNode(MapNode):
                 continue
             until = min((place for place in blamed if place > done), default=len(entries))
             until = done + 1 if done < singly else until
-            error = self._call(task, entries[done:until], tally)
+            job = Job(region.program, number, entries[done:until], region.timeout_s, hand=hand)
+            try:
+                hand(region.caller.call(job))
+            except BaseException as error:
+                if left := entries[len(task.results) : until]:
+                    place = _blamed(error, left)
+                    if place is None:
+                        singly = until
+                    else:
+                        blamed[until - len(left) + place] = error
+                continue
             left = entries[len(task.results) : until]
-            if error is None and left and until == len(entries) and not _is_over(task):
-                self._give_back(task, left)
+            if left and until == len(entries) and not _is_over(task):
+                with self.epoch.lock:
+                    if not self.epoch.over:  # let others have those that were not begun
+                        self._return(task, [*left])
                 return
-            if error is not None and left:
-                place = _blamed(error, left)
-                if place is None:
-                    singly = until
-                else:
-                    blamed[until - len(left) + place] = error
-
-    def _call(
-        self, task: Task, entries: Sequence[Entry], tally: list[list[int]]
-    ) -> BaseException | None:
-        """Have entries worked on at once; return what ended that before its time."""
-        region = self.region
-
-        def hand(answer: Answer) -> None:
-            self._take_answer(task, answer, tally)
-
-        epoch = self.first.context.epoch
-        try:
-            hand(
-                region.caller.call(Job(region.program, epoch, entries, region.timeout_s, hand=hand))
-            )
-        except BaseException as error:
-            return error
-        return None
-
-    def _give_back(self, task: Task, entries: Sequence[Entry]) -> None:
-        """Let others have the last entries, which were not begun."""
-        with self.epoch.lock:
-            if not self.epoch.over:
-                self._return(task, [*entries])
 
     def _try_again(
         self, task: Task, entry: Entry, error: BaseException, tally: list[list[int]]
