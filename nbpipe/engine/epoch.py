@@ -6,11 +6,11 @@ Methods are called under the scheduler's lock unless said otherwise.
 from __future__ import annotations
 
 import logging
-from _thread import RLock, allocate_lock
+from _thread import LockType, RLock, allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from time import perf_counter_ns
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, final
 
 from ..ops.remaining import Remaining
@@ -110,6 +110,7 @@ class Closable(Protocol):
 
 
 @final
+@dataclass(eq=False, repr=False, slots=True)
 class Epoch:
     """State of one epoch.
 
@@ -139,80 +140,41 @@ class Epoch:
         lock: the scheduler's.
     """
 
-    __slots__ = (
-        "at",
-        "at_work",
-        "changed",
-        "closed_inputs",
-        "context",
-        "delivered",
-        "dropped",
-        "error",
-        "exhausted",
-        "gate",
-        "last",
-        "litter",
-        "lock",
-        "lot_since_ns",
-        "memory",
-        "now_ns",
-        "order",
-        "over",
-        "paths",
-        "paused",
-        "pumps",
-        "remember",
-        "remote",
-        "sink",
-        "skipped",
-        "sources",
-        "tended",
-        "until",
-        "urgent",
-        "values",
-        "waiting",
-        "waits_since_ns",
-    )
+    context: EpochContext
+    _: KW_ONLY
+    memory: Memory | None
+    remember: Callable[[Failure], None]
+    lock: AbstractContextManager[Any] = field(default_factory=RLock)
+    order: list[Node] = field(default_factory=list)
+    remote: list[Node] = field(default_factory=list)
+    pumps: list[PumpNode] = field(default_factory=list)
+    sources: list[Node] = field(default_factory=list)
+    tended: bool = False
+    closed_inputs: dict[int, list[Node]] = field(default_factory=dict)
+    last: Node | None = None
+    sink: Queue = field(default_factory=Queue)
+    values: list[Any] = field(default_factory=list)
+    paths: Paths = ()
+    at: int = 0
+    until: int = 0
+    over: bool = False
+    skipped: int = 0
+    exhausted: bool = False
+    error: BaseException | None = None
+    urgent: bool = False
+    changed: bool = False
+    litter: list[Closable] = field(default_factory=list)
+    dropped: list[object] = field(default_factory=list)
+    now_ns: int = 0
+    paused: bool = False
+    waiting: bool = False
+    waits_since_ns: int = 0
+    lot_since_ns: int = 0
+    delivered: Callable[[], int] = lambda: 0
+    at_work: Callable[[], list[Task]] = list
+    gate: LockType = field(default_factory=allocate_lock)
 
-    def __init__(
-        self,
-        context: EpochContext,
-        *,
-        memory: Memory | None,
-        remember: Callable[[Failure], None],
-        lock: AbstractContextManager[Any] | None = None,
-    ) -> None:
-        self.context = context
-        self.lock = RLock() if lock is None else lock
-        self.memory = memory
-        self.remember = remember
-        self.skipped = 0
-        self.order: list[Node] = []
-        self.pumps: list[PumpNode] = []
-        self.remote: list[Node] = []
-        self.sources: list[Node] = []
-        self.tended = False
-        self.closed_inputs: dict[int, list[Node]] = {}
-        self.sink = Queue()
-        self.paths: Paths = ()
-        self.values: list[Any] = []
-        self.at = self.until = 0
-        self.last: Node | None = None
-        self.over = False
-        self.exhausted = False
-        self.error: BaseException | None = None
-        self.urgent = False
-        self.changed = False
-        self.litter: list[Closable] = []
-        self.dropped: list[object] = []
-        self.now_ns = perf_counter_ns()
-        self.waiting = False
-        self.paused = False
-        self.waits_since_ns = 0
-        self.lot_since_ns = 0
-        self.delivered: Callable[[], int] = lambda: 0
-        self.at_work: Callable[[], list[Task]] = list
-        self.gate = allocate_lock()
+    def __post_init__(self) -> None:
         self.gate.acquire()
 
     # -- structure ------------------------------------------------------------------------

@@ -38,13 +38,7 @@ class StreamNode(Node):
         drops: in a branch of a route, notes which items gave nothing.
     """
 
-    __slots__ = (
-        "active_without_input",
-        "drops",
-        "flushed",
-        "rest_of_stream",
-        "step",
-    )
+    __slots__ = ("drops", "flushed", "rest_of_stream", "step")
 
     def __init__(
         self, runtime: StageRuntime, epoch: Epoch, step: FoldStep, drops: Drops | None = None

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from time import perf_counter_ns, process_time_ns, time
 from typing import NamedTuple
 
@@ -49,6 +50,7 @@ _CPU_READINGS = 4  # fewer say little
 EVENTS_KEPT = 10_000
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Consumer:
     """How long the training loop waited for data; its methods are called under the lock.
 
@@ -58,24 +60,13 @@ class Consumer:
         waits_since_ns: beginning of the wait in progress on the clock of `active_ns`, or 0.
     """
 
-    __slots__ = (
-        "_past",
-        "_paused",
-        "_since_ns",
-        "counters",
-        "items",
-        "waited_ns",
-        "waits_since_ns",
-    )
-
-    def __init__(self) -> None:
-        self.items = 0
-        self.waited_ns = 0
-        self.waits_since_ns = 0
-        self.counters = Counters()
-        self._since_ns = 0
-        self._paused = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
-        self._past: StageStats | None = None  # at the end of the last epoch
+    items: int = 0
+    waited_ns: int = 0
+    waits_since_ns: int = 0
+    counters: Counters = field(default_factory=Counters)
+    _since_ns: int = 0
+    _paused: tuple[int, int] = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
+    _past: StageStats | None = None  # at the end of the last epoch
 
     def pause(self, now_ns: int, *, paused: bool) -> None:
         """Stop the clock of the loop, or let it go on; again does nothing."""

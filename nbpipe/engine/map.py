@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _RAISE = FailurePolicy()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Step:
     """A plain function called on values.
 
@@ -48,37 +50,15 @@ class Step:
         gathers: one call takes several items.
     """
 
-    __slots__ = (
-        "context",
-        "executor",
-        "fn",
-        "gathers",
-        "keeps",
-        "policy",
-        "stage",
-        "wants_rng",
-    )
-
-    def __init__(
-        self,
-        stage: str,
-        fn: Callable[..., Any],
-        context: EpochContext,
-        *,
-        policy: FailurePolicy = _RAISE,
-        keeps: bool = False,
-        wants_rng: bool = False,
-        executor: str = "thread",
-        gathers: bool = False,
-    ) -> None:
-        self.stage = stage
-        self.fn = fn
-        self.policy = policy
-        self.keeps = keeps
-        self.wants_rng = wants_rng
-        self.executor = executor
-        self.gathers = gathers
-        self.context = context
+    stage: str
+    fn: Callable[..., Any]
+    context: EpochContext
+    _: KW_ONLY
+    policy: FailurePolicy = _RAISE
+    keeps: bool = False
+    wants_rng: bool = False
+    executor: str = "thread"
+    gathers: bool = False
 
     def call(self, entry: Entry) -> Any:
         """Call the function once; its exceptions pass."""

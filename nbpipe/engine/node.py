@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
@@ -234,6 +235,7 @@ CHUNK_NS = 250_000  # a chunk of cheap items should take about this long
 CHUNK_BYTES = 1 << 20  # nor should its results be larger
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Node(ABC):
     """State of one stage in one epoch.
 
@@ -257,38 +259,43 @@ class Node(ABC):
         cut: the stages below end whether or not this node has more; it was not seen whole.
     """
 
-    __slots__ = (
-        "active_without_input",
-        "active_without_room",
-        "budget",
-        "counts",
-        "cut",
-        "done",
-        "downstream",
-        "epoch",
-        "error",
-        "gathers",
-        "halted",
-        "inbox",
-        "input_error",
-        "input_over",
-        "needs",
-        "new_results",
-        "ordered",
-        "out",
-        "perform",
-        "promised_bytes",
-        "remote",
-        "reserved",
-        "rest",
-        "rest_budgets",
-        "rest_runtimes",
-        "running",
-        "runtime",
-        "seq_out",
-        "upstream",
-        "waiting",
-    )
+    runtime: StageRuntime
+    epoch: Epoch
+    _: KW_ONLY
+    ordered: bool = True
+    remote: bool = False
+    inbox: Queue = field(default_factory=Queue)
+    active_without_input: bool = False
+    active_without_room: bool = False
+    out: Queue = field(init=False)
+    upstream: tuple[Node, ...] = ()
+    downstream: Node | None = None
+    needs: int = 1
+    gathers: int = 0
+    reserved: int = 0
+    waiting: int = 0
+    running: int = 0
+    promised_bytes: float = 0.0
+    seq_out: int = 0
+    input_over: bool = False
+    input_error: BaseException | None = None
+    error: BaseException | None = None
+    done: bool = False
+    cut: bool = False
+    halted: bool = False
+    rest: tuple[Step, ...] = ()
+    rest_runtimes: tuple[StageRuntime, ...] = ()
+    rest_budgets: tuple[Budget, ...] = ()
+    budget: Budget | None = None
+    counts: bool = True
+    perform: Callable[[Task], object] = field(init=False)
+    new_results: type[list[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        memory = self.epoch.memory
+        self.out = Queue(memory)
+        self.perform = self.work
+        self.new_results = list if memory is None else SizedEntries
 
     @property
     def dropped(self) -> int:
@@ -299,40 +306,6 @@ class Node(ABC):
     def shares_workers(self) -> bool:
         """Whether its tasks go through several stages elsewhere: none is busy all that time."""
         return False
-
-    def __init__(
-        self, runtime: StageRuntime, epoch: Epoch, *, ordered: bool = True, remote: bool = False
-    ) -> None:
-        self.runtime = runtime
-        self.epoch = epoch
-        self.ordered = ordered
-        self.remote = remote
-        self.inbox = Queue()
-        self.active_without_input = False
-        self.active_without_room = False
-        self.out = Queue(epoch.memory)
-        self.upstream: tuple[Node, ...] = ()
-        self.downstream: Node | None = None
-        self.needs = 1
-        self.gathers = 0
-        self.reserved = 0
-        self.waiting = 0
-        self.promised_bytes = 0.0
-        self.running = 0
-        self.seq_out = 0
-        self.input_over = False
-        self.input_error: BaseException | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.cut = False
-        self.halted = False
-        self.rest: tuple[Step, ...] = ()
-        self.rest_runtimes: tuple[StageRuntime, ...] = ()
-        self.rest_budgets: tuple[Budget, ...] = ()
-        self.budget: Budget | None = None
-        self.perform: Callable[[Task], object] = self.work
-        self.new_results: type[list[Any]] = list if epoch.memory is None else SizedEntries
-        self.counts = True
 
     # -- choosing work ------------------------------------------------------------------
     @abstractmethod

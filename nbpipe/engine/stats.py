@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
 from math import frexp
 from operator import add
@@ -165,33 +165,26 @@ def _quantile_ns(counts: list[int], below: list[int], rank: float) -> float:
     return low + low / 4 * (quarter + (rank - below[bucket] + count) / count)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Counters:
     """Everything counted for one stage of one run."""
 
-    __slots__ = (
-        "blocked_ns",
-        "busy_ns",
-        "bytes_out",
-        "cpu_ns",
-        "errors",
-        "first_ns",
-        "histogram",
-        "items_in",
-        "items_out",
-        "readings",
-        "retries",
-        "slot_ns",
-        "starved_ns",
-        "timed_ns",
+    items_in: int = 0
+    items_out: int = 0
+    errors: int = 0
+    retries: int = 0
+    bytes_out: float = 0.0  # an estimate: one result of each task is measured
+    busy_ns: int = 0
+    starved_ns: int = 0
+    blocked_ns: int = 0
+    slot_ns: int = 0
+    first_ns: int = 0
+    timed_ns: int = 0  # of the calls whose processor time was measured
+    cpu_ns: int = 0
+    histogram: Histogram = field(default_factory=Histogram)
+    readings: deque[Reading] = field(
+        default_factory=lambda: deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
     )
-
-    def __init__(self) -> None:
-        self.items_in = self.items_out = self.errors = self.retries = 0
-        self.bytes_out = 0.0  # an estimate: one result of each task is measured
-        self.busy_ns = self.starved_ns = self.blocked_ns = self.slot_ns = self.first_ns = 0
-        self.timed_ns = self.cpu_ns = 0  # of the calls whose processor time was measured
-        self.histogram = Histogram()
-        self.readings: deque[Reading] = deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
 
     def read(self, now_ns: int, running_ns: int) -> Reading:
         """Take a reading; `running_ns` is the time spent so far in calls still running."""
@@ -296,6 +289,7 @@ _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class StageRuntime:
     """Limits and counters of one stage in one run.
 
@@ -316,40 +310,29 @@ class StageRuntime:
             here are what is left of its; else None.
     """
 
-    __slots__ = (
-        "active",
-        "address",
-        "booking_ns",
-        "concurrency",
-        "cost_ns",
-        "counters",
-        "item_bytes",
-        "lender",
-        "lot",
-        "measured_ns",
-        "prefetch",
-        "since_ns",
-        "stage",
-        "state",
-        "timing_ns",
-    )
+    address: str
+    stage: Stage
+    _: KW_ONLY
+    prefetch: int
+    now_ns: InitVar[int]
+    concurrency: int = 1
+    active: int = 0
+    cost_ns: float = PESSIMISTIC_NS
+    lot: int = 1
+    item_bytes: float = 0.0
+    state: int = STARVED
+    since_ns: int = 0
+    booking_ns: int = 0
+    measured_ns: int = 0
+    timing_ns: int = 0
+    lender: StageRuntime | None = None
+    counters: Counters = field(default_factory=Counters)
 
-    def __init__(self, address: str, stage: Stage, *, prefetch: int, now_ns: int) -> None:
-        self.address = address
-        self.stage = stage
-        self.concurrency = 1
-        self.prefetch = prefetch
-        self.active = 0
-        self.cost_ns: float = PESSIMISTIC_NS
+    def __post_init__(self, now_ns: int) -> None:
+        self.skip_time(now_ns)
+        if self.stage.placement is not None or self.stage.executor == "coroutine":
+            self.timing_ns = _NEVER_NS
         self.read_knobs()
-        self.item_bytes = 0.0
-        self.counters = Counters()
-        self.state = STARVED
-        self.since_ns = self.booking_ns = now_ns
-        self.measured_ns = 0
-        elsewhere = stage.placement is not None or stage.executor == "coroutine"
-        self.timing_ns = _NEVER_NS if elsewhere else 0
-        self.lender: StageRuntime | None = None
 
     def account(self, now_ns: int, calls: int = 0, busy_ns: int = 0, away_ns: int = 0) -> None:
         """Book the time since the last call, and calls that have ended.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
 from time import perf_counter_ns
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 # -- What every stage of an epoch may know about it ------------------------------------------------
+@dataclass(eq=False, repr=False, slots=True)
 class EpochContext:
     """Seed, number and end of one epoch.
 
@@ -33,12 +35,9 @@ class EpochContext:
         ended: open when the epoch is over, so that whoever waits stops waiting.
     """
 
-    __slots__ = ("ended", "epoch", "seed")
-
-    def __init__(self, seed: int, epoch: int, ended: Latch | None = None) -> None:
-        self.seed = seed
-        self.epoch = epoch
-        self.ended = Latch() if ended is None else ended
+    seed: int
+    epoch: int
+    ended: Latch = field(default_factory=Latch)
 
     def as_of(self, epoch: int) -> EpochContext:
         """Return the context of stages that make the items of another epoch in this one."""
@@ -418,6 +417,7 @@ class Task(Tally):
             return done < self.count
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Expansion:
     """One iterator being drawn from: a source, or the children of one item.
 
@@ -435,36 +435,19 @@ class Expansion:
         wanted: numbers of the children that are wanted; None for all.
     """
 
-    __slots__ = (
-        "attempts",
-        "buffer",
-        "drawn",
-        "entries",
-        "entry",
-        "held",
-        "inner",
-        "irregular",
-        "over",
-        "owed",
-        "seq",
-        "wait_s",
-        "wanted",
-    )
-
-    def __init__(self, seq: int, entry: Entry | None = None) -> None:
-        self.seq = seq
-        self.entry = entry
-        self.entries: Any = None
-        self.inner: Any = None
-        self.drawn = 0
-        self.buffer: list[Any] = []
-        self.irregular = False
-        self.over = False
-        self.held = False
-        self.owed = 0
-        self.attempts = 0
-        self.wait_s = 0.0
-        self.wanted: Remaining | None = None
+    seq: int
+    entry: Entry | None = None
+    entries: Any = None
+    inner: Any = None
+    drawn: int = 0
+    buffer: list[Any] = field(default_factory=list)
+    irregular: bool = False
+    over: bool = False
+    held: bool = False
+    owed: int = 0
+    attempts: int = 0
+    wait_s: float = 0.0
+    wanted: Remaining | None = None
 
     def close(self) -> None:
         """Close the user's iterator; user code may run."""
