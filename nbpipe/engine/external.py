@@ -116,15 +116,6 @@ def _of_array(numbers: Any) -> Iterator[Any]:
         yield from numbers[start : start + _BLOCK].tolist()
 
 
-def index_error(ordinal: int, index: object, length: int, source: str) -> ArgumentError:
-    """Make the error for an index that the source does not have."""
-    rule = f"an int in [0, {length - 1}]" if length else "absent"
-    return ArgumentError(
-        f"index number {ordinal} of the epoch must be {rule}, got {shortened(repr(index))}: source "
-        f"{source!r} has {length} items, counted from 0"
-    )
-
-
 # -- Feed: indices that are pushed to an epoch while it runs, load by load -------------------------
 MAX_DEPTH = 65_536  # loads
 _END = object()
@@ -362,7 +353,12 @@ class GivenItems:
         number = -1 if found is None else found
         self.path = path = (ordinal, number)
         if not 0 <= number < length:
-            raise index_error(ordinal, index, length, self._source)
+            rule = f"an int in [0, {length - 1}]" if length else "absent"
+            raise ArgumentError(
+                f"index number {ordinal} of the epoch must be {rule}, got "
+                f"{shortened(repr(index))}: source {self._source!r} has {length} items, counted "
+                "from 0"
+            )
         try:
             return path, self._numbered(ordinal, number, self._items[number])
         except StopIteration as error:  # it would look like the end of the order

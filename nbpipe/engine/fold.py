@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
 from ..ops.remaining import Fold, Remaining
+from .failures import Failed
 from .map import Step
 from .node import Drops, Node, Stages, note
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, EpochContext, Expansion, Task, draw, run_entries
+from .task import DROPPED, EpochContext, Expansion, Task, draw
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -84,7 +85,13 @@ class StreamNode(Node):
     def work(self, task: Task) -> None:
         """Push the items, or draw from what is left."""
         if task.expansion is None:
-            run_entries(task, self.step.apply)
+            for entry in task.chunk.entries():
+                result: Any = self.step.apply(entry, task)
+                if type(result) is not tuple:
+                    task.irregular = True
+                task.results.append(result)
+                if isinstance(result, Failed) and result.fatal:
+                    return
             return
         rest = task.expansion
         try:

@@ -436,7 +436,8 @@ class Node(ABC):
 
     def item_of(self, task: Task) -> str:
         """Tell which item a task works on, as its errors would; empty where that is not known."""
-        return "" if task.path is None else str(task.path)
+        done = len(task.results)
+        return str(task.paths[done]) if done < task.count else ""
 
     def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
         """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
@@ -545,7 +546,7 @@ class Node(ABC):
 
     # -- the end ------------------------------------------------------------------------
     def end_of_input(self, error: BaseException | None) -> None:
-        """Called when nothing more will come from the node above."""
+        """Called when nothing more will come from a node above."""
         self.input_over = True
         self.needs = 1
         self.input_error = self.input_error or error
@@ -573,13 +574,9 @@ class Node(ABC):
         self.done = True
         self.epoch.changed = True
         if self.downstream is not None:
-            self.downstream.end_of_input_from(self)
+            self.downstream.end_of_input(self.error)
         else:
             self.epoch.drained(self.error)
-
-    def end_of_input_from(self, node: Node) -> None:
-        """Called when `node`, one of those above, is done."""
-        self.end_of_input(node.error)
 
     def freed(self, now_ns: int) -> None:
         """Tell the nodes above that they have room again."""

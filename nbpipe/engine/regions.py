@@ -34,7 +34,7 @@ from .failures import Failed
 from .map import MapNode, Step, step_of
 from .node import Node
 from .stats import CHUNK_FOR_EACH, CHUNK_MAX, TIMING_NS, StageRuntime
-from .task import DROPPED, Chunk, EpochContext, Expansion, Tally, Task
+from .task import Chunk, EpochContext, Expansion, Tally, Task, keep_result
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -436,7 +436,7 @@ class RegionNode(MapNode):
                 return
         failure = region.failure(entry, error, attempts)
         self._count(entry, region.program.stages.index(failure.record.stage), tally)
-        self._give(task, [failure])
+        keep_result(task, failure)
 
     def _count(self, entry: Entry, place: int, tally: list[list[int]]) -> None:
         """Count an item that did not come back from the stage at `place`."""
@@ -451,14 +451,8 @@ class RegionNode(MapNode):
             for place, count in enumerate(more):
                 row[place] += count
         task.retried += answer.retried
-        self._give(task, answer.results)
-
-    def _give(self, task: Task, results: list[Any]) -> None:
-        if not all(type(result) is tuple for result in results):
-            task.irregular = True  # first: the ticker may take results at any moment
-        for result in results:
-            value = result[1] if type(result) is tuple else result
-            task.results.append(DROPPED if result is None else value)
+        for result in answer.results:
+            keep_result(task, result)
 
 
 class RegionExpandNode(ExpandNode):

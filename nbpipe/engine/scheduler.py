@@ -156,7 +156,13 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
                 runtime.skip_time(now_ns)
         if scheduler.epoch is None and scheduler.past:
             rows = {
-                runtime.address: _as_now(scheduler.past[runtime.address], runtime)
+                runtime.address: dataclasses.replace(
+                    scheduler.past[runtime.address],
+                    running=runtime.active,
+                    concurrency=runtime.concurrency,
+                    queued=0,
+                    prefetch=runtime.prefetch,
+                )
                 for runtime in runtimes
             }
         else:
@@ -168,17 +174,6 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
                 rows[address], oldest_s=age_ns / 1e9, oldest_item=item
             )
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
-
-
-def _as_now(past: StageStats, runtime: StageRuntime) -> StageStats:
-    """Return the stats of an epoch that is over, with what else can still change."""
-    return dataclasses.replace(
-        past,
-        running=runtime.active,
-        concurrency=runtime.concurrency,
-        queued=0,
-        prefetch=runtime.prefetch,
-    )
 
 
 def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:
@@ -302,7 +297,7 @@ class Scheduler:
         epoch = self._build(number, external, node_state).epoch if ready is None else ready.epoch
         following = self._build_ahead(number + 1) if reads_ahead else None
         if isinstance(external, Feed):
-            external.wake = self.wake_threads
+            external.wake = lambda: self._change(self._note_states)
         try:
             self._ticker.start()
         except RuntimeError as error:
@@ -624,10 +619,6 @@ class Scheduler:
         if epoch.waiting and (epoch.sink.count or epoch.exhausted):  # a join has moved items
             epoch.look_after_consumer(None, now_ns)
         return seat
-
-    def wake_threads(self) -> None:
-        """Wake a thread if there is work: there is more for the source to read."""
-        self._change(self._note_states)
 
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:

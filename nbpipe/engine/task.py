@@ -134,11 +134,6 @@ class Queue:
         return islice(entries, self._at, None)
 
     @property
-    def first_path(self) -> Path:
-        """The path of the next item."""
-        return self.chunks[0].paths[self._at]
-
-    @property
     def first_value(self) -> Any:
         """The next item."""
         return self.chunks[0].values[self._at]
@@ -378,12 +373,6 @@ class Task(Tally):
             runtime.timing_ns = now_ns + TIMING_NS
             self.perform = run_timed
 
-    @property
-    def path(self) -> Path | None:
-        """The path of the item that is worked on, where that is known."""
-        done = len(self.results)
-        return self.paths[done] if done < self.count else None
-
     def entry(self, number: int) -> Entry:
         """Return an item that is being worked on."""
         return (self.paths[number], self.chunk.values[number])
@@ -519,18 +508,6 @@ def keep_result(task: Task, result: Entry | Failed | None) -> bool:
     task.irregular = True  # first: the ticker may take results at any moment
     task.results.append(DROPPED if result is None else result)
     return not (isinstance(result, Failed) and result.fatal)
-
-
-def run_entries(task: Task, apply: Callable[[Entry, Task], Any]) -> None:
-    """Do the same where an entry is given for an entry, with a path of its own."""
-    give = task.results.append
-    for entry in task.chunk.entries():
-        result = apply(entry, task)
-        if type(result) is not tuple:
-            task.irregular = True
-        give(result)
-        if result is not None and type(result) is not tuple and result.fatal:
-            return
 
 
 def draw(task: Task, entries: Iterable[Any]) -> bool:
