@@ -415,7 +415,7 @@ class ExpandNode(Node):
         self.active_without_input = True
         self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
-        self.source = self.counts = source  # an item is counted when its call begins
+        self.source = self.counts_in = source  # an item is counted when its call begins
         self.live: list[Expansion] = []
         self.seq_in = 0
         self.buffered = 0

@@ -251,7 +251,7 @@ class Node(ABC):
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
-        counts: its items come in with its results, one for each; else they are counted elsewhere.
+        counts_in: an item comes in for each of its results; else they are counted elsewhere.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
@@ -287,7 +287,7 @@ class Node(ABC):
     rest_runtimes: tuple[StageRuntime, ...] = ()
     rest_budgets: tuple[Budget, ...] = ()
     budget: Budget | None = None
-    counts: bool = True
+    counts_in: bool = True
     perform: Callable[[Task], object] = field(init=False)
     new_results: type[list[Any]] = field(init=False)
 
@@ -404,7 +404,7 @@ class Node(ABC):
         runtime.account(now_ns, done, max(0, spent_ns - away_ns), away_ns)
         runtime.active -= 1
         self.running -= 1
-        runtime.counters.items_in += task.inputs or (done - at if self.counts else 0)
+        runtime.counters.items_in += task.inputs or (done - at if self.counts_in else 0)
         if task.retried:
             for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
@@ -424,7 +424,7 @@ class Node(ABC):
         if fresh and not self.epoch.over:
             task.published += len(fresh)
             task.seen_ns = now_ns
-            if self.counts and not task.inputs:
+            if self.counts_in and not task.inputs:
                 self.runtime.counters.items_in += len(fresh)
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
@@ -479,8 +479,7 @@ class Node(ABC):
                 out.total += count
             else:
                 out.put(results)
-            starved = following is not None and following.runtime.state == STARVED
-            if starved and out.count >= following.needs:
+            if following and following.runtime.state == STARVED and out.count >= following.needs:
                 following.note_state(now_ns)
         if error is not None:
             self.fail(error)

@@ -317,7 +317,7 @@ class RegionNode(MapNode):
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
         self.sends = True
-        self.counts = False  # the worker does
+        self.counts_in = False  # the worker does
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     @property
