@@ -142,8 +142,8 @@ class LocalRun(Iterator[Any]):
             self._asked_ns = now_ns = perf_counter_ns()
             self._record.consumer.waits_since_ns = self._record.consumer.active_ns(now_ns)
             runtime = self._runtimes[_MADE_IN]
-            runtime.account(now_ns, READY)
-            runtime.active = 1
+            runtime.account(now_ns)
+            runtime.state, runtime.active = READY, 1
 
     def _made_of(self, items: Iterator[Any]) -> Iterator[Any]:
         source, *behind = self.stages
@@ -162,7 +162,7 @@ class LocalRun(Iterator[Any]):
             for runtime in self._runtimes.values():
                 runtime.counters.items_in += 1
                 runtime.counters.items_out += 1
-            self._runtimes[_MADE_IN].learn(spent_ns, 1, now_ns)
+            self._runtimes[_MADE_IN].account(now_ns, 1, spent_ns)
             if now_ns >= self._sample_ns:
                 self._sample(last=False)
 
@@ -187,8 +187,8 @@ class LocalRun(Iterator[Any]):
         consumer.waited_ns += consumer.active_ns(now_ns) - since_ns if since_ns else 0
         spent_ns, self._asked_ns = now_ns - self._asked_ns if self._asked_ns else 0, 0
         runtime = self._runtimes[_MADE_IN]
-        runtime.account(now_ns, BLOCKED)
-        runtime.active = 0
+        runtime.account(now_ns)
+        runtime.state, runtime.active = BLOCKED, 0
         return spent_ns
 
     def _sample(self, *, last: bool) -> None:

@@ -397,7 +397,7 @@ class MapNode(Node):
             if irregular or not self.ordered:  # only now it is known what ended the epoch
                 self.log.note(seq, made.values)
             seq = self.seq_out
-            if self.done or seq not in self.ready:
+            if seq not in self.ready or self.done:
                 return
             made, irregular = self.ready.pop(seq)
             count = len(made.values)

@@ -623,7 +623,8 @@ class Scheduler:
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:
         """Return the tasks in progress, in the threads and on the event loop; under the lock."""
-        return [*[work for work in self._team.at_work() if isinstance(work, Task)], *self._running]
+        in_threads = [work for work in self._team.at_work() if isinstance(work, Task)]
+        return list({*in_threads, *self._running})  # one may be on its way to the event loop
 
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:
