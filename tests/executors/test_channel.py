@@ -444,9 +444,9 @@ def test_values_that_outlive_their_writer_are_copied_where_that_is_asked(copy):
     kept = []
     with two_ends(copy=copy) as (one, other):
         for number in range(25):  # of the first, nobody knows how much memory it takes
-            one.begin_rows(number, 1)
-            written = one.add_row(np.full(4 * MB - 4096, number, np.uint8), 1)
-            assert (written, one.end_rows()) == (number > 0, number > 0)
+            rows = one.begin_rows(number, 1)
+            written = rows.add(np.full(4 * MB - 4096, number, np.uint8), 1)
+            assert (written, rows.end()) == (number > 0, number > 0)
             one.send(None)
             other.recv()
             kept += other.rows(number).read(1) if written else []
