@@ -44,7 +44,7 @@ from .secrets import (
     scrubbed,
     told_in,
 )
-from .source import Finding, linted, names_in, names_unbound, root_of, unknown_names, with_noqa
+from .source import names_in, names_unbound, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -471,7 +471,7 @@ def _tried(
 ) -> tuple[str, dict[str, bytes], Report]:
     """Decide how a draft is written, and prove it; return the text and what lies beside it."""
     whole = decided(collector, draft, fresh, file.stem)
-    text, findings = _text(whole, file, home)
+    text = _text(whole, file, home)
     _check_registers(whole, home)
     for statement in effects(home, whole.used):
         collector.note(note_of(statement))
@@ -485,7 +485,7 @@ def _tried(
         text,
         file.name,
         fresh,
-        reads=_unbound(text, findings, whole, collector),
+        reads=_unbound(text, whole, collector),
         items=items,
         check_items=count,
         files=files,
@@ -553,14 +553,13 @@ def _home(chain: Chain) -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-def _text(whole: Module, file: Path, home: Scope) -> tuple[str, list[Finding]]:
-    """Write the module; return it and what lint finds in it."""
+def _text(whole: Module, file: Path, home: Scope) -> str:
+    """Write the module."""
     title = file.stem.replace("_", " ").strip().capitalize() or file.stem
     origin = "the notebook" if home.is_notebook else "the script"
     text = rendered(replace(whole, title=title, origin=origin))
     refuse_secrets(text, whole.pieces)
-    findings = linted(text, file.name, folder=str(file.parent))
-    return with_noqa(text, findings), findings
+    return with_noqa(text)
 
 
 def _check_registers(whole: Module, home: Scope) -> None:
@@ -577,12 +576,9 @@ def _check_registers(whole: Module, home: Scope) -> None:
         )
 
 
-def _unbound(
-    text: str, findings: list[Finding], whole: Module, collector: Collector
-) -> dict[str, Use]:
+def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    names = names_unbound(text, future=whole.future) | unknown_names(findings)
-    names -= collector.found.unknown
+    names = names_unbound(text, future=whole.future) - collector.found.unknown
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))

@@ -9,18 +9,18 @@ import dis
 import importlib
 import inspect
 import io
-import json
 import re
 import shutil
 import subprocess
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -505,29 +505,28 @@ def _changed(node: ast.AST, moving: frozenset[str]) -> Iterator[str]:
 # -- ruff: lays out what export writes, and checks all of a module ---------------------------------
 # No configuration changes what it does. Its own default selection of rules grew more than once; a
 # module is not to fail by it.
-_RULES = "E4,E7,E9,F,I"
+_RULES = "E4,E7,E9,F"
 _LIMIT_S = 30.0
 
 
-def run_ruff(command: str, text: str, *options: str, folder: str | None = None) -> str | None:
+def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | None:
     """Return what a command of ruff writes; None where ruff is not installed, or fails.
 
     Args:
         command: "check" or "format".
         text: the source.
         options: more of them.
-        folder: where the module will stand: modules that lie there are the user's own.
+        file: a file that takes the place of the text.
     """
     ruff = _find_ruff()
     if ruff is None:
         return None
-    line = [ruff, command, "--isolated", "--no-cache", "--target-version", "py311", *options, "-"]
+    line = [ruff, command, "--isolated", "--no-cache", "--target-version", "py311", *options, file]
     try:
         done = subprocess.run(  # noqa: S603  ruff, with options that stand here
             line,
             input=text.encode("utf-8"),
             capture_output=True,
-            cwd=folder,
             timeout=_LIMIT_S,
             check=False,
         )
@@ -545,104 +544,13 @@ def _find_ruff() -> str | None:
     return shutil.which("ruff", path=beside) or shutil.which("ruff")
 
 
-# What ruff does not like in the text of the user's is excused where it stands, not rewritten.
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as ruff and Python count them
-_NOQA = re.compile(r"#\s*noqa\s*:\s*[A-Z]+\d+(?:[\s,]+[A-Z]+\d+)*", flags=re.IGNORECASE)
-_UNKNOWN = re.compile(r"Undefined name `(\w+)`")
-_OURS = re.compile(r"I\d+")  # the order of imports, which export itself writes
+def with_noqa(text: str) -> str:
+    """Have ruff excuse by comments what it does not like in a module; without ruff return it.
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that ruff found.
-
-    Attributes:
-        code: its rule, as "E731"; empty for a syntax error.
-        line: where it is, from 1.
-        message: ruff's words.
-        comment_line: the line on which a comment excuses it: the last one of its statement
-            where that spans lines.
+    The order of imports is not excused: export itself writes them.
     """
-
-    code: str
-    line: int
-    message: str
-    comment_line: int = 0
-
-    @property
-    def excusable(self) -> bool:
-        """It lies in the user's text; another one is an error of export."""
-        return bool(self.code) and not _OURS.fullmatch(self.code)
-
-
-def linted(text: str, filename: str, *, folder: str | None = None) -> list[Finding]:
-    """Have ruff check a module.
-
-    Args:
-        text: the module.
-        filename: its name.
-        folder: where it will stand: modules that lie there are the user's own.
-
-    Returns:
-        What ruff found, in order; nothing where ruff is not installed.
-    """
-    options = ("--select", _RULES, "--output-format", "json", "--stdin-filename", filename)
-    found: list[dict[str, Any]] = []
-    with contextlib.suppress(json.JSONDecodeError):  # it is another program
-        found = json.loads(run_ruff("check", text, *options, folder=folder) or "[]")
-    return [_finding(entry) for entry in found]
-
-
-def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
-    """Return the names that ruff knows no binding of."""
-    matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
-    return frozenset(match[1] for match in matches if match is not None)
-
-
-def with_noqa(text: str, findings: Iterable[Finding]) -> str:
-    """Excuse findings with comments, and change nothing else; the order of imports is not excused.
-
-    Source: ruff's "Error suppression": a comment belongs on the last line of a string or of
-    lines that are continued.
-    """
-    wanted: dict[int, dict[str, None]] = {}
-    for finding in findings:
-        if finding.excusable:
-            row = finding.comment_line or finding.line
-            wanted.setdefault(row, {})[finding.code] = None
-    lines = _LINE.findall(text)
-    columns = _comment_columns(lines)
-    for row, codes in wanted.items():
-        lines[row - 1] = _excused(lines[row - 1], columns.get(row), sorted(codes))
-    return "".join(lines)
-
-
-def _excused(line: str, column: int | None, codes: Sequence[str]) -> str:
-    """Add codes to a line, whose comment begins at a column."""
-    body = line.rstrip("\r\n")
-    ending, listed = line[len(body) :], ", ".join(codes)
-    known = None if column is None else _NOQA.search(body, column)
-    if known is not None:
-        return f"{body[: known.end()]}, {listed}{body[known.end() :]}{ending}"
-    return f"{body.rstrip()}  # noqa: {listed}{ending}"
-
-
-def _comment_columns(lines: list[str]) -> dict[int, int]:
-    """Return where the comment of each line begins."""
-    columns: dict[int, int] = {}
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what was read so far counts
-        for token in tokenize.generate_tokens(iter(lines).__next__):
-            if token.type == tokenize.COMMENT:
-                columns[token.start[0]] = token.start[1]
-    return columns
-
-
-def _finding(entry: dict[str, Any]) -> Finding:
-    line = entry["location"]["row"]
-    code = entry["code"] or ""
-    return Finding(
-        code=code if re.fullmatch(r"[A-Z]+\d+", code) else "",
-        line=line,
-        message=entry["message"],
-        comment_line=entry.get("noqa_row") or line,
-    )
+    with TemporaryDirectory(prefix="nbpipe-") as folder:
+        file = Path(folder, "module.py")
+        file.write_text(text, encoding="utf-8", newline="")
+        run_ruff("check", "", "--select", _RULES, "--add-noqa", file=str(file))
+        return file.read_bytes().decode("utf-8")

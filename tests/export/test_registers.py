@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe.export.source import linted, names_unbound, unknown_names
+from nbpipe.export.source import names_unbound
 from tests.export.notebooks import Notebook
 
 FRAME = """
@@ -249,9 +249,3 @@ UNBOUND = {
 def test_names_that_nothing_binds(text: str):
     """Names that a module reads and does not bind are found wherever it reads them."""
     assert names_unbound(text, future=False) == UNBOUND[text]
-
-
-def test_names_that_lint_does_not_know():
-    """What lint says of names is heard."""
-    pytest.importorskip("ruff")
-    assert unknown_names(linted("def f():\n    return nope + len\n", "loader.py")) == {"nope"}
