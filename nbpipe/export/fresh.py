@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Literal, NoReturn, Self, final
 
 import psutil
@@ -101,19 +101,8 @@ def error_line(error: BaseException, file: str) -> int | None:
     """Return the line of `file` that an exception came from: the innermost one."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
-    found = None
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            found = trace.tb_lineno
-        trace = trace.tb_next
-    return found
-
-
-def _text_of_line(file: str, line: int | None) -> str:
-    """Return a line of a file, without its indent."""
-    lines = Path(file).read_text(encoding="utf-8").split("\n")
-    return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
+    steps = traceback.walk_tb(error.__traceback__)
+    return next((n for one, n in [*steps][::-1] if one.f_code.co_filename == file), None)
 
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
@@ -456,7 +445,8 @@ def inspect(question: _Question) -> None:
     if module is None:
         return
     os.chdir(question.cwd)
-    unknown = [name for name in request["reads"] if not _is_known(module, name)]
+    known = {*vars(module), *dir(builtins)}
+    unknown = [name for name in request["reads"] if name not in known]
     if unknown:
         question.say({"unknown": unknown})
         return
@@ -473,10 +463,6 @@ def inspect(question: _Question) -> None:
     if request["check_items"]:
         question.step("items")
         _say_items(question, pipe)
-
-
-def _is_known(module: ModuleType, name: str) -> bool:
-    return name in vars(module) or hasattr(builtins, name)
 
 
 def unpickle(question: _Question) -> None:
@@ -510,12 +496,17 @@ def _imported(question: _Question, name: str) -> ModuleType:
 
 def _loaded(question: _Question, name: str) -> ModuleType:
     """Import it anew; it may ask for the file that it will be."""
-    spec = importlib.util.spec_from_file_location(name, _file(question))
+    module, text = _bare_module(name, _file(question)), Path(_file(question)).read_bytes()
+    question.place(module, text.decode("utf-8"))
+    exec(compile(text, _file(question), "exec", dont_inherit=True), vars(module))  # noqa: S102
+    return module
+
+
+def _bare_module(name: str, file: str) -> ModuleType:
+    """Return a new module in the place of one that is imported; nothing of it has run."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    question.place(module, Path(_file(question)).read_text(encoding="utf-8"))
-    spec.loader.exec_module(module)
     return module
 
 
@@ -525,27 +516,17 @@ def _checked(question: _Question, make: Callable[[], Any]) -> Any:
         return make()
     except BaseException as error:  # noqa: BLE001  whatever user code raises
         line = error_line(error, _file(question))
-        text = _text_of_line(_file(question), line)
+        text = linecache.getline(_file(question), line or 0).strip()
         question.say({"failed": error_words(error), "line": line, "text": text})
         return None
 
 
-def _functions(stage: Any) -> Iterator[Any]:
-    """Return what workers of a stage are sent."""
-    for function in (
-        stage.fn,
-        getattr(stage.spec, "collate", None),
-        getattr(stage.spec, "cost", None),
-        getattr(stage.placement, "worker_init", None),
-    ):
-        if function is not None:
-            yield function
-
-
 def _pickled(stage: Any) -> dict[str, Any]:
-    """Pickle the functions of a stage with plain pickle, which sends them by name."""
+    """Pickle what workers of a stage are sent with plain pickle, which sends functions by name."""
+    functions = [getattr(stage.spec, word, None) for word in ("collate", "cost")]
+    functions += [stage.fn, getattr(stage.placement, "worker_init", None)]
     try:
-        data = pickle.dumps(list(_functions(stage)))
+        data = pickle.dumps(functions)
     except BaseException as error:  # noqa: BLE001  whatever user code raises
         return {"failed": error_words(error)}
     return {"pickle": base64.b64encode(data).decode("ascii")}
@@ -567,11 +548,9 @@ def lacking(question: _Question) -> None:
     with contextlib.suppress(Exception):  # the trial of the pieces says why
         exec(question.request["imports"], namespace)  # noqa: S102  that is what it is for
     for path in question.request["paths"]:
-        top, *rest = path.split(".")
-        found = namespace.get(top)
-        for name in rest:
-            found = getattr(found, name, None)
-        if found is None:
+        try:
+            eval(path, namespace)  # noqa: S307  names with dots
+        except (NameError, AttributeError):
             question.say({"lacks": path})
 
 
@@ -621,17 +600,14 @@ class _GrowingModule:
     def __init__(self, question: _Question) -> None:
         name: str = question.request["name"]
         self._question = question
-        self._file = str(Path(question.folder, f"{name}.py"))
+        self._file = _file(question)
         flag = __future__.annotations.compiler_flag if question.request["future"] else 0
         self._flags = flag
         self._text = ""
         self._missing: dict[str, None] = {}  # names of pieces that failed
         self._read: set[str] = set()  # names of those that come from data
         self._data = _DataWatch(question.folder)
-        spec = importlib.util.spec_from_file_location(name, self._file)
-        assert spec is not None
-        self._module: ModuleType = importlib.util.module_from_spec(spec)
-        sys.modules[name] = self._module
+        self._module = _bare_module(name, self._file)
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
         """Try the spellings of a piece in order; return the choice, or why there is none.

@@ -606,7 +606,6 @@ def verified(
     expected: Mapping[str, Any] | None = None,
     expected_graph: Sequence[Mapping[str, Any]] | None = None,
     process_stages: Sequence[str] = (),
-    spawn_check: bool = True,
     items: Callable[[], Iterator[object]] | None = None,
     check_items: int = 4,
     limit_s: float = 30.0,
@@ -624,7 +623,6 @@ def verified(
         expected: fingerprints of names of the module.
         expected_graph: `Pipeline.graph()` of the notebook's pipeline.
         process_stages: addresses of the stages whose functions plain pickle must take.
-        spawn_check: what was pickled is loaded in yet another process.
         items: gives a new iterator of the notebook's own items; None compares none.
         check_items: first items to compare [items].
         limit_s: the most that the items of each side may take [s].
@@ -650,7 +648,7 @@ def verified(
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    _check_pickles(answer, every, filename, fresh, start_limit_s, load=spawn_check)
+    _check_pickles(answer, every, filename, fresh, start_limit_s)
     reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
         return Report(0, reads_files=reads_files)
@@ -723,17 +721,11 @@ def _words(key: str, value: Any) -> str:
 
 
 def _check_pickles(
-    answer: Answer,
-    every: Mapping[str, bytes],
-    filename: str,
-    fresh: FreshProcess,
-    limit_s: float,
-    *,
-    load: bool,
+    answer: Answer, every: Mapping[str, bytes], filename: str, fresh: FreshProcess, limit_s: float
 ) -> None:
     lines = _found(answer, "stage")
     pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
-    if pickles and load:
+    if pickles:
         request = {"name": PurePath(filename).stem, "pickles": pickles}
         there = fresh.ask("unpickle", request, limits_s={"": limit_s}, files=every)
         lines += _found(there, "failed")

@@ -206,12 +206,6 @@ def test_a_function_that_cannot_be_loaded(tmp_path):
     assert "could not be sent its function: FileExistsError: " in words
 
 
-def test_loading_can_be_left_out(tmp_path):
-    """Without the check in another process only pickling counts."""
-    text = once(tmp_path / "mark")
-    assert verify(text, process_stages=["decode"], spawn_check=False) == Report(0)
-
-
 def test_a_process_that_ends_where_functions_are_loaded(tmp_path):
     """A crash there is words too."""
     text = (
