@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import bisect
 import dataclasses
 import datetime as dt
@@ -43,7 +42,6 @@ from .held import (
     is_library,
 )
 from .secrets import HIDDEN, is_plain, is_secret, scrubbed
-from .source import last_name, tree_of
 
 # -- Nodes: what a fingerprint consists of, and words for where two of them differ -----------------
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
@@ -187,54 +185,6 @@ def _unseen(one: Node, other: Node) -> str:
     if list(dict(one.get("parts", ()))) != list(dict(other.get("parts", ()))):
         return "the order differs"
     return f"{_shown(one)}, which differs past its first elements"
-
-
-# -- Hashes: text that gives another order in each process, as `list(set(labels))` -----------------
-# What gives a set.
-_SETS = frozenset(
-    (
-        *("set", "frozenset", "union", "intersection", "difference"),
-        "symmetric_difference",
-    )
-)
-# What takes the order of its argument over, or forgets it.
-_KEEPS = frozenset(("list", "tuple", "enumerate", "zip", "map", "iter", "next", "fromkeys", "join"))
-_FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"))
-
-
-def shows_order_of_set(text: str) -> bool:
-    """Tell whether text turns a set straight into something that has an order."""
-    tree = tree_of(text)
-    return tree is not None and _shows(tree)
-
-
-def _shows(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and last_name(node.func) in _FORGETS:
-        return False
-    if isinstance(node, ast.SetComp):
-        return False
-    if any(map(_is_set, _ordered(node))):
-        return True
-    return any(map(_shows, ast.iter_child_nodes(node)))
-
-
-def _ordered(node: ast.AST) -> list[ast.expr]:
-    """Return what a node goes through in its order."""
-    if isinstance(node, ast.Call) and last_name(node.func) in _KEEPS:
-        return node.args
-    if isinstance(node, ast.Starred):
-        return [node.value]
-    if isinstance(node, ast.comprehension | ast.For):
-        return [node.iter]
-    return []
-
-
-def _is_set(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return _is_set(node.left) or _is_set(node.right)
-    if isinstance(node, ast.Call):
-        return last_name(node.func) in _SETS
-    return isinstance(node, ast.Set | ast.SetComp)
 
 
 # -- Functions and classes in a fingerprint: the user's by their code, a library's by name ---------
@@ -571,7 +521,7 @@ def _image(value: Any, node_of: _NodeOf) -> Node | None:
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _SHOWN_WHOLE = (  # their repr says all
     *(dt.timedelta, dt.timezone, dt.date, dt.time, decimal.Decimal, fractions.Fraction, uuid.UUID),
-    *(pathlib.PurePath, range, type(Ellipsis), type(NotImplemented)),
+    *(pathlib.PurePath, range, slice, type(Ellipsis), type(NotImplemented)),
 )
 _OPAQUE = (  # only their type counts
     *(type(threading.Lock()), type(threading.RLock()), threading.local, threading.Thread),
@@ -618,20 +568,8 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
         return leaf(kind, f"logger {value.name!r}")
-    if isinstance(value, slice):
-        return branch(
-            kind,
-            repr(value),
-            zip(
-                ("start", "stop", "step"),
-                map(node_of, (value.start, value.stop, value.step)),
-                strict=True,
-            ),
-        )
     if isinstance(value, types.MappingProxyType):
         return branch(kind, shown, [("dict", node_of(dict(value)))])
-    if isinstance(value, bytearray):
-        return branch(kind, shown, [("bytes", node_of(bytes(value)))])
     return branch(kind, shown, list(_parts(value, node_of)))
 
 

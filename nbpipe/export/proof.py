@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ExportError
 from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, is_local, refusal
-from .difference import difference, loosened, shows_order_of_set
+from .difference import difference, loosened
 from .fresh import (
     STARTS_S,
     Answer,
@@ -28,7 +28,7 @@ from .fresh import (
 )
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
-from .source import changed_attributes, names_in, read_of
+from .source import changed_attributes, names_in, read_of, shows_order_of_set
 
 # -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
 _GRACE_S = 5.0

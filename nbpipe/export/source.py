@@ -433,6 +433,51 @@ def changed_by(node: ast.AST) -> ast.expr | None:
     return None
 
 
+# -- Hashes: text that gives another order in each process, as `list(set(labels))` -----------------
+# What gives a set.
+_GIVE_SETS = frozenset(
+    ("set", "frozenset", "union", "intersection", "difference", "symmetric_difference")
+)
+# What takes the order of its argument over, or forgets it.
+_KEEPS = frozenset(("list", "tuple", "enumerate", "zip", "map", "iter", "next", "fromkeys", "join"))
+_FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"))
+
+
+def shows_order_of_set(text: str) -> bool:
+    """Tell whether text turns a set straight into something that has an order."""
+    tree = tree_of(text)
+    return tree is not None and _shows(tree)
+
+
+def _shows(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and last_name(node.func) in _FORGETS:
+        return False
+    if isinstance(node, ast.SetComp):
+        return False
+    if any(map(_is_set, _ordered(node))):
+        return True
+    return any(map(_shows, ast.iter_child_nodes(node)))
+
+
+def _ordered(node: ast.AST) -> list[ast.expr]:
+    """Return what a node goes through in its order."""
+    if isinstance(node, ast.Call) and last_name(node.func) in _KEEPS:
+        return node.args
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.comprehension | ast.For):
+        return [node.iter]
+    return []
+
+
+def _is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_set(node.left) or _is_set(node.right)
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in _GIVE_SETS
+    return isinstance(node, ast.Set | ast.SetComp)
+
+
 # -- Attributes that the methods of a class change -------------------------------------------------
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
 _USING = (  # special methods that are called by whoever uses an object without changing it

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.difference import difference, fingerprint_of, shows_order_of_set
+from nbpipe.export.difference import difference, fingerprint_of
+from nbpipe.export.source import shows_order_of_set
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
