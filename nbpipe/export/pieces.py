@@ -42,7 +42,7 @@ from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, in_quotes_of
 from .module import Comments, Import, Piece, Spelling, identifier
 from .secrets import reads_environment, secret_in_text
-from .source import indent_of, last_name, names_in, names_read, replaced, root_of
+from .source import defaults_in, indent_of, last_name, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -681,17 +681,14 @@ def _with_defaults(value: FunctionType, found: Definition, text: str, place: Pla
     """Write the defaults that are made of what a loop or a function around it binds as values."""
     inside, node = _made_inside(found), ast.parse(text).body[0]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    plain = [*node.args.posonlyargs, *node.args.args]
-    given = [*plain[len(plain) - len(node.args.defaults) :], *node.args.kwonlyargs]
     values = dict(defaults_of(value))
     parts = []
-    defaults = (*node.args.defaults, *node.args.kw_defaults)
-    for argument, default in zip(given, defaults, strict=True):
-        if default is not None and not inside.isdisjoint(names_in(default)):
+    for name, default in defaults_in(node.args):
+        if not inside.isdisjoint(names_in(default)):
             try:
-                found_text = place.collector.literal(values[argument.arg], place.scope, place.use)
+                found_text = place.collector.literal(values[name], place.scope, place.use)
             except NoLiteral as no:
-                words = f"cannot write the default {argument.arg!r} of {place.use.words}"
+                words = f"cannot write the default {name!r} of {place.use.words}"
                 raise refusal(f"{words} into the module: {no.reason}", place.use) from None
             parts.append((default, found_text.text))
     return replaced(text, parts)

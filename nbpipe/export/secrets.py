@@ -6,14 +6,13 @@ import ast
 import base64
 import binascii
 import contextlib
-import io
 import json
 import math
 import os
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice, pairwise, takewhile
@@ -23,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ..base.tree import is_tensor
-from .source import last_name, replaced, tree_of
+from .source import defaults_in, last_name, lines_of, replaced, tree_of
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -147,8 +146,8 @@ _CURL = re.compile(
 _SHELL = re.compile(
     r"\b(?:sshpass[ ]+-p[ ]*|mysql\w{0,8}[ ][^|;\n]{0,200}?-p(?=\S)|login[ ][^|;\n]{0,200}?-p[ =]?)"
     r"['\"]?(?P<secret>[^\s'\"$-]\S{2,200})"
-    r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40,64})(?!\w)"
 )
+_SHELL_KEY = re.compile(r"\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<secret>[0-9a-f]{40,64})(?!\w)")
 _SQL = re.compile(r"(?i)\bidentified\s{1,3}by\s{1,3}['\"](?P<secret>[^'\"\s]{1,200})['\"]")
 _NETRC = re.compile(r"\blogin[ \t\n]+\S{1,100}[ \t\n]+password[ \t\n]+(?P<secret>[^\s'\"]{1,200})")
 _MARKED = re.compile(r"<(?P<name>[A-Za-z][\w-]{0,60})>(?P<secret>[^<>\s{}$]{3,300})</(?P=name)>")
@@ -187,29 +186,21 @@ def is_secret_name(name: str) -> bool:
     words = words_of(name)
     if not words or words[-1] in _ABOUT:
         return False
-    if _STRONG.intersection(words) or _is_key(words):
+    if _STRONG.intersection(words) or any(word.endswith(_ENDINGS) for word in words):
         return True
-    if any(word.endswith(_ENDINGS) for word in words):
+    if any(one in _KEYS and two in ("key", "keys") for one, two in pairwise(words)):
         return True
     if words[-1] in ("pass", "pw"):
         return bool(_LOGINS.intersection(words)) or name == "PASS"
-    return _is_token(words) and (bool(_OWNERS.intersection(words)) or name == "TOKEN")
+    if words[-1] in ("cookie", "cookies"):
+        return "session" in words
+    return words[-1] == "token" and (bool(_OWNERS.intersection(words)) or name == "TOKEN")
 
 
 def is_suspicious_name(name: str) -> bool:
     """Tell whether a name may be that of a secret, as `KEY`: what it holds decides."""
     words = words_of(name)
     return is_secret_name(name) or bool(words and words[-1] in _WEAK | {"pass", "pw"})
-
-
-def _is_key(words: list[str]) -> bool:
-    return any(
-        second in ("key", "keys") and first in _KEYS for first, second in pairwise(words)
-    ) or (words[-1] in ("cookie", "cookies") and "session" in words)
-
-
-def _is_token(words: list[str]) -> bool:
-    return words[-1] == "token"
 
 
 def is_secret(name: str, text: str, *, known: bool = True) -> bool:
@@ -255,8 +246,7 @@ def _is_secret_by_name(name: str, text: str) -> bool:
     bare = words in (["token"], ["my", "token"], ["cookie"], ["auth"])
     if not bare or " " in text or _IDENTIFIER.fullmatch(text):
         return False
-    numbered = any(map(str.isdigit, text))
-    return len(text) >= (_SHORTEST_TOKEN if numbered else _LONG_TOKEN)
+    return len(text) >= (_SHORTEST_TOKEN if any(map(str.isdigit, text)) else _LONG_TOKEN)
 
 
 def _holds_mixed(word: str, text: str) -> bool:
@@ -336,16 +326,11 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     if len(text) < _SHORTEST_TOKEN or (len(text) < _LONG_TOKEN and text.isidentifier()):
         return
     if any(one in text for one in _PREFIXES):
-        yield from (_span(match, "bearer") for match in _KNOWN.finditer(text))
-    yield from _spans_in_addresses(text)
-    yield from _spans_in_commands(text)
-    for pattern in (_QUOTED, _LINE, _MAGIC, _OPTION, _MARKED):
-        for match in pattern.finditer(text):
-            if _is_secret_assigned(match["name"], match["secret"]):
-                yield match.span("secret")
-    for match in _SPOKEN.finditer(text):
-        if is_secret_name(match["name"]) and _TYPED.fullmatch(match["secret"]):
-            yield match.span("secret")
+        for match in _KNOWN.finditer(text):
+            yield match.span("bearer" if match["bearer"] else 0)
+    for pattern, needed, is_one in _SHAPES:
+        if needed in text:
+            yield from (one.span("secret") for one in pattern.finditer(text) if is_one(one))
     if "=" in text or ":" in text or " is " in text:
         is_config = len(list(_PAIRS.finditer(text))) >= _FEW_PAIRS and "(" not in text
         for match in _PLAIN.finditer(text):
@@ -353,34 +338,9 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
                 yield match.span("secret")
 
 
-def _span(match: re.Match[str], group: str) -> tuple[int, int]:
-    return match.span(group) if match[group] else match.span()
-
-
-def _spans_in_addresses(text: str) -> Iterator[tuple[int, int]]:
-    if "://" in text and "@" in text:
-        for pattern in (_LOGIN, _USER):
-            yield from (match.span("secret") for match in pattern.finditer(text))
-    if "/" in text:
-        yield from (match.span("secret") for match in _HOOK.finditer(text))
-    if "=" in text:
-        for match in _QUERY.finditer(text):
-            if _is_secret_parameter(match["name"], match["secret"]):
-                yield match.span("secret")
-
-
-def _spans_in_commands(text: str) -> Iterator[tuple[int, int]]:
-    yield from (match.span("secret") for match in _BASIC.finditer(text) if _is_basic(match))
-    for pattern in (_NETRC, _SQL):
-        yield from (match.span("secret") for match in pattern.finditer(text))
-    if "-" in text or "login " in text:
-        yield from (match.span("secret") for match in _CURL.finditer(text))
-        for match in _SHELL.finditer(text):
-            yield match.span("secret" if match["secret"] else "hex")
-
-
-def _is_secret_parameter(name: str, value: str) -> bool:
+def _is_secret_parameter(match: re.Match[str]) -> bool:
     """Tell whether a parameter in the query of an address is one that grants access."""
+    name, value = match["name"], match["secret"]
     if value.startswith(("%7B", "%24", "...")) or _is_of_hash(words_of(name)[-1:]):
         return False
     if _is_secret_assigned(name, value):
@@ -420,6 +380,25 @@ def _is_basic(match: re.Match[str]) -> bool:
         text = base64.b64decode(match["secret"], validate=True).decode("utf-8")
         return ":" in text and text.isprintable()
     return False
+
+
+def _is_assigned(match: re.Match[str]) -> bool:
+    return _is_secret_assigned(match["name"], match["secret"])
+
+
+def _is_spoken(match: re.Match[str]) -> bool:
+    return is_secret_name(match["name"]) and _TYPED.fullmatch(match["secret"]) is not None
+
+
+# What a secret may stand in, what a text must hold for that, and what else must be true.
+_SHAPES: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], bool]], ...] = (
+    *((_LOGIN, "@", bool), (_USER, "@", bool), (_HOOK, "/", bool)),
+    *((_QUERY, "=", _is_secret_parameter), (_BASIC, " ", _is_basic), (_SQL, "", bool)),
+    *((_NETRC, "login", bool), (_SHELL_KEY, "login ", bool)),
+    *((_CURL, "-", bool), (_SHELL, "-", bool)),
+    *((pattern, "", _is_assigned) for pattern in (_QUOTED, _LINE, _MAGIC, _OPTION, _MARKED)),
+    (_SPOKEN, "", _is_spoken),
+)
 
 
 def _is_dense(text: str) -> bool:
@@ -697,24 +676,22 @@ def _holds(node: ast.Constant | ast.JoinedStr, found: set[str]) -> bool:
 
 def _public(nodes: list[ast.AST]) -> dict[int, str]:
     """Return the names of the literals that are hashes, or ids of something public, by id."""
-    pairs: list[tuple[str, ast.expr | None]] = []
+    pairs: list[tuple[Any, ast.expr | None]] = []
     for node in nodes:
-        if isinstance(node, ast.Assign):
-            pairs += [(last_name(target), node.value) for target in node.targets]
-        elif isinstance(node, ast.AnnAssign):
-            pairs.append((last_name(node.target), node.value))
-        elif isinstance(node, ast.keyword):
-            pairs.append((node.arg or "", node.value))
-        elif isinstance(node, ast.Dict):
-            pairs += [
-                (key.value, value)
-                for key, value in zip(node.keys, node.values, strict=True)
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
-            ]
+        match node:
+            case ast.Assign(targets, value):
+                pairs += [(last_name(target), value) for target in targets]
+            case ast.AnnAssign(target, _, value):
+                pairs.append((last_name(target), value))
+            case ast.keyword(name, value):
+                pairs.append((name, value))
+            case ast.Dict(keys, values):
+                pairs += zip([getattr(key, "value", "") for key in keys], values, strict=True)
+    literals = [(name, value) for name, value in pairs if isinstance(value, ast.Constant)]
     return {
         id(value): name
-        for name, value in pairs
-        if isinstance(value, ast.Constant) and _is_of_hash(words_of(name))
+        for name, value in literals
+        if isinstance(name, str) and _is_of_hash(words_of(name))
     }
 
 
@@ -802,7 +779,8 @@ def _literals(node: ast.AST) -> Pairs:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
             yield from (("", text) for text in _filled(node.func.value, node.args))
     elif isinstance(node, ast.arguments):
-        yield from _defaults(node)
+        for name, default in defaults_in(node):
+            yield from _named(name, default)
 
 
 def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
@@ -830,24 +808,19 @@ def _listed(node: ast.Tuple | ast.List) -> Pairs:
 
 
 def _given(target: ast.expr | None, value: ast.expr | None) -> Pairs:
-    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
-        for one, other in zip(target.elts, value.elts, strict=False):
-            yield from _given(one, other)
-    elif isinstance(target, ast.Name):
-        yield from _named(target.id, value)
-    elif isinstance(target, ast.Attribute):
-        yield from _named(target.attr, value)
-    elif isinstance(target, ast.Subscript):
-        yield from _given(target.slice, value)
-    elif isinstance(target, ast.Tuple) and _ends_in_a_text(target):
-        yield from _given(target.elts[-1], value)
-    elif isinstance(target, ast.Constant) and isinstance(target.value, str | bytes):
-        yield from _named(as_text(target.value), value)
-
-
-def _ends_in_a_text(node: ast.Tuple) -> bool:
-    """Tell whether a key of several parts ends in a text."""
-    return bool(node.elts) and isinstance(node.elts[-1], ast.Constant)
+    """Return the literals that something is given: a variable, an attribute, a key."""
+    match target, value:
+        case ((ast.Tuple(names) | ast.List(names)), (ast.Tuple(values) | ast.List(values))):
+            for one, other in zip(names, values, strict=False):
+                yield from _given(one, other)
+        case ((ast.Name() | ast.Attribute()), _):
+            yield from _named(last_name(target), value)
+        case ast.Subscript(_, key), _:
+            yield from _given(key, value)
+        case ast.Tuple([*_, ast.Constant() as last]), _:
+            yield from _given(last, value)
+        case ast.Constant(str() | bytes() as name), _:
+            yield from _named(as_text(name), value)
 
 
 def _named(name: str, value: ast.expr | None) -> Pairs:
@@ -917,20 +890,9 @@ def _texts(node: ast.expr | None) -> list[str]:
     )
 
 
-def _defaults(node: ast.arguments) -> Pairs:
-    names = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
-    pairs = [*zip(names, node.defaults, strict=False)]
-    for name, value in (*pairs, *zip(node.kwonlyargs, node.kw_defaults, strict=True)):
-        yield from _named(name.arg, value)
-
-
-def _comments(text: str) -> Iterator[str]:
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                yield token.string.lstrip("#!: ")
-    except (tokenize.TokenError, SyntaxError):
-        return
+def _comments(text: str) -> list[str]:
+    comments = (one.string for one in lines_of(text).tokens if one.type == tokenize.COMMENT)
+    return [one.lstrip("#!: ") for one in comments]
 
 
 def _is_secret_comment(comment: str) -> bool:

@@ -150,6 +150,14 @@ def names_in(code: ast.AST | str) -> set[str]:
     return {one.id for one in ast.walk(code) if isinstance(one, ast.Name)}
 
 
+def defaults_in(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    """Return the parameters of a function that have a default, each with it."""
+    plain = [*node.posonlyargs, *node.args]
+    pairs = zip(plain[len(plain) - len(node.defaults) :], node.defaults, strict=True)
+    named = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+    return ((one.arg, value) for one, value in (*pairs, *named) if value is not None)
+
+
 def span_of(data: bytes, node: ast.expr | ast.keyword) -> tuple[int, int]:
     """Return where an expression, or an argument, begins and ends in a source text [bytes].
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError, ModuleEditedError
 from .secrets import masked, scrubbed
-from .source import replaced, tree_of
+from .source import defaults_in, replaced, tree_of
 
 # -- File name: where a module may be written, so that it can be imported and hides no other -------
 _OWN = __name__.partition(".")[0]
@@ -399,10 +399,7 @@ def _defaults(text: str) -> dict[str, ast.expr] | None:
     arguments = _parameters(text.removeprefix(_MARK))
     if arguments is None:
         return None
-    plain = [*arguments.posonlyargs, *arguments.args][::-1]
-    pairs = [*zip(plain, arguments.defaults[::-1], strict=False)][::-1]
-    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {argument.arg: default for argument, default in (*pairs, *named) if default is not None}
+    return dict(defaults_in(arguments))
 
 
 def _parameters(text: str) -> ast.arguments | None:
