@@ -34,10 +34,10 @@ from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered, taken_names
 from .cells import Statement
-from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusal
+from .collect import Collector, Scope, Use, refusal, refuse_older, refuse_secret, unwritable
 from .definitions import is_defined
 from .difference import same_value
-from .held import handle_in, kind_of, secret_in
+from .held import handle_in, kind_of
 from .literals import NoLiteral, group, quoted
 from .module import Comments, Line, Module, Parameter, Piece, Spelling, commented, stage_words
 from .pieces import (
@@ -51,7 +51,6 @@ from .pieces import (
     new_object,
     on_trial,
 )
-from .secrets import secret_in_text
 from .source import last_name, names_in, names_read, replaced
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
@@ -95,8 +94,7 @@ def _name_in_module(value: Any, text: str, place: Place) -> str:
 
 
 def _literal(value: Any, place: Place) -> str:
-    if secret_in(place.name, value) is not None:
-        raise secret_refusal(f"an argument of {place.use.words}", place.use)
+    refuse_secret(f"an argument of {place.use.words}", place.use, name=place.name, value=value)
     return _spelled(value, place)
 
 
@@ -104,9 +102,7 @@ def _spelled(value: Any, place: Place) -> str:
     try:
         return place.collector.literal(value, place.scope, place.use).text
     except NoLiteral as no:
-        raise refusal(
-            f"cannot write {place.name!r} into the module: {no.reason}", place.use
-        ) from None
+        raise unwritable(repr(place.name), no.reason, place.use) from None
 
 
 def _builtin(value: Any, place: Place) -> str:
@@ -213,8 +209,7 @@ def _partial(value: functools.partial[Any], place: Place) -> str:
     if named is not None and _is_bound(place.scope, named):
         place.collector.need(place.scope, named, place.use)
         return named
-    if secret_in(place.name, value) is not None:
-        raise secret_refusal(f"the partial of {place.use.words}", place.use)
+    refuse_secret(f"the partial of {place.use.words}", place.use, name=place.name, value=value)
     inner = Place(place.collector, place.scope, place.use, place.name)
     parts = [expression(value.func, inner)]
     parts += [expression(one, inner) for one in value.args]
@@ -461,8 +456,7 @@ def _searched(
     source = statement.cell.text
     whole = ast.get_source_segment(source, node) or ""
     default = ast.get_source_segment(source, root) or ""
-    if secret_in_text(f"items = {whole}"):
-        raise secret_refusal("the source", place.use)
+    refuse_secret("the source", place.use, text=f"items = {whole}")
     name = place.collector.free_name(wanted) if default != wanted else wanted
     is_text = isinstance(root, ast.Name) and isinstance(place.scope.namespace[root.id], str)
     annotation = "str" if is_text else place.collector.spelled(place.scope, Path, place.use)
@@ -541,8 +535,7 @@ def rooted(module: Module, scope: Scope) -> Module:
 # -- what has no name ------------------------------------------------------------------------------
 def _checked(written: _Written | None, items: Any, place: Place) -> str:
     """Write items that have no name: as they were given, or as a literal."""
-    if secret_in("items", items) is not None:
-        raise secret_refusal(place.use.words, place.use)
+    refuse_secret(place.use.words, place.use, name="items", value=items)
     mark = place.collector.free_name(_ITEMS)
     spellings = [] if written is None else _as_written(written, place, mark)
     plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
@@ -559,9 +552,7 @@ def _checked(written: _Written | None, items: Any, place: Place) -> str:
         if not plain or not isinstance(items, list | tuple | range | dict):
             return expression(items, place)
         fix = "" if "function" in reason else f"; {_MAKE}"
-        raise refusal(
-            f"cannot write the items of {place.use.words} into the module: {reason}{fix}", place.use
-        )
+        raise unwritable(f"the items of {place.use.words}", f"{reason}{fix}", place.use)
     place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
     return on_trial(mark, tuple(spellings), items, place, f"what {place.use.words} reads")
 
@@ -569,8 +560,7 @@ def _checked(written: _Written | None, items: Any, place: Place) -> str:
 def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
     source, cell = written.statement.cell.text, written.statement.cell
     text = ast.get_source_segment(source, written.node) or ""
-    if secret_in_text(f"items = {text}"):
-        raise secret_refusal("the source", place.use)
+    refuse_secret("the source", place.use, text=f"items = {text}")
     found = place.written(f"{mark} = ({text})", written.node, cell)
     return [] if found is None else [replace(found, now=found.now | found.later)]
 

@@ -28,7 +28,7 @@ from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Statement, of_file, recorded
 from .difference import same_value
-from .held import is_generator, kind_of
+from .held import is_generator, kind_of, secret_in
 from .literals import NoLiteral, literal
 from .module import Import, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
@@ -68,17 +68,29 @@ def refusal(what: str, use: Use) -> ExportError:
     return ExportError(scrubbed(f"{what}\n  used by: {use.chain}"))
 
 
-def secret_refusal(what: str, use: Use, *, text: str = "", name: str = "") -> ExportError:
-    """Make the error for something that holds a secret.
+def refuse_secret(
+    what: str, use: Use, *, text: str = "", name: str = "", value: object = None
+) -> None:
+    """Refuse what holds a secret.
 
     Args:
-        what: what holds it; never the secret.
+        what: what may hold it.
         use: who uses it.
-        text: source in which it stands.
-        name: what it is called there, where that is known already.
+        text: its source.
+        name: what it is called.
+        value: it, where that counts.
+
+    Raises:
+        ExportError: it does.
     """
-    names = (one for one, _ in secrets_in_text(text) if one)
-    return refusal(f"{what} {advice(name or next(names, ''))}", use)
+    names = [one for one, _ in secrets_in_text(text)]
+    if names or secret_in(name, value) is not None:
+        raise refusal(f"{what} {advice(next(filter(None, names), ''))}", use)
+
+
+def unwritable(what: str, reason: str, use: Use) -> ExportError:
+    """Make the error for a value that has no text."""
+    return refusal(f"cannot write {what} into the module: {reason}", use)
 
 
 # -- Scope: one namespace of live values, and the text that they came from -------------------------
@@ -449,7 +461,6 @@ class Found:
         changed: names that exported functions change, by who does.
         classes: the text of each class, as a tree.
         held: what the objects of the module hold, by name.
-        lookups: names that come from the environment.
         uses: by each name, who used it first.
         reasons: why the value of a name cannot be written as a literal.
         unnamed: by each name, where it holds a function that has no name, and who uses it.
@@ -474,7 +485,6 @@ class Found:
     changed: dict[str, str] = field(default_factory=dict)
     classes: dict[str, ast.AST] = field(default_factory=dict)
     held: dict[str, HeldState] = field(default_factory=dict)
-    lookups: set[str] = field(default_factory=set)
     uses: dict[str, Use] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, tuple[str, Use]] = field(default_factory=dict)

@@ -23,13 +23,12 @@ from .collect import (
     definition_of,
     methods_of,
     refusal,
-    secret_refusal,
+    refuse_secret,
 )
 from .difference import fingerprint_of, loosened
 from .held import captured_by, handle_in, held_in, members_of
 from .literals import quoted
 from .module import Line, Module, Parameter, Piece, Spelling, stage_words
-from .secrets import secret_in_text
 from .source import changed_by, last_name, names_in, names_read, root_of
 
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -174,8 +173,7 @@ def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> No
             "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain Python",
             use.then(f"{words} line {lines[0]}"),
         )
-    if secret_in_text(text):
-        raise secret_refusal(f"the text of {words}", use, text=text)
+    refuse_secret(f"the text of {words}", use, text=text)
 
 
 def _found(scope: Scope, name: str, value: Any) -> Definition | None:

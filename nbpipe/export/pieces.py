@@ -27,7 +27,8 @@ from .collect import (
     is_local,
     refusal,
     refuse_older,
-    secret_refusal,
+    refuse_secret,
+    unwritable,
 )
 from .definitions import (
     check_text,
@@ -355,7 +356,7 @@ def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any,
     known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
     _refuse_handle(known, statements)
-    if statement is not None and _is_lookup(collector, scope, statement):
+    if statement is not None and _is_lookup(scope, statement):
         known.look_up(statement)
         return
     _refuse(known)
@@ -383,19 +384,15 @@ def _looks_around(node: ast.AST) -> bool:
     return not names_in(node).isdisjoint(_REFLECTING)
 
 
-def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool:
+def _is_lookup(scope: Scope, statement: Statement) -> bool:
     """Tell whether a value comes from the environment, perhaps by way of other variables."""
     if not is_assignment(statement.node):
         return False
     if reads_environment(statement.node):
         return True
-    for name in sorted(names_read(statement.node, future=True).now):
-        source = scope.newest(name)
-        if source is None or source is statement or source.order >= statement.order:
-            continue
-        if name in collector.found.lookups or _is_lookup(collector, scope, source):
-            return True
-    return False
+    sources = map(scope.newest, sorted(names_read(statement.node, future=True).now))
+    earlier = (one for one in sources if one is not None and one.order < statement.order)
+    return any(_is_lookup(scope, one) for one in earlier)
 
 
 def _refuse_handle(known: Known, statements: list[Statement]) -> None:
@@ -473,7 +470,6 @@ class Known:
     def look_up(self, statement: Statement) -> None:
         """Keep a look-up in the environment; its value is neither written nor compared."""
         self._check_secret(statement)
-        self.collector.found.lookups.add(self.name)
         self._add([self._as_written(statement)], statement)
 
     def keep_seeded(self, statements: list[Statement]) -> None:
@@ -533,8 +529,7 @@ class Known:
         )
 
     def _check_secret(self, statement: Statement) -> None:
-        if secret_in_text(statement.text):
-            raise secret_refusal(f"the text of {self.words}", self.use, text=statement.text)
+        refuse_secret(f"the text of {self.words}", self.use, text=statement.text)
 
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
@@ -594,7 +589,7 @@ class Known:
 
     def _unwritable(self) -> Exception:
         reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
-        return refusal(f"cannot write {self.words} into the module: {reason}", self.use)
+        return unwritable(self.words, reason, self.use)
 
 
 def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
@@ -688,8 +683,8 @@ def _with_defaults(value: FunctionType, found: Definition, text: str, place: Pla
             try:
                 found_text = place.collector.literal(values[name], place.scope, place.use)
             except NoLiteral as no:
-                words = f"cannot write the default {name!r} of {place.use.words}"
-                raise refusal(f"{words} into the module: {no.reason}", place.use) from None
+                words = f"the default {name!r} of {place.use.words}"
+                raise unwritable(words, no.reason, place.use) from None
             parts.append((default, found_text.text))
     return replaced(text, parts)
 
@@ -733,8 +728,8 @@ def new_object(value: Any, place: Place) -> str:
     for known, one in collector.found.objects.items():
         if one is value:
             return known
-    if secret_in(place.name, value) is not None:
-        raise secret_refusal(f"the {type(value).__name__} of {place.use.words}", place.use)
+    words = f"the {type(value).__name__} of {place.use.words}"
+    refuse_secret(words, place.use, name=place.name, value=value)
     if type(value).__module__.startswith(_LOADER):
         raise refusal(
             f"cannot write the {type(value).__name__} into the module: it is a part of a "
@@ -750,14 +745,11 @@ def new_object(value: Any, place: Place) -> str:
         raise collector.failed
     if not spellings:
         reason = collector.found.reasons.get(name, kind_of(value))
-        raise refusal(
-            f"cannot write the {type(value).__name__} into the module: {reason}; give it a name in "
-            f"a cell: {name} = {type(value).__name__}(...)",
-            place.use,
-        )
+        kind = type(value).__name__
+        way_out = f"give it a name in a cell: {name} = {kind}(...)"
+        raise unwritable(f"the {kind}", f"{reason}; {way_out}", place.use)
     collector.found.objects[name] = value
     collector.found.held[name] = HeldState.of(value)
-    words = f"the {type(value).__name__} of {place.use.words}"
     expected = {name: fingerprint_of(value)}
     collector.add(Piece((name,), tuple(spellings), expected, "constant", (2**31, 0), words))
     return name
@@ -797,8 +789,7 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
             "a shell/magic line (`!`, `%`) is inside a set-up cell; use subprocess or plain Python",
             use,
         )
-    if secret_in_text(cell.text):
-        raise secret_refusal("a set-up cell", use, text=cell.text)
+    refuse_secret("a set-up cell", use, text=cell.text)
     leading, rest = _parted(cell)
     for line in imports_in([one.node for one in leading]):
         if line.module != "__future__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import ExportError
 from .chain import chosen_text, rooted
-from .collect import Collector, Found, Scope, Use, is_local, refusal
+from .collect import Collector, Found, Scope, Use, is_local, refusal, unwritable
 from .difference import difference, loosened
 from .fresh import (
     STARTS_S,
@@ -521,7 +521,7 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
     if failure.is_alive:
         return refusal(f"{piece.words} makes it anew, but {failure.reason}", use)
     if piece.kind == "constant" and reason is not None:
-        return refusal(f"cannot write {piece.words} into the module: {reason}", use)
+        return unwritable(piece.words, reason, use)
     if piece.words.startswith("class ") and failure.error_line is None:
         return refusal(
             f"{piece.words} was changed after that: {failure.reason}; write the change into the "

@@ -752,13 +752,11 @@ def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
 
 def _literals(node: ast.AST) -> Pairs:
     """Return the texts that stand in a node, each with the name it is given there."""
-    if isinstance(node, ast.Constant | ast.BinOp):
-        yield from (("", text) for text in _texts(node) if isinstance(node, ast.Constant) or text)
+    if isinstance(node, ast.Constant | ast.BinOp | ast.JoinedStr):
+        yield from (("", text) for text in _texts(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
             yield from (("", text) for text in _filled(node.left, given))
-    elif isinstance(node, ast.JoinedStr):
-        yield from (("", text) for text in _texts(node))
     elif isinstance(node, ast.Assign):
         yield from (pair for target in node.targets for pair in _given(target, node.value))
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
@@ -872,22 +870,18 @@ def _kept(call: ast.Call) -> Iterator[ast.expr]:
 
 def _texts(node: ast.expr | None) -> list[str]:
     """Return the text that an expression is: a literal, or literals added up."""
-    if isinstance(node, ast.Constant):
-        value = node.value
-        return [as_text(value)] if isinstance(value, str | bytes) else []
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return [
-            "".join(left + right) for left in [_texts(node.left)] for right in [_texts(node.right)]
-        ]
-    if isinstance(node, ast.FormattedValue):
-        return _texts(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return ["".join(text for part in node.values for text in _texts(part))]
-    return (
-        [text for part in node.values for text in _texts(part)]
-        if isinstance(node, ast.BoolOp)
-        else []
-    )
+    match node:
+        case ast.Constant(str() | bytes() as value):
+            return [as_text(value)]
+        case ast.BinOp(left, ast.Add(), right):
+            return ["".join(_texts(left) + _texts(right))]
+        case ast.FormattedValue(inner):
+            return _texts(inner)
+        case ast.JoinedStr(parts):
+            return ["".join(text for part in parts for text in _texts(part))]
+        case ast.BoolOp(_, parts):
+            return [text for part in parts for text in _texts(part)]
+    return []
 
 
 def _comments(text: str) -> list[str]:
