@@ -87,12 +87,6 @@ def expression(value: Any, place: Place) -> str:
     return _object(value, place)
 
 
-def _name_in_module(value: Any, text: str, place: Place) -> str:
-    """Return the name that a stage would take from an expression; empty for a lambda."""
-    known = place.collector.found.called.get(text)
-    return auto_name(value, "", 0).removesuffix("_0") if known is None else known
-
-
 def _literal(value: Any, place: Place) -> str:
     refuse_secret(f"an argument of {place.use.words}", place.use, name=place.name, value=value)
     return _spelled(value, place)
@@ -343,8 +337,9 @@ def items_of(
         words = f"reads a live {kind_of(handle.value)}, {handle.place}; {handle.way_out}"
         raise refusal(f"{place.use.words} {words}", place.use)
     call = call_of(stage, place.scope.cells, "source")
-    written = None if call is None or not call.is_global else _argument(call)
-    written = _followed(written, items, place)
+    node = None if call is None or not call.is_global else call.argument()
+    given = None if call is None or node is None else _Written(call.statement, node)
+    written = _followed(given, items, place)
     if written is not None:
         root = _root(written, place)
         if root is not None:
@@ -352,11 +347,6 @@ def items_of(
     if _is_named(items, place):
         return expression(items, place), None
     return _checked(written, items, place), None
-
-
-def _argument(call: Called) -> _Written | None:
-    node = call.argument()
-    return None if node is None else _Written(call.statement, node)
 
 
 def _followed(written: _Written | None, items: Any, place: Place) -> _Written | None:
@@ -689,7 +679,9 @@ class _ChainWriter:
             name = self._variable(stages[number:], joined=joined)
             begins = bool(name)
             if name:
-                self._assign(stages[: number + 1], Line(text, name, above))
+                if stages[: number + 1] not in self._variables:
+                    self._variables[stages[: number + 1]] = name
+                    self.body.append(Line(text, name, above))
                 text, above = name, ()
         return text, above
 
@@ -707,11 +699,6 @@ class _ChainWriter:
         name, *others = ["" if one is None else one.name for one in calls]
         following = next(filter(None, others), "")
         return name if (others or joined) and name not in (following, *self._unnamed) else ""
-
-    def _assign(self, stages: Stages, line: Line) -> None:
-        if stages not in self._variables:
-            self._variables[stages] = line.name
-            self.body.append(line)
 
     def _head(self, stage: Stage) -> str:
         spec: Any = stage.spec
@@ -795,7 +782,10 @@ class _ChainWriter:
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
         text = self._expression(spec.fn, place)
-        found = _name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
+        found = self._collector.found.called.get(text)
+        if found is None:
+            found = auto_name(spec.fn, "", 0).removesuffix("_0")
+        found = found or f"{stage.op}_{number}"  # that of a lambda
         arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
         arguments += self._knob_arguments(stage)
         if not spec.ordered:
@@ -843,19 +833,9 @@ class _ChainWriter:
 
     def _batch(self, stage: Stage, spec: Batch, names: set[str]) -> list[str]:
         name = self._parameter(stage, "size")
-        kind = type(spec.size).__name__
-        self._add(Parameter(name, kind, repr(spec.size)))
-        arguments = [name, *(["drop_last=True"] if spec.drop_last else [])]
-        for word in ("collate", "cost"):
-            function = getattr(spec, word)
-            if function is not None:
-                place = self._place(stage, function, f"{stage.name}_{word}", "batch", word)
-                arguments.append(f"{word}={self._expression(function, place)}")
-        for word in ("names", "dtype", "pad"):
-            value = getattr(spec, word)
-            if value is not None:
-                place = self._place(stage, value, f"{stage.name} {word}")
-                arguments.append(f"{word}={self._expression(value, place)}")
+        self._add(Parameter(name, type(spec.size).__name__, repr(spec.size)))
+        _, *given = spec.arguments(stage.given)  # the size comes first
+        arguments = [name, *(self._argument(stage, *one, named=True) for one in given)]
         arguments += self._executor(stage, self._place(stage, None, ""))
         arguments += self._knob_arguments(stage)
         return arguments + self._name(stage, "batch", names)
@@ -873,13 +853,8 @@ class _ChainWriter:
         return given + self._knob_arguments(stage)
 
     def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
-        if isinstance(value, str):
-            text = quoted(value)
-        elif isinstance(value, int | float):
-            text = repr(value)
-        else:
-            place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
-            text = self._expression(value, place)
+        place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
+        text = self._expression(value, place)
         return f"{word}={text}" if named else text
 
     def _device(self, stage: Stage, target: Target) -> str:
@@ -892,9 +867,10 @@ class _ChainWriter:
     def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")
         key = self._expression(spec.key, place)
+        home = Place(self._collector, self._home, place.use, place.name)
         branches: dict[str, str] = {}
         for value, inner in zip(spec.values, stage.inputs, strict=True):
-            text = self._expression(value, self._at_home(place))
+            text = self._expression(value, home)
             branches[text] = ""
             known: set[str] = set()
             for number, one in enumerate(inner):
@@ -933,15 +909,12 @@ class _ChainWriter:
         self._collector.found.owners.setdefault(parameter.name, None)
 
     # -- places ---------------------------------------------------------------------------
-    def _address(self, stage: Stage) -> str:
-        return self._addresses.get(id(stage), stage.name)
-
     def _place(
         self, stage: Stage, value: Any, name: str, method: str = "", keyword: str = ""
     ) -> Place:
         scope = self._scope_of(value)
         call = call_of(stage, scope.cells, method) if method else None
-        use = Use(f"stage {self._address(stage)!r}")
+        use = Use(f"stage {self._addresses.get(id(stage), stage.name)!r}")
         return Place(self._collector, scope, use, name, call, keyword)
 
     def _scope_of(self, value: Any) -> Scope:
@@ -950,9 +923,6 @@ class _ChainWriter:
             return self._home
         whole = inspect.unwrap(function)  # a library's decorator has the library's globals
         return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
-
-    def _at_home(self, place: Place) -> Place:
-        return Place(self._collector, self._home, place.use, place.name)
 
 
 def _inner_function(value: Any) -> FunctionType | None:
