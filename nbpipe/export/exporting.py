@@ -44,7 +44,7 @@ from .secrets import (
     scrubbed,
     told_in,
 )
-from .source import names_in, names_unbound, root_of, with_noqa
+from .source import last_name, names_in, names_unbound, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -90,19 +90,14 @@ def _tells(error: BaseException | None) -> bool:
     for _ in range(_CAUSES):
         if error is None:
             return False
-        words = (*error.args, *getattr(error, "__notes__", ()), _said(error))
+        words = [*error.args, *getattr(error, "__notes__", ())]
+        with contextlib.suppress(Exception):  # the user's own class
+            words.append(str(error))
         texts = [one if isinstance(one, str) else repr(one)[:_READ] for one in words]
         if any(scrubbed(text) != text for text in texts):
             return True
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the user's own class
-        return ""
 
 
 def _check_arrays(arrays: Mapping[str, Any]) -> None:
@@ -165,7 +160,7 @@ def _is_derived(statement: Statement, derived: set[str]) -> bool:
 
 # -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
 _LONGEST = 80
-_RANDOM = ("random", "numpy", "torch")
+_RANDOM = frozenset(("random", "numpy", "torch"))
 # Calls that change how a module behaves; others only show or compute something.
 _ACTS = (
     "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
@@ -201,60 +196,33 @@ def note_of(statement: Statement) -> str:
 
 
 def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        func = node.value.func
-        if isinstance(func, ast.Name):
-            return _seeds(scope.namespace.get(func.id), scope, used)
-        if not isinstance(func, ast.Attribute):
-            return False
-        acts = func.attr.startswith(_ACTS) and func.attr not in _SHOWS
-        return acts and _is_used_module(func, scope, used)
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return any(
-            isinstance(target, ast.Attribute | ast.Subscript)
-            and _is_used_module(target, scope, used)
-            for target in targets
-        )
+    match node:
+        case ast.Expr(ast.Call(ast.Name(name))):  # as `seed_everything()`
+            seeds = isinstance(scope.namespace.get(name), FunctionType) and "seed" in name.lower()
+            return seeds and not _RANDOM.isdisjoint(_packages(scope, used))
+        case ast.Expr(ast.Call(ast.Attribute(_, name) as target)):
+            acts = name.startswith(_ACTS) and name not in _SHOWS
+            return acts and _is_used(target, scope, used)
+        case ast.Assign() | ast.AugAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = (one for one in targets if isinstance(one, ast.Attribute | ast.Subscript))
+            return any(_is_used(one, scope, used) for one in parts)
     return False
 
 
-def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether a function of the user seeds what the module draws from, as by its name."""
-    if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
-        return False
-    return any(_draws(scope.namespace.get(name)) for name in used)
+def _packages(scope: Scope, names: Iterable[str]) -> set[str]:
+    """Return the packages of the modules that names stand for."""
+    modules = (scope.namespace.get(name) for name in names)
+    return {one.__name__.partition(".")[0] for one in modules if isinstance(one, ModuleType)}
 
 
-def _draws(value: object) -> bool:
-    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _RANDOM
-
-
-def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
-    root = root_of(node)
-    if not isinstance(root, ast.Name):
-        return False
-    value = scope.namespace.get(root.id)
-    shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
-    return (
-        (root.id in used or _reaches(root.id, scope, used))
-        and not shown
-        and isinstance(value, ModuleType | type)
-    )
-
-
-def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether a name stands for a package that the module uses under another name."""
-    value = scope.namespace.get(name)
-    if not isinstance(value, ModuleType):
-        return False
-    top = value.__name__.partition(".")[0]
-    everywhere = top in ("os", "sys", "random", "warnings")
-    return everywhere or any(
-        isinstance(scope.namespace.get(one), ModuleType)
-        and scope.namespace[one].__name__.partition(".")[0] == top
-        for one in used
-    )
+def _is_used(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
+    """Tell whether an expression is of a class or a module that the module uses by any name."""
+    name = last_name(root_of(node))
+    if isinstance(scope.namespace.get(name), type):
+        return name in used
+    known = {"os", "sys", "random", "warnings", *_packages(scope, used)}
+    return not (known - {"matplotlib", "IPython"}).isdisjoint(_packages(scope, [name]))
 
 
 # -- The way ---------------------------------------------------------------------------------------
@@ -475,7 +443,8 @@ def _tried(
     _check_registers(whole, home)
     for statement in effects(home, whole.used):
         collector.note(note_of(statement))
-    loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
+    loading = [piece for piece in whole.pieces if "Path(__file__).with_name(" in piece.text]
+    loaded = {name for piece in loading for name in piece.names}
     arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
     _check_arrays(arrays)
     files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
@@ -585,11 +554,6 @@ def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
         for name in names & names_unbound(piece.text, future=whole.future):
             found[name] = use.then(piece.words)
     return found
-
-
-def _loads(piece: Piece) -> bool:
-    """Tell whether a piece loads its array from the file beside the module."""
-    return "Path(__file__).with_name(" in piece.text
 
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
