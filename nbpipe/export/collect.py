@@ -9,19 +9,11 @@ import functools
 import re
 import sys
 import sysconfig
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import packages_distributions
 from pathlib import Path
-from types import (
-    CodeType,
-    FunctionType,
-    ModuleType,
-)
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, final
 
 from ..errors import ExportError
@@ -96,10 +88,7 @@ def unwritable(what: str, reason: str, use: Use) -> ExportError:
 # -- Scope: one namespace of live values, and the text that they came from -------------------------
 # Names that IPython puts into a notebook, and keeps filling.
 _NOTEBOOK_NAMES = frozenset(
-    (
-        *("In", "Out", "get_ipython", "display", "exit", "quit", "_", "__", "___"),
-        *("_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "_sh"),
-    )
+    ("In", "Out", "get_ipython", "display", "exit", "quit", "_exit_code", "_sh")
 )
 # Names that every module has.
 _MODULE_NAMES = frozenset(("__name__", "__doc__", "__file__", "__package__", "__spec__"))
@@ -170,15 +159,11 @@ class Scope:
 
     def is_changed_inside(self, name: str) -> bool:
         """Tell whether some function binds a name by `global`, or changes its value in place."""
-        return name in self._rebound or name in self._mutated
+        return any(name in reads.rebound | reads.changed for reads in self._reads)
 
     @functools.cached_property
     def _rebound(self) -> frozenset[str]:
         return frozenset(name for reads in self._reads for name in reads.rebound)
-
-    @functools.cached_property
-    def _mutated(self) -> frozenset[str]:
-        return frozenset(name for reads in self._reads for name in reads.changed)
 
     @functools.cached_property
     def _reads(self) -> list[Names]:
@@ -233,7 +218,8 @@ class Scope:
         for name, one in tuple(self.namespace.items()):
             if one is value and not self.is_foreign(name):
                 lines = self.imported(name, value)
-                if len(lines) == 1 and lines[0].binds == name and _binds_whole(lines[0]):
+                wholes = [one.alias or one.member or one.module for one in lines]
+                if wholes == [name]:
                     return name, lines[0]
         return None
 
@@ -255,10 +241,6 @@ class Scope:
         return self.cells.imports(self.namespace.get("__package__") or "")
 
 
-def _binds_whole(line: Import) -> bool:
-    return line.member is not None or line.alias is not None or "." not in line.module
-
-
 def _line(one: Import, name: str) -> Import | None:
     """Return what an import has to do with a name."""
     if one.module == "__future__":
@@ -275,21 +257,13 @@ def gives(line: Import, value: object) -> bool:
         return sys.modules.get(name) is value and line.module in sys.modules
     module = sys.modules.get(line.module)
     member = getattr(module, line.member, sys.modules.get(f"{line.module}.{line.member}"))
-    return member is value or (type(member) is type(value) and _equal(member, value))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return isinstance(one, int | float | str | bytes | tuple) and one == other
+    plain = isinstance(value, int | float | str | bytes | tuple)
+    return member is value or (plain and type(member) is type(value) and member == value)
 
 
 def _is_builtin(name: str) -> bool:
     """Tell whether a name is known without being bound."""
     return hasattr(builtins, name) or name in _MODULE_NAMES
-
-
-def _is_importable(module: ModuleType) -> bool:
-    """Tell whether a fresh process finds the same module by its name."""
-    return importable(module.__name__)
 
 
 @functools.cache
@@ -301,7 +275,9 @@ def is_local(module: str) -> bool:
     found = sys.modules.get(top)
     places = [getattr(found, "__file__", None), *getattr(found, "__path__", ())]
     files = [place for place in places if isinstance(place, str)]
-    return bool(files) and not any(map(_is_installed, files)) and not _is_distributed(top)
+    if not files or any(map(_is_installed, files)):
+        return False
+    return top not in packages_distributions()  # of an installed package, in a folder of its own
 
 
 def _is_installed(file: str) -> bool:
@@ -313,13 +289,6 @@ def _is_installed(file: str) -> bool:
         or "dist-packages" in parts
         or any(Path(file).is_relative_to(folder) for folder in folders)
     )
-
-
-def _is_distributed(top: str) -> bool:
-    """Tell whether an installed distribution brings a module, in a folder of its own."""
-    from importlib.metadata import packages_distributions
-
-    return top in packages_distributions()
 
 
 # -- Code of live functions and classes, and where it was defined ----------------------------------
@@ -334,10 +303,7 @@ def code_of(value: Any) -> CodeType | None:
     for _ in range(_DEPTH):
         if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
             return value.__code__
-        inner = next(
-            (getattr(value, name) for name in _WRAPPED if _has(value, name)),
-            None,
-        )
+        inner = next((getattr(value, name) for name in _WRAPPED if _has(value, name)), None)
         if inner is None or inner is value:
             break
         value = inner
@@ -660,7 +626,7 @@ class Collector:
             ] = None
 
     def _need_module(self, name: str, module: ModuleType, use: Use) -> None:
-        if not _is_importable(module):
+        if not importable(module.__name__):
             raise refusal(
                 f"module {name!r} cannot be imported by its name in a fresh process; put its file "
                 "into the working folder or onto sys.path, and import it",

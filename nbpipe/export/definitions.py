@@ -67,12 +67,13 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
         later |= _read_members(collector, scope, name, statement, reads)
+    kind = "class" if isinstance(node, ast.ClassDef) else "function"
     piece = Piece(
         names=(name,),
         spellings=(Spelling(text, now - {name}, later - {name}),),
         expected={name: loosened(fingerprint_of(value), _filled_defaults(node))},
         first=scope.first(name),
-        words=f"{_kind(node)} {name!r}, defined in {cell.place}",
+        words=f"{kind} {name!r}, defined in {cell.place}",
     )
     collector.add(piece, scope)
     if cell.future:
@@ -149,10 +150,6 @@ def _unknown(name: str, value: Any) -> str:
         f"the text of {name!r} is not known: it was made neither in a cell nor in a file; define "
         "it in a cell, or import it"
     )
-
-
-def _kind(node: ast.AST) -> str:
-    return "class" if isinstance(node, ast.ClassDef) else "function"
 
 
 def described(name: str, node: ast.AST, place: str) -> str:
@@ -463,13 +460,9 @@ def _is_making(node: ast.AST, home: Scope) -> bool:
     if not all(isinstance(one, ast.FunctionDef | ast.Pass) for one in others):
         return False  # it may train, or show something
     names = {name for one in plain for name in names_read(one, future=True).bound}
-    read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and _is_read(one)}
+    read = names_in(node, ast.Load)
     made = all(name in read or _holds(home, name, None) for name in names if name in home)
     return made and all(_is_making(one, home) for one in blocks)
-
-
-def _is_read(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
 
 
 def _listed(node: ast.AST) -> set[str]:

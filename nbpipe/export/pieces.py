@@ -60,12 +60,6 @@ class Called(NamedTuple):
     node: ast.Call
     is_global: bool
 
-    def text(self, keyword: str = "") -> str:
-        """Return the source of an argument: the first, or one that was named."""
-        node = self.argument(keyword)
-        found = None if node is None else ast.get_source_segment(self.statement.cell.text, node)
-        return found or ""
-
     def argument(self, keyword: str = "") -> ast.expr | None:
         """Return an argument: the first, unless it is unpacked, or one that was named."""
         if keyword:
@@ -200,7 +194,10 @@ class Place:
     @property
     def text(self) -> str:
         """Source of that argument."""
-        return "" if self.call is None else self.call.text(self.keyword)
+        node = None if self.call is None else self.call.argument(self.keyword)
+        if self.call is None or node is None:
+            return ""
+        return ast.get_source_segment(self.call.statement.cell.text, node) or ""
 
     def written(self, text: str, node: ast.expr, cell: Cell) -> Spelling | None:
         """Return a text of the user's with what it reads; None where that cannot be exported."""
@@ -282,7 +279,7 @@ def as_given(value: Any, place: Place) -> str | None:
 
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
-_REFLECTING = ("globals", "locals", "vars", "eval", "exec")
+_REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
 _PLAIN_NODES = (
     *(ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Name, ast.Attribute),
     *(ast.expr_context, ast.UnaryOp, ast.unaryop, ast.keyword),
@@ -372,16 +369,12 @@ def _is_usable(scope: Scope, statement: Statement) -> bool:
     if not (decided or is_assignment(statement.node)):
         return False
     lines = range(statement.first_line, statement.last_line + 1)
-    if not statement.cell.shell_lines.isdisjoint(lines) or _looks_around(statement.node):
+    looks_around = not names_in(statement.node).isdisjoint(_REFLECTING)
+    if looks_around or not statement.cell.shell_lines.isdisjoint(lines):
         return False
     if len(statement.binds) == 1:
         return True
     return all(scope.newest(name) is statement for name in statement.binds)
-
-
-def _looks_around(node: ast.AST) -> bool:
-    """Tell whether code finds variables by means that do not name them."""
-    return not names_in(node).isdisjoint(_REFLECTING)
 
 
 def _is_lookup(scope: Scope, statement: Statement) -> bool:
@@ -475,7 +468,8 @@ class Known:
     def keep_seeded(self, statements: list[Statement]) -> None:
         """Keep a generator of random numbers that has a seed."""
         for statement in statements[:1]:
-            if _is_seeded(statement.node):
+            calls = [one for one in ast.walk(statement.node) if isinstance(one, ast.Call)]
+            if any(call.args or call.keywords for call in calls):
                 self.collector.note(
                     f"{self.name!r} starts from its seed again whenever the module is imported"
                 )
@@ -600,12 +594,6 @@ def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _is_seeded(node: ast.AST) -> bool:
-    """Tell whether some call in an assignment is given an argument."""
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    return any(call.args or call.keywords for call in calls)
-
-
 def _as_array(value: Any) -> Any:
     if is_tensor(value):
         return value.detach().cpu().numpy() if value.numel() > MOST else None
@@ -668,7 +656,8 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     now, later = collector.read(place.scope, node, found.cell, use, local=free)
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
-    collector.add(Piece((name,), (spelling,), {}, "definition", _first(found), words))
+    first = (*found.statement.order, found.node.lineno, found.node.col_offset)
+    collector.add(Piece((name,), (spelling,), {}, "definition", first, words))
     return name
 
 
@@ -693,12 +682,9 @@ def _made_inside(found: Definition) -> frozenset[str]:
     """Return what is bound around a function in its statement: by loops, and in functions."""
     own = set(map(id, ast.walk(found.node)))
     around = [one for one in ast.walk(found.statement.node) if id(one) not in own]
-    names = {one.id for one in around if isinstance(one, ast.Name) and _is_stored(one)}
+    stored = [one for one in around if isinstance(getattr(one, "ctx", None), ast.Store)]
+    names = {one.id for one in stored if isinstance(one, ast.Name)}
     return frozenset(names | {one.arg for one in around if isinstance(one, ast.arg)})
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
 
 
 def _check(value: FunctionType, found: Definition, text: str, place: Place) -> None:
@@ -711,11 +697,6 @@ def _check(value: FunctionType, found: Definition, text: str, place: Place) -> N
             "(`nonlocal`), which no module can hold; keep that state in a class with __call__",
             place.use,
         )
-
-
-def _first(found: Definition) -> tuple[int, ...]:
-    node = found.node
-    return *found.statement.order, node.lineno, node.col_offset
 
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
@@ -751,7 +732,7 @@ def new_object(value: Any, place: Place) -> str:
     collector.found.objects[name] = value
     collector.found.held[name] = HeldState.of(value)
     expected = {name: fingerprint_of(value)}
-    collector.add(Piece((name,), tuple(spellings), expected, "constant", (2**31, 0), words))
+    collector.add(Piece((name,), tuple(spellings), expected, "constant", (_LAST, 0), words))
     return name
 
 

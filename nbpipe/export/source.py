@@ -142,12 +142,13 @@ def root_of(node: ast.AST) -> ast.AST:
     return node
 
 
-def names_in(code: ast.AST | str) -> set[str]:
-    """Return the variables of an expression, or of arguments as they stand in a call."""
+def names_in(code: ast.AST | str, use: type[ast.expr_context] = ast.expr_context) -> set[str]:
+    """Return the variables of code, or of arguments as they stand in a call; those of one use."""
     if isinstance(code, str):
         call: Any = ast.parse(f"f({code}\n)", mode="eval").body
-        return {name for one in (*call.args, *call.keywords) for name in names_in(one)}
-    return {one.id for one in ast.walk(code) if isinstance(one, ast.Name)}
+        return {name for one in (*call.args, *call.keywords) for name in names_in(one, use)}
+    names = (one for one in ast.walk(code) if isinstance(one, ast.Name))
+    return {one.id for one in names if isinstance(one.ctx, use)}
 
 
 def defaults_in(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
