@@ -614,7 +614,7 @@ class _GrowingModule:
 
         Where that is wanted, one that reads no data comes before those that do.
         """
-        reasons: list[dict[str, Any]] = []
+        failed: dict[str, Any] = {}  # the first
         chosen: tuple[int, dict[str, Any], str] | None = None
         before = dict(vars(self._module)), self._text
         for number, spelling in enumerate(piece["spellings"]):
@@ -623,7 +623,7 @@ class _GrowingModule:
             self._data.seen = False
             reason = self._attempt(spelling, piece["expected"], names)
             if reason is not None:
-                reasons.append(reason)
+                failed = failed or reason
                 continue
             if not self._data.seen and self._read.isdisjoint(spelling["now"]):
                 return {"choice": number}
@@ -633,7 +633,7 @@ class _GrowingModule:
             self._rewind(*before)
         if chosen is None:
             self._missing |= dict.fromkeys(piece["names"])
-            return {"failed": reasons}
+            return {"failed": failed}
         self._rewind(*chosen[1:])
         self._read.update(piece["names"])
         return {"choice": chosen[0], "data": True}

@@ -115,15 +115,13 @@ class Failure:
 
     Attributes:
         reason: what is wrong with the first: a difference in words, or "ValueError: ...".
-        error_line: the line of that spelling where it was raised; None where none was.
-        reasons: what is wrong with each spelling, in order.
-        is_alive: the first gives something that lives in one process.
+        line: the line of that spelling where it was raised; None where none was.
+        alive: the first gives something that lives in one process.
     """
 
     reason: str
-    error_line: int | None = None
-    reasons: tuple[str, ...] = ()
-    is_alive: bool = False
+    line: int | None = None
+    alive: bool = False
 
 
 def tried(
@@ -239,7 +237,7 @@ def _all_texts(piece: Piece) -> str:
 
 def _import_words(imports: str, failure: Failure) -> str:
     lines = imports.split("\n")
-    number = failure.error_line
+    number = failure.line
     line = lines[number - 1].strip() if number is not None and number <= len(lines) else ""
     culprit = f"`{line}`" if line else "the import block of the module"
     return (
@@ -268,21 +266,18 @@ def _called(piece: Piece) -> str:
 def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choice | Failure]:
     """Read how the pieces went; after the one that ended the process none was tried."""
     lines = [line for line in answer.lines if line.keys() & {"choice", "failed"}]
-    results = [_result(line, first) for line, first in zip(lines, passed, strict=False)]
+    results = [
+        Failure(**line["failed"])
+        if "failed" in line
+        else Choice(line["choice"] + first, line.get("data", False))
+        for line, first in zip(lines, passed, strict=False)
+    ]
     if len(results) < len(called):
         culprit = called[len(results)]
         results.append(Failure(answer.explained()))
         rest = Failure(f"was not tried: {culprit} {answer.words}")
         results += [rest] * (len(called) - len(results))
     return results
-
-
-def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
-    if "choice" in line:
-        return Choice(line["choice"] + passed, line.get("data", False))
-    reasons = line["failed"]
-    texts = tuple(reason["reason"] for reason in reasons)
-    return Failure(texts[0], reasons[0]["line"], texts, "alive" in reasons[0])
 
 
 # -- Decide: the trial's choices become one way to write each piece, and what nothing uses goes ----
@@ -518,29 +513,18 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
     name = piece.names[0]
     use = found.uses.get(name, Use("the pipeline"))
     reason = found.reasons.get(name)
-    if failure.is_alive:
+    if failure.alive:
         return refusal(f"{piece.words} makes it anew, but {failure.reason}", use)
     if piece.kind == "constant" and reason is not None:
         return unwritable(piece.words, reason, use)
-    if piece.words.startswith("class ") and failure.error_line is None:
-        return refusal(
-            f"{piece.words} was changed after that: {failure.reason}; write the change into the "
-            "class, re-run its cell and rebuild the pipeline, then export",
-            use,
-        )
-    if piece.kind == "definition" and failure.error_line is None:
-        return refusal(
-            f"{piece.words} is not what its text gives by now: {failure.reason}; re-run its cell "
-            "and rebuild the pipeline, then export",
-            use,
-        )
-    if failure.error_line is None:
-        return refusal(
-            f"{piece.words} is not what its text gives by now: {failure.reason}; it was changed "
-            f"after that: make it in one statement, as {name} = make_{name}(), then export",
-            use,
-        )
-    return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
+    if failure.line is not None:
+        return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
+    what, way_out = "is not what its text gives by now", "re-run its cell and rebuild the pipeline"
+    if piece.words.startswith("class "):
+        what, way_out = "was changed after that", f"write the change into the class, {way_out}"
+    elif piece.kind != "definition":
+        way_out = f"it was changed after that: make it in one statement, as {name} = make_{name}()"
+    return refusal(f"{piece.words} {what}: {failure.reason}; {way_out}, then export", use)
 
 
 # -- what is used ----------------------------------------------------------------------------------
@@ -586,13 +570,11 @@ class Report:
 
     Attributes:
         compared: items that were equal [items].
-        comparable: items could be compared, or were not to be.
-        reason: why they could not; empty where they could.
+        reason: why items could not be compared; empty where they could, or were not to be.
         reads_files: importing the module reads files of the working folder.
     """
 
     compared: int
-    comparable: bool = True
     reason: str = ""
     reads_files: bool = False
 
@@ -653,7 +635,7 @@ def verified(
     if items is None or count == 0:
         return Report(0, reads_files=reads_files)
     if answer.ending == "late":  # the notebook's own need not be waited for
-        return Report(0, False, f"not compared: took longer than {limit_s:g} s", reads_files)  # noqa: FBT003
+        return Report(0, f"not compared: took longer than {limit_s:g} s", reads_files)
     report = _compared(answer, _own_samples(items, count, limit_s), hint)
     return replace(report, reads_files=reads_files)
 
@@ -743,11 +725,10 @@ def _check_pickles(
 def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     """Compare items, where the notebook's own runs agree."""
     if isinstance(own, str):
-        return Report(0, comparable=False, reason=own)
+        return Report(0, own)
     first, second = own
     if first != second:
-        reason = "not comparable: two runs of the notebook's own pipeline differ"
-        return Report(0, comparable=False, reason=reason)
+        return Report(0, "not comparable: two runs of the notebook's own pipeline differ")
     raised = [line["raised"] for line in _found(answer, "raised")]
     if answer.ending == "died":
         raised.append(answer.explained())
@@ -756,10 +737,8 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     words = _mismatch(first, module)
     if words is not None:
         raise ExportError(scrubbed(words) + (f"; {hint}" if hint else ""))
-    if first.raised:
-        reason = f"not compared: the notebook's own pipeline raises {first.raised}"
-        return Report(len(first.items), comparable=False, reason=reason)
-    return Report(len(first.items))
+    raises = f"not compared: the notebook's own pipeline raises {first.raised}"
+    return Report(len(first.items), raises if first.raised else "")
 
 
 def _mismatch(notebook: Sample, module: Sample) -> str | None:

@@ -254,7 +254,7 @@ def test_runs_that_differ_are_not_compared():
     numbers = itertools.count()
     report = verify(MODULE, items=lambda: iter([next(numbers)]))
     assert report == Report(
-        0, comparable=False, reason="not comparable: two runs of the notebook's own pipeline differ"
+        0, reason="not comparable: two runs of the notebook's own pipeline differ"
     )
 
 
@@ -268,7 +268,6 @@ def test_a_notebook_that_raises_is_not_compared():
     report = verify(MODULE, items=failing)
     assert report == Report(
         1,
-        comparable=False,
         reason="not compared: the notebook's own pipeline raises ValueError: no file",
     )
 
@@ -289,7 +288,7 @@ def test_a_notebook_that_takes_for_ever_is_not_compared():
             closed.set()
 
     report = verify(MODULE, items=Endless, limit_s=1.0)
-    assert report == Report(0, comparable=False, reason="not compared: took longer than 1 s")
+    assert report == Report(0, reason="not compared: took longer than 1 s")
 
 
 def test_a_pipeline_that_waits_is_closed():
@@ -309,7 +308,7 @@ def test_a_module_that_takes_for_ever_is_not_compared():
         "    return x, x", "    import time\n    time.sleep(1000)\n    return x, x"
     )
     report = verify(text, items=items, limit_s=1.0)
-    assert report == Report(0, comparable=False, reason="not compared: took longer than 1 s")
+    assert report == Report(0, reason="not compared: took longer than 1 s")
 
 
 def test_streams_without_end():
