@@ -178,17 +178,12 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
     if not isinstance(value, type):
         code = code_of(value)
         return None if code is None else definition_of(scope, code)
+    bodies = [found.statement for found in methods_of(scope, value).values()]
     for statement in scope.cells.bindings(name):
         node = _def_in(statement.node, name)
-        if isinstance(node, ast.ClassDef) and _is_body(scope, statement, value):
+        if isinstance(node, ast.ClassDef) and (statement in bodies or not bodies):
             return Definition(statement.cell, statement, node, statement.after)
     return None
-
-
-def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
-    """Tell whether a statement may have made a class: some of its methods are there, if any."""
-    places = [found.statement for found in methods_of(scope, kind).values()]
-    return not places or any(place is statement for place in places)
 
 
 def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use: Use) -> None:

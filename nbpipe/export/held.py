@@ -206,7 +206,8 @@ def _is_connection(value: object) -> bool:
     Parsers are closed, too, and may be made anew.
     """
     kind = type(value)
-    if isinstance(value, type) or not is_library(kind.__module__) or _is_local(kind):
+    top = kind.__module__.partition(".")[0]
+    if isinstance(value, type) or not is_library(top) or top in (_OWN, "logging", "threading"):
         return False
     if not any(callable(getattr(kind, name, None)) for name in _CLOSING) or hasattr(kind, "feed"):
         return False
@@ -217,10 +218,6 @@ def _is_connection(value: object) -> bool:
     except Exception:  # noqa: BLE001  whatever a library raises
         return True
     return False
-
-
-def _is_local(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in (_OWN, "logging", "threading")
 
 
 def _is_harmless(name: str) -> bool:

@@ -40,6 +40,9 @@ def group(opening: str, items: Iterable[str], closing: str) -> str:
 
 
 # -- Texts in the quotes that ruff gives them, or in those of the text around them ---------------
+_QUOTED = ("STRING", "FSTRING_START")  # tokens
+
+
 def quoted(value: str | bytes) -> str:
     """Write a text in double quotes, where single ones do not take fewer escapes."""
     head, text = ("b", repr(value)[1:]) if isinstance(value, bytes) else ("", repr(value))
@@ -53,7 +56,8 @@ def quoted(value: str | bytes) -> str:
 
 def in_quotes_of(text: str, around: str) -> str:
     """Return a literal with single quotes, where all texts in what is around it have them."""
-    found = [one.string.lstrip("bfruBFRU")[0] for one in lines_of(around).tokens if _is_text(one)]
+    tokens = ((tokenize.tok_name[one.type], one.string) for one in lines_of(around).tokens)
+    found = [text.lstrip("bfruBFRU")[0] for kind, text in tokens if kind in _QUOTED]
     if not found or '"' in found:
         return text
     return _requoted(text, repr)
@@ -64,10 +68,6 @@ def _requoted(text: str, write: Callable[[str | bytes], str]) -> str:
     parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
     texts = [one for one in parts if isinstance(one.value, str | bytes)]
     return replaced(text, ((one, write(one.value)) for one in texts))  # type: ignore[arg-type]
-
-
-def _is_text(token: tokenize.TokenInfo) -> bool:
-    return tokenize.tok_name[token.type] in ("STRING", "FSTRING_START")
 
 
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
@@ -313,7 +313,7 @@ class _LiteralWriter:
         if kind is tuple:
             return group("(", self._items(value), ",)" if len(value) == 1 else ")")
         if kind is dict:
-            return group("{", [self._pair(*pair) for pair in value.items()], "}")
+            return group("{", [": ".join(map(self.item, pair)) for pair in value.items()], "}")
         if kind is set and value:
             return group("{", self._sorted(value), "}")
         return None
@@ -325,9 +325,6 @@ class _LiteralWriter:
         if len(set(map(type, values))) == 1 and isinstance(next(iter(values)), _ORDERED):
             return self._items(sorted(values))
         return sorted(self._items(values))
-
-    def _pair(self, key: Any, value: Any) -> str:
-        return f"{self.item(key)}: {self.item(value)}"
 
     def _call(self, function: object, /, *items: str, **named: Any) -> str:
         given = [f"{name}={self.item(value)}" for name, value in named.items()]

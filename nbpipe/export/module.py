@@ -491,15 +491,12 @@ def _refuse_taken(module: Module) -> None:
                 f"got {piece.words or name}; give it another name"
             )
     for line in module.imports:
-        if line.binds == _BUILD or (line.binds == "nbpipe" and not _is_nbpipe(line)):
+        ours = line.member is None and line.module.partition(".")[0] == "nbpipe"
+        if line.binds == _BUILD or (line.binds == "nbpipe" and not ours):
             raise ExportError(
                 f"the name {line.binds!r} must be free in a module that is exported, "
                 f"got an import from {line.module!r}; import it under another name"
             )
-
-
-def _is_nbpipe(line: Import) -> bool:
-    return line.member is None and line.module.partition(".")[0] == "nbpipe"
 
 
 def _free_name(module: Module) -> str:

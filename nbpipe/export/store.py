@@ -375,10 +375,8 @@ def _changes(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]
 
 def _around(text: str) -> tuple[list[str], list[str]] | None:
     """Return the lines above and below `build_pipeline`; None where there is not one."""
-    lines, tree = text.splitlines(), tree_of(text)
-    nodes = [] if tree is None else tree.body
-    found = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == _BUILD]
-    return (lines[: found[0].lineno], lines[found[0].end_lineno :]) if len(found) == 1 else None
+    lines, found = text.splitlines(), _build_in(text)
+    return None if found is None else (lines[: found.lineno], lines[found.end_lineno :])
 
 
 def _without(text: str, defaults: dict[str, ast.expr]) -> str:
@@ -396,18 +394,15 @@ def _meaning(source: str) -> str:
 
 def _defaults(text: str) -> dict[str, ast.expr] | None:
     """Find the defaults of the one function `build_pipeline`, by the names of its parameters."""
-    arguments = _parameters(text.removeprefix(_MARK))
-    if arguments is None:
-        return None
-    return dict(defaults_in(arguments))
+    found = _build_in(text.removeprefix(_MARK))
+    return None if found is None else dict(defaults_in(found.args))
 
 
-def _parameters(text: str) -> ast.arguments | None:
-    tree = tree_of(text)
-    if tree is None:  # the file is being edited
-        return None
+def _build_in(text: str) -> ast.FunctionDef | None:
+    """Return the one function `build_pipeline`; None where the text is no Python by now."""
+    tree = tree_of(text) or ast.Module([], [])
     found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == _BUILD]
-    return found[0].args if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
 # -- Store: a module and its assets become files, all or none; what the user edited is not lost ----
@@ -555,7 +550,7 @@ def _difference(before: str, after: str, names: tuple[str, str]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")]
+    return [line.rstrip() for line in text.removeprefix(_MARK).removesuffix("\n").split("\n")]
 
 
 # -- writing ---------------------------------------------------------------------------------------
