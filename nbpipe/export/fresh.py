@@ -541,19 +541,6 @@ def _say_items(question: _Question, pipe: Any) -> None:
         question.say({"raised": error_words(error)})
 
 
-def lacking(question: _Question) -> None:
-    """Run imports, and answer which submodules are not there for all that."""
-    os.chdir(question.cwd)
-    namespace: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # the trial of the pieces says why
-        exec(question.request["imports"], namespace)  # noqa: S102  that is what it is for
-    for path in question.request["paths"]:
-        try:
-            eval(path, namespace)  # noqa: S307  names with dots
-        except (NameError, AttributeError):
-            question.say({"lacks": path})
-
-
 # -- Data: files that are no part of Python, of packages, or of the module itself ------------------
 _LOOKS = frozenset(("open", "os.listdir", "os.scandir", "sqlite3.connect"))  # of `sys.audit`
 _NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix, sys.base_prefix)
@@ -589,7 +576,11 @@ def try_pieces(question: _Question) -> None:
     os.chdir(question.cwd)
     module = _GrowingModule(question)
     question.step("pieces")
-    for number, piece in enumerate(question.request["pieces"]):
+    imports, *pieces = question.request["pieces"]
+    question.say(module.play(0, imports))
+    for path in question.request["paths"]:
+        module.need(path)
+    for number, piece in enumerate(pieces, start=1):
         question.say(module.play(number, piece))
 
 
@@ -608,6 +599,15 @@ class _GrowingModule:
         self._read: set[str] = set()  # names of those that come from data
         self._data = _DataWatch(question.folder)
         self._module = _bare_module(name, self._file)
+
+    def need(self, path: str) -> None:
+        """Import a submodule where nothing has done it; answer that."""
+        try:
+            eval(path, vars(self._module))  # noqa: S307  names with dots
+        except (NameError, AttributeError):
+            self._question.say({"lacks": path})
+            with contextlib.suppress(Exception):  # what reads it fails, and says why
+                importlib.import_module(path)
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
         """Try the spellings of a piece in order; return the choice, or why there is none.
@@ -714,7 +714,6 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 _TASKS: dict[str, Callable[[_Question], None]] = {
     "try_pieces": try_pieces,
     "inspect": inspect,
-    "lacking": lacking,
     "unpickle": unpickle,
 }
 

@@ -133,8 +133,9 @@ def tried(
     future: bool,
     files: Mapping[str, bytes] | None = None,
     settled: Collection[str] = (),
+    submodules: Collection[str] = (),
     limit_s: float = 60.0,
-) -> list[Choice | Failure]:
+) -> tuple[list[Choice | Failure], list[str]]:
     """Run the imports and the pieces of a module in a fresh process.
 
     Args:
@@ -145,12 +146,13 @@ def tried(
         future: it begins with `from __future__ import annotations`.
         files: what lies beside the module, by name.
         settled: names whose value is written rather than read from data again.
+        submodules: they are imported where the import block does not do it.
         limit_s: the most that all of it may take once the process runs [s]; where it is over, or
             the process ends, all is tried again without the spelling at fault, if the piece has
             another.
 
     Returns:
-        How each piece went.
+        How each piece went, and the submodules that the import block does not import.
 
     Raises:
         ExportError: no fresh process can be started, the import block fails in one, or a text
@@ -165,7 +167,7 @@ def tried(
         given = [
             _as_json(piece, first, settled) for piece, first in zip(tries, passed, strict=True)
         ]
-        request = {"name": name, "future": future, "pieces": given}
+        request = {"name": name, "future": future, "pieces": given, "paths": sorted(submodules)}
         answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files, text=imports)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
@@ -174,7 +176,7 @@ def tried(
     results = _results(answer, ["the import block", *map(_called, pieces)], passed)
     if isinstance(results[0], Failure):
         raise ExportError(_import_words(imports, results[0]))
-    return results[1:]
+    return results[1:], [line["lacks"] for line in answer.lines if "lacks" in line]
 
 
 def _first_stable(piece: Piece) -> int:
@@ -302,10 +304,8 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
         piece.names[0]: _without_state(_settled(piece, found), found, reads)
         for piece in found.pieces.values()
     }
-    _import_submodules(found, draft, fresh)
-    settled = _settled_names(found, draft)
     every = [*pieces.values(), *found.checks.values()]
-    results = _tried(every, collector, fresh, name, settled)
+    results = _tried(every, draft, collector, fresh, name)
     texts: dict[str, str] = {}
     data: set[str] = set()
     failures: dict[str, tuple[Piece, Failure]] = {}
@@ -331,8 +331,8 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
     return _without_work(whole, data, found, collector.scopes[0])
 
 
-def _import_submodules(found: Found, draft: Module, fresh: FreshProcess) -> None:
-    """Import the submodules that code reads of a package, and that this does not import itself.
+def _submodules(found: Found, draft: Module) -> set[str]:
+    """Return the submodules that code reads of a package, and that nobody imports by name.
 
     In the notebook something else may have imported `PIL.Image`, for `import PIL` to be enough.
     """
@@ -344,16 +344,7 @@ def _import_submodules(found: Found, draft: Module, fresh: FreshProcess) -> None
         one for tree in (*trees, *(line.tree for line in draft.body)) for one in ast.walk(tree)
     )
     paths = {ast.unparse(one) for one in nodes if isinstance(one, ast.Attribute)}
-    paths = {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
-    if not paths:
-        return
-    imports = import_lines(found.imports, future=False)
-    request = {"imports": imports, "paths": sorted(paths)}
-    answer = fresh.ask("lacking", request, limits_s={"": STARTS_S}, text=imports)
-    lacks = [line["lacks"] for line in answer.lines]
-    for path in lacks:
-        if not any(one.startswith(f"{path}.") for one in lacks):
-            found.imports[Import(path, None, None, is_local(path))] = None
+    return {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
 
 
 def _settled_names(found: Found, draft: Module) -> frozenset[str]:
@@ -470,23 +461,23 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
 
 # -- the trial -------------------------------------------------------------------------------------
 def _tried(
-    pieces: list[Piece],
-    collector: Collector,
-    fresh: FreshProcess,
-    name: str,
-    settled: Collection[str],
+    pieces: list[Piece], draft: Module, collector: Collector, fresh: FreshProcess, name: str
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
-    results = tried(
+    results, lacks = tried(
         import_lines(found.imports, future=found.future),
         every,
         fresh,
         name=name,
         future=found.future,
         files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
-        settled=settled,
+        settled=_settled_names(found, draft),
+        submodules=_submodules(found, draft),
     )
+    for path in lacks:
+        if not any(one.startswith(f"{path}.") for one in lacks):
+            found.imports[Import(path, None, None, is_local(path))] = None
     pairs = list(zip(every, results, strict=True))
     # What only needs something that failed is not to blame.
     pairs.sort(key=lambda pair: isinstance(pair[1], Failure) and pair[1].reason[:6] == "needs ")

@@ -41,7 +41,7 @@ SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
     """Try pieces as those of `my_loader`."""
     with FreshProcess(where or Environment.here()) as fresh:
-        return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)
+        return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)[0]
 
 
 def reason(result):
