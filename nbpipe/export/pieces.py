@@ -771,7 +771,9 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
             use,
         )
     refuse_secret("a set-up cell", use, text=cell.text)
-    leading, rest = _parted(cell)
+    statements = list(cell.statements)
+    leading = list(itertools.takewhile(_imports, statements))
+    rest = statements[len(leading) :]
     for line in imports_in([one.node for one in leading]):
         if line.module != "__future__":
             collector.add_import(replace(line, local=is_local(line.module)))
@@ -780,26 +782,16 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
     names = sorted({name for one in rest for name in one.binds})
     for name in names:
         collector.found.owners[name] = scope
-    now: frozenset[str] = frozenset()
-    later: frozenset[str] = frozenset()
-    for one in rest:
-        reads = collector.read(scope, one.node, cell, use)
-        now, later = now | reads[0], later | reads[1]
+    reads = [collector.read(scope, one.node, cell, use) for one in rest]
+    now, later = (frozenset().union(*side) for side in zip(*reads, strict=True))
     order = rest[0].order
     spelling = Spelling(_text(rest), now - set(names), later - set(names))
     piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
     collector.add(piece, scope)
 
 
-def _parted(cell: Cell) -> tuple[list[Statement], list[Statement]]:
-    """Part a cell into the imports that it begins with, and the rest."""
-    statements = list(cell.statements)
-    count = 0
-    while count < len(statements) and isinstance(
-        statements[count].node, ast.Import | ast.ImportFrom
-    ):
-        count += 1
-    return statements[:count], statements[count:]
+def _imports(statement: Statement) -> bool:
+    return isinstance(statement.node, ast.Import | ast.ImportFrom)
 
 
 def _text(statements: list[Statement]) -> str:
