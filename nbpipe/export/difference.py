@@ -353,8 +353,8 @@ def _class(value: type, node_of: _NodeOf) -> Node:
 def _is_hash_of_attrs(value: Any) -> bool:
     """Tell whether attrs made a `__hash__`: it begins with a text's hash, new in each process."""
     code = getattr(value, "__code__", None)
-    made = code is not None and code.co_filename.startswith("<attrs generated")
-    return made and bool(code.co_name == "__hash__")
+    made = isinstance(code, CodeType) and code.co_filename.startswith("<attrs generated")
+    return made and value.__code__.co_name == "__hash__"
 
 
 def _field(field: dataclasses.Field[Any], node_of: _NodeOf) -> Node:
