@@ -191,18 +191,14 @@ class Cell:
         """Annotations are not evaluated in it."""
         return bool(self.flags & __future__.annotations.compiler_flag)
 
-    def body(self) -> Cell | None:
-        """Return the body of a cell such as `%%time` as a cell; None for other cells."""
+    def unwrapped(self) -> Cell:
+        """Return the innermost body of a cell such as `%%time`; other cells are given back."""
         found = body_of(self.tree)
         if found is None:
-            return None
-        body = Cell(self.place, self.order, found.text, self.before, found.binds)
-        return body if body.compiles() else None
-
-    def unwrapped(self) -> Cell:
-        """Return the innermost body of a cell; a cell that is no magic is given back."""
-        body = self.body()
-        return self if body is None else body.unwrapped()
+            return self
+        text, binds = found
+        body = Cell(self.place, self.order, text, self.before, binds)
+        return body.unwrapped() if body.compiles() else self
 
     def compiles(self) -> bool:
         """Tell whether its text is Python."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from ..errors import ExportError
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy
@@ -121,8 +122,7 @@ def _function(value: FunctionType, place: Place) -> str:
     if named is not None and (
         not value.__closure__ or is_defined(place.scope.newest(named), named)
     ):
-        place.collector.need(place.scope, named, place.use)
-        return named
+        return place.need(named)
     if named is None:
         same = _member(value, place)
         if same is not None:
@@ -132,8 +132,7 @@ def _function(value: FunctionType, place: Place) -> str:
             return new_function(value, place, value.__name__, [])  # of a loop, with other defaults
         same = place.collector.same_name(place.scope, value, place.use)
         if same is not None:
-            place.collector.need(place.scope, same, place.use)
-            return same
+            return place.need(same)
     if value.__closure__:
         return _captured(value, place, named)
     return new_function(value, place, value.__name__, [])
@@ -159,8 +158,7 @@ def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     factory = value.__qualname__.partition(".<locals>")[0]
     is_kept = factory in place.collector.kept
     if is_kept and named is not None and _is_bound(place.scope, named):
-        place.collector.need(place.scope, named, place.use)
-        return named
+        return place.need(named)
     error = place.collector.attempt(lambda: texts.append(_closure(value, place, named)))
     if error is None and is_kept:
         return as_marked(value, texts[0], frozenset(names_in(texts[0])), place)
@@ -169,8 +167,7 @@ def _captured(value: FunctionType, place: Place, named: str | None) -> str:
         return texts[0]
     if named is None or not _is_bound(place.scope, named):
         raise error
-    place.collector.need(place.scope, named, place.use)
-    return named
+    return place.need(named)
 
 
 def _closure(value: FunctionType, place: Place, named: str | None) -> str:
@@ -201,8 +198,7 @@ def _closure(value: FunctionType, place: Place, named: str | None) -> str:
 def _partial(value: functools.partial[Any], place: Place) -> str:
     named = place.scope.name_of(value)
     if named is not None and _is_bound(place.scope, named):
-        place.collector.need(place.scope, named, place.use)
-        return named
+        return place.need(named)
     refuse_secret(f"the partial of {place.use.words}", place.use, name=place.name, value=value)
     inner = Place(place.collector, place.scope, place.use, place.name)
     parts = [expression(value.func, inner)]
@@ -225,9 +221,7 @@ def _is_bound(scope: Scope, name: str) -> bool:
 def _named(value: Any, place: Place) -> str | None:
     """Return the user's name for an object, and collect what it stands for."""
     named = place.scope.name_of(value)
-    if named is not None:
-        place.collector.need(place.scope, named, place.use)
-    return named
+    return None if named is None else place.need(named)
 
 
 def _refuse_handle(value: Any, place: Place) -> None:
@@ -262,11 +256,8 @@ def _claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
     if isinstance(spec.store, LocalStore):
         arguments.append("store=nbpipe.ranks.LocalStore()")
     elif spec.store is not None:
-        raise refusal(
-            f"the store of {stage.name!r} is a live {type(spec.store).__name__}; leave store out, "
-            "and call torch.distributed.init_process_group before the first epoch",
-            use,
-        )
+        way_out = "call torch.distributed.init_process_group before the first epoch"
+        raise _live(stage, "store", spec.store, way_out, use)
     return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
 
 
@@ -276,12 +267,13 @@ def _target_of(stage: Stage, use: Use) -> Target:
     target = stage.placement.given
     assert isinstance(target, Target)
     if target.stream is not None:
-        raise refusal(
-            f"the stream of {stage.name!r} is a live {type(target.stream).__name__}; leave stream "
-            "out, and the run makes its own",
-            use,
-        )
+        raise _live(stage, "stream", target.stream, "the run makes its own", use)
     return target
+
+
+def _live(stage: Stage, word: str, value: object, way_out: str, use: Use) -> ExportError:
+    what = f"the {word} of {stage.name!r} is a live {type(value).__name__}"
+    return refusal(f"{what}; leave {word} out, and {way_out}", use)
 
 
 def _policy_arguments(policy: FailurePolicy) -> list[str]:
@@ -539,7 +531,7 @@ def _checked(written: _Written | None, items: Any, place: Place) -> str:
     else:
         spellings.append(replace(found, text=f"{mark} = {found.text}"))
     if not spellings:
-        if not plain or not isinstance(items, list | tuple | range | dict):
+        if not isinstance(items, list | tuple | range | dict):
             return expression(items, place)
         fix = "" if "function" in reason else f"; {_MAKE}"
         raise unwritable(f"the items of {place.use.words}", f"{reason}{fix}", place.use)

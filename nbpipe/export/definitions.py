@@ -128,14 +128,14 @@ def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str
     Returns:
         Its place, as "['crop']"; None where there is no such function.
     """
-    for held in held_in(value):
-        code = code_of(held.value)
-        inner = "<locals>" in held.value.__qualname__  # made by a call, perhaps of the pipeline
-        if by_reference(held.value) or inner or code is None or any(_named_in(scope, held.value)):
+    for place, held in held_in(value):
+        code = code_of(held)
+        inner = "<locals>" in held.__qualname__  # made by a call, perhaps of the pipeline
+        if by_reference(held) or inner or code is None or any(_named_in(scope, held)):
             continue
         found = definition_of(scope, code)
         if found is None or all(found.statement is not one for one in statements):
-            return held.place
+            return place
     return None
 
 
@@ -146,6 +146,11 @@ def _unknown(name: str, value: Any) -> str:
             f"{name!r} is not what module {module.__name__!r} has by now, which was loaded anew; "
             "import it again, and rebuild the pipeline"
         )
+    return unknown_text(name)
+
+
+def unknown_text(name: str) -> str:
+    """Tell that the text of a function or class is not known."""
     return (
         f"the text of {name!r} is not known: it was made neither in a cell nor in a file; define "
         "it in a cell, or import it"
@@ -244,8 +249,8 @@ def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> froze
     """
     names = {
         name
-        for held in held_in(value)
-        for one in _named_in(scope, held.value)
+        for _, held in held_in(value)
+        for one in _named_in(scope, held)
         if (name := scope.name_of(one)) is not None
     }
     collector.need_all(scope, names, use)

@@ -381,12 +381,8 @@ def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str
         ExportError: something cannot be written.
     """
     collector = Collector(collect_value, is_decision, counted=counted)
-    try:
-        with _looking(chain, collector) as home:
-            return _code(chain, collector, home)
-    except NbpipeError as error:
-        cleared(error)
-        raise
+    with _looking(chain, collector) as home:
+        return _code(chain, collector, home)
 
 
 def _code(chain: Chain, collector: Collector, home: Scope) -> str:

@@ -719,26 +719,14 @@ def _parts_of_object(value: Any) -> _Named:
 _MOST_HELD = 1000  # items of one container
 
 
-class _HeldCode(NamedTuple):
-    """A function or class that a container or an object holds.
-
-    Attributes:
-        place: where it is, as "['crop']" or ".known['crop']".
-        value: it.
-    """
-
-    place: str
-    value: Any
-
-
-def held_in(value: Any) -> Iterator[_HeldCode]:
-    """Return the functions and classes that a value holds."""
+def held_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Return the functions and classes that a value holds, each with its place: "['crop']"."""
     return _walk(_Step(value, ""), _code_at, _inside_registry, most=50_000, deepest=3)
 
 
-def _code_at(step: _Step) -> Iterator[_HeldCode]:
+def _code_at(step: _Step) -> Iterator[tuple[str, Any]]:
     if step.depth and _is_code(step.value):
-        yield _HeldCode(step.place, step.value)
+        yield step.place, step.value
 
 
 def _inside_registry(step: _Step) -> Iterator[_Step]:

@@ -204,15 +204,8 @@ def stage_words(chain: stages.Chain) -> dict[int, str]:
     words: dict[int, str] = {}
     for stage in stages.addresses(chain).values():
         if id(stage) not in words:
-            words[id(stage)] = _free(identifier(stage.name), words.values())
+            words[id(stage)] = stages.numbered(identifier(stage.name), words.values())
     return words
-
-
-def _free(word: str, taken: Collection[str]) -> str:
-    found, number = word, 2
-    while found in taken:
-        found, number = f"{word}_{number}", number + 1
-    return found
 
 
 # -- Lines of code: those in a string of the user's are left as they are ---------------------------

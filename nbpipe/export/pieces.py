@@ -36,6 +36,7 @@ from .definitions import (
     followed,
     is_defined,
     need_held,
+    unknown_text,
     unnamed_in,
 )
 from .difference import fingerprint_of
@@ -199,6 +200,11 @@ class Place:
             return ""
         return ast.get_source_segment(self.call.statement.cell.text, node) or ""
 
+    def need(self, name: str) -> str:
+        """Collect what a name stands for; return the name."""
+        self.collector.need(self.scope, name, self.use)
+        return name
+
     def written(self, text: str, node: ast.expr, cell: Cell) -> Spelling | None:
         """Return a text of the user's with what it reads; None where that cannot be exported."""
         found: list[Spelling] = []
@@ -274,7 +280,7 @@ def as_given(value: Any, place: Place) -> str | None:
     if live is not value and not (bound and live == value):
         return None
     if isinstance(owner, ast.Name):
-        place.collector.need(place.scope, owner.id, place.use)
+        place.need(owner.id)
     return place.text
 
 
@@ -514,7 +520,8 @@ class Known:
         if not spellings:
             if alive:
                 raise self.collector.found.alive.pop(self.name)[1]
-            raise errors[0] if errors else self._unwritable()
+            reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
+            raise errors[0] if errors else unwritable(self.words, reason, self.use)
         names = {self.name} | (set(newest.binds) if newest else set())
         for name in names:
             self.collector.found.held[name] = HeldState.of(self.scope[name])
@@ -581,10 +588,6 @@ class Known:
         )
         self.collector.add(piece, self.scope)
 
-    def _unwritable(self) -> Exception:
-        reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
-        return unwritable(self.words, reason, self.use)
-
 
 def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
     """Put names of the same object together."""
@@ -637,11 +640,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
             return known
     found = definition_of(place.scope, value.__code__)
     if found is None:
-        raise refusal(
-            f"the text of {value.__qualname__!r} is not known: it was made neither in a cell nor "
-            "in a file; define it in a cell, or import it",
-            place.use,
-        )
+        raise refusal(unknown_text(value.__qualname__), place.use)
     name = collector.free_name(identifier(wanted))
     text = _with_defaults(value, found, found.text(name, free), place)
     _check(value, found, text, place)

@@ -16,7 +16,6 @@ import sys
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -29,13 +28,6 @@ from typing import Any, NamedTuple
 _MARK = re.compile(r"#!|#\||# ?%%|#.*?coding[:=][ \t]*[-\w.]+")
 _OPENS = frozenset({"FSTRING_START", "TSTRING_START"})  # from Python 3.12, and 3.14
 _CLOSES = frozenset({"FSTRING_END", "TSTRING_END"})
-
-
-def column(line: str, offset: int) -> int:
-    """Return the index of a character from its offset in UTF-8 [bytes], as trees count."""
-    if line.isascii():
-        return offset
-    return len(line.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "surrogatepass"))
 
 
 def indent_of(line: str) -> str:
@@ -64,7 +56,8 @@ class Lines:
 
     def column(self, number: int, offset: int) -> int:
         """Return the index of a character in a line from its offset in UTF-8 [bytes]."""
-        return column(self[number], offset)
+        data = self[number].encode("utf-8", "surrogatepass")
+        return len(data[:offset].decode("utf-8", "surrogatepass"))
 
     def block_above(self, number: int, indent: str) -> int:
         """Return the first line of the comments that stand directly above a line, or the line."""
@@ -196,27 +189,18 @@ _CALLS = frozenset({"system", "getoutput", "run_line_magic", "run_cell_magic", "
 _OPTIONS = ("--no-raise-error",)  # of `%time`
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """What stands in a cell below a line such as `%%time`.
+def body_of(tree: ast.Module) -> tuple[str, bool] | None:
+    """Return what stands in a cell below a line such as `%%time`, as IPython compiles it.
 
-    Attributes:
-        text: it, as IPython compiles it.
-        binds: it is executed in the user's namespace.
+    Returns:
+        It, and whether it is executed in the user's namespace; None for other cells.
     """
-
-    text: str
-    binds: bool
-
-
-def body_of(tree: ast.Module) -> Body | None:
-    """Return the body of a cell that is one cell magic; None for other cells."""
     if len(tree.body) != 1:
         return None
     found = _arguments(tree.body[0], "run_cell_magic")
     if found is None or len(found) != 3:  # noqa: PLR2004  name, line, body
         return None
-    return Body(transformed(found[2]), found[0] in _EXECUTING)
+    return transformed(found[2]), found[0] in _EXECUTING
 
 
 def line_of(node: ast.stmt) -> str | None:
