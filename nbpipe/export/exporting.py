@@ -44,7 +44,7 @@ from .secrets import (
     scrubbed,
     told_in,
 )
-from .source import last_name, names_in, names_unbound, root_of, with_noqa
+from .source import last_name, names_in, names_unbound, names_unknown, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -435,7 +435,8 @@ def _tried(
 ) -> tuple[str, dict[str, bytes], Report]:
     """Decide how a draft is written, and prove it; return the text and what lies beside it."""
     whole = decided(collector, draft, fresh, file.stem)
-    text = _text(whole, file, home)
+    plain = _text(whole, file, home)
+    text = with_noqa(plain)
     _check_registers(whole, home)
     for statement in effects(home, whole.used):
         collector.note(note_of(statement))
@@ -450,7 +451,7 @@ def _tried(
         text,
         file.name,
         fresh,
-        reads=_unbound(text, whole, collector),
+        reads=_unbound(plain, whole, collector),
         items=items,
         check_items=count,
         files=files,
@@ -524,7 +525,7 @@ def _text(whole: Module, file: Path, home: Scope) -> str:
     origin = "the notebook" if home.is_notebook else "the script"
     text = rendered(replace(whole, title=title, origin=origin))
     refuse_secrets(text, whole.pieces)
-    return with_noqa(text)
+    return text
 
 
 def _check_registers(whole: Module, home: Scope) -> None:
@@ -543,7 +544,8 @@ def _check_registers(whole: Module, home: Scope) -> None:
 
 def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    names = names_unbound(text, future=whole.future) - collector.found.unknown
+    names = names_unbound(text, future=whole.future) | names_unknown(text)
+    names -= collector.found.unknown
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))

@@ -582,6 +582,12 @@ def _find_ruff() -> str | None:
     return shutil.which("ruff", path=beside) or shutil.which("ruff")
 
 
+def names_unknown(text: str) -> frozenset[str]:
+    """Return the names that ruff knows no binding of, those in the texts of types among them."""
+    told = run_ruff("check", text, "--select", "F821", "--output-format", "concise")
+    return frozenset(re.findall(r"F821 Undefined name `(\w+)`", told or ""))
+
+
 def with_noqa(text: str) -> str:
     """Have ruff excuse by comments what it does not like in a module; without ruff return it.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe.export.source import names_unbound
+from nbpipe.export.source import names_unbound, names_unknown
 from tests.export.notebooks import Notebook
 
 FRAME = """
@@ -249,3 +249,10 @@ UNBOUND = {
 def test_names_that_nothing_binds(text: str):
     """Names that a module reads and does not bind are found wherever it reads them."""
     assert names_unbound(text, future=False) == UNBOUND[text]
+
+
+def test_names_in_the_texts_of_types():
+    """A name that stands in a text, where only lint sees it, is found as well."""
+    pytest.importorskip("ruff")
+    text = "from typing import cast\n\n\ndef f(x):\n    return cast('Nope', len(x))\n"
+    assert names_unknown(text) == {"Nope"}
