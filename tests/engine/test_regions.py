@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe.executors.base import Answer
 from nbpipe.executors.futures import ForeignCaller
-from tests.gates import Gate, delivered, drained
+from tests.gates import Gate, delivered, drained, finished
 from tests.strategies import examples
 
 
@@ -130,25 +131,33 @@ def test_batch_is_made_where_its_items_are():
 
 def test_an_epoch_ends_when_its_calls_are_counted(monkeypatch):
     """The last results do not overtake the numbers of their job, however late it ends."""
-    call, over = ForeignCaller.call, Gate()
+    call, over, looked = ForeignCaller.call, Gate(), threading.Event()
 
     def late(self, job):
         job.hand(call(self, job))
         if job.entries[-1][1] == 39:
-            time.sleep(0.05)  # what was handed on is noticed, before the source ends
+            looked.wait(0.15)  # comes before its time where the epoch does not wait for this
             over.open()
-            time.sleep(0.1)
         return Answer.of([], stages=1)
 
     def items():
         yield from range(40)
         over.wait()
 
+    def counted():
+        got = []
+        for item in run:
+            got.append(item)
+            if item == 78:
+                over.open()
+        row = run.stats()["double"]
+        looked.set()
+        return got, row
+
     monkeypatch.setattr(ForeignCaller, "call", late)
     pool = ThreadPoolExecutor(1)
     with pool, nbpipe.source(items).map(double, executor=pool).start() as run:
-        got = drained(run)
-        row = run.stats()["double"]
+        got, row = finished(counted)
     assert (got, row.items_in, row.items_out) == ([2 * n for n in range(40)], 40, 40)
 
 
