@@ -374,8 +374,8 @@ class ResolvedOrder:
             columns = self._order.pick(rows)[0] if len(rows) else ()
             at = np.flatnonzero(columns[0] == path[0]) if columns else ()
             for place in at:
-                found = [int(column[place]) for column in columns]
-                if all(n in (-1, wanted) for n, wanted in zip(found, path, strict=False)):
+                found = tuple(int(column[place]) for column in columns if column[place] >= 0)
+                if found == path[: len(found)]:
                     return int(rows[place])
         return None
 

@@ -126,6 +126,15 @@ def test_any_row_can_come_first(length, steps, data):
     assert rows[start:] == list(order.rows(start))
 
 
+@given(LENGTHS, CHAINS)
+@example(2, [("repeat", 2), ("join", 2), ("repeat", 2)])
+def test_each_row_is_found_by_its_path(length, steps):
+    """Also where some rows have longer paths than others."""
+    order = build(length, steps).resolve(0)
+    paths = [path if isinstance(path, tuple) else (path,) for path, _ in order.rows()]
+    assert [order.find(path) for path in paths] == list(range(len(paths)))
+
+
 @given(LENGTHS, UNSHARDED, st.integers(1, 5), st.sampled_from(TAILS))
 @example(1, [("repeat", 2), ("take", 1)], 2, "pad")
 def test_ranks_share_the_global_order(length, steps, world_size, tail):

@@ -47,7 +47,15 @@ HEADS = {
     "passes behind": lambda files: files.shuffle().map(str).repeat(2),
     "cached": lambda files: files.shuffle().map(str).cache(),
     "buffered": lambda files: files.map(str).shuffle(buffer_size=5),
+    "paths of several lengths": lambda files: (
+        of_several_lengths(files).shard(0, 2).shuffle().repeat(2)
+    ),
 }
+
+
+def of_several_lengths(files):
+    """Join what is read once, in another order each time, and what is read twice."""
+    return nbpipe.concat(files.shuffle(seed=2), nbpipe.source(PATHS[:9], name="twice").repeat(2))
 
 
 @pytest.mark.parametrize("head", HEADS)
