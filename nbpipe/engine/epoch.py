@@ -509,9 +509,8 @@ class Ahead:
         left = {} if current is None else _places_left(current)
         for node in epoch.order:
             if (lender := node.runtime.lender) is not None:
-                lots = type(node) is MapNode
-                places = left.get(id(lender), lender.places(lots=lots))
-                node.runtime.borrow(places, lots=lots)
+                places = left.get(id(lender), lender.places(lots=node.lots))
+                node.runtime.borrow(places, lots=node.lots)
         return True
 
     def take(self, now_ns: int, current: Epoch | None, *, remote: bool = False) -> Task | None:
@@ -553,8 +552,10 @@ def _places_left(current: Epoch) -> dict[int, int | None]:
         through = node.done or bool(node.halted and node.upstream)
         if not through and isinstance(node, MapNode):
             through = node.input_over and not node.has_input()
-        lot = node.runtime.lot if type(node) is MapNode else 1
-        left[id(node.runtime)] = node.room() * lot - node.gathers if through else None
+        runtime = node.runtime
+        under_way = node.reserved if node.lots and runtime.lot > 1 else node.waiting + node.running
+        free = runtime.places(lots=node.lots) - under_way - node.held()
+        left[id(runtime)] = free if through else None
     return left
 
 

@@ -18,7 +18,7 @@ from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .map import Step
 from .node import Children, Drops, Node, Stages
-from .stats import CHUNK_MAX, StageRuntime
+from .stats import StageRuntime
 from .task import DROPPED, Expansion, Task, child_path, draw
 
 if TYPE_CHECKING:
@@ -415,6 +415,7 @@ class ExpandNode(Node):
         self.active_without_input = True
         self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
+        self.lots = not opener.shared  # of a shared order no more is drawn than is needed
         self.source = self.counts_in = source  # an item is counted when its call begins
         self.live: list[Expansion] = []
         self.seq_in = 0
@@ -428,6 +429,19 @@ class ExpandNode(Node):
     def held(self) -> int:
         """Return the number of results ready, those that wait for their turn included."""
         return self.out.count + self.out.lent + self.buffered
+
+    def room(self) -> int:
+        """Return the number of further items that may be drawn.
+
+        While they are cheap a call has places for a chunk. It begins when half of them are free, so
+        that iterators of few items do not hand on each for itself; a source, when all are.
+        """
+        runtime, lot = self.runtime, self.runtime.lot
+        if lot == 1 or not self.lots:
+            return super().room()
+        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
+        places -= self.reserved + self.held()
+        return places if places >= (lot if self.source else lot / 2) else 0
 
     def item_of(self, task: Task) -> str:
         """Tell which item is drawn from, or, of a source, the number of the one to come."""
@@ -461,24 +475,20 @@ class ExpandNode(Node):
             if expansion.held or expansion.over:
                 continue
             if not self.ordered:
-                allowed = self._most(room)
+                allowed = room
             elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
                 needed = not self.reserved and super().held() < (self.gathers or 1)
-                allowed = self._most(max(room, 1) if needed else room)
+                allowed = max(room, 1) if needed else room
             else:
                 allowed = self._room_ahead()
             if allowed > 0:
                 return expansion, allowed
         if not self.inbox.count or calls >= runtime.concurrency:
             return None
-        allowed = self._room_ahead() if self.live and self.ordered else self._most(room)
+        allowed = self._room_ahead() if self.live and self.ordered else room
         if allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
-
-    def _most(self, room: int) -> int:
-        """Return the most items to draw at once: a chunk; of a shared order what is needed."""
-        return room if self.opener.shared or room <= 0 else CHUNK_MAX
 
     def _room_ahead(self) -> int:
         """Return the places for results of expansions that work ahead: all but one for the first.

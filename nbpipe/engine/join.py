@@ -16,7 +16,7 @@ from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
 from .node import Node, Stages, note, stages_of
-from .stats import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, StageRuntime
+from .stats import CHEAP_NS, StageRuntime, most_at_once
 from .task import Task
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PumpNode(Node):
             return False
         room = self.room()
         if room > 0 and all(above.comes_in_lots(CHEAP_NS) for above in self.upstream):
-            room = min(CHUNK_MAX, CHUNK_FOR_EACH * self.runtime.prefetch)
+            room = most_at_once(self.runtime.prefetch)
         entries = self.move(room) if room > 0 else []
         if entries:
             self.runtime.counters.items_in += len(entries)

@@ -16,7 +16,7 @@ from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import Arrivals, Drops, Node, Stages
-from .stats import BLOCKED, CHEAP_NS, READY, STARVED, StageRuntime
+from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,
@@ -240,6 +240,7 @@ class MapNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
+        self.lots = True
         self.sends = False  # `chunk` decides, also where calls are slow
         if epoch.memory is not None:
             self.new_results = Sized
@@ -287,8 +288,7 @@ class MapNode(Node):
         if self.gather:
             count = min(available, self.gather)
         else:
-            single = available == 1 or self.remote or runtime.cost_ns >= CHEAP_NS
-            count = 1 if single and not self.sends else self.chunk(available)
+            count = self.chunk(available) if lot > 1 or self.sends else 1
         if not (self.epoch.memory is None or self.epoch.admits(self)):
             return None
         chunk = self.inbox.take(count)

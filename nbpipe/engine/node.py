@@ -231,8 +231,6 @@ def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
 # Unless said otherwise, methods are called under the scheduler's lock. A node never starts work
 # whose results have no place: a stage holds at most `prefetch` results and `concurrency` tasks.
 # A task is one item, or a chunk of them while calls take microseconds.
-CHUNK_NS = 250_000  # a chunk of cheap items should take about this long
-CHUNK_BYTES = 1 << 20  # nor should its results be larger
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -249,6 +247,7 @@ class Node(ABC):
         waiting: those of them that were made, or whose items wait to be taken again.
         needs: items that must wait in the queue of input before a task can start.
         gathers: items that the next node needs before it can start.
+        lots: while calls are cheap, a call has places for a chunk of results.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
         counts_in: an item comes in for each of its results; else they are counted elsewhere.
@@ -264,6 +263,7 @@ class Node(ABC):
     _: KW_ONLY
     ordered: bool = True
     remote: bool = False
+    lots: bool = False
     inbox: Queue = field(default_factory=Queue)
     active_without_input: bool = False
     active_without_room: bool = False
@@ -363,15 +363,9 @@ class Node(ABC):
 
     def chunk(self, available: int) -> int:
         """Return the number of items to do at once: more when they are cheap."""
-        runtime = self.runtime
-        most = min(available, runtime.lot)
-        if most * runtime.cost_ns > CHUNK_NS:
-            most = int(CHUNK_NS / runtime.cost_ns)
-        if most * runtime.item_bytes > CHUNK_BYTES:
-            most = int(CHUNK_BYTES / runtime.item_bytes)
-        if self.epoch.memory is not None:
-            most = min(most, self.epoch.memory.affordable(self))
-        return max(1, most)
+        most = min(available, self.runtime.lot)
+        memory = self.epoch.memory
+        return most if memory is None else min(most, memory.affordable(self))
 
     def comes_in_lots(self, slow_ns: int) -> bool:
         """Tell whether results are so cheap that several are made at once."""

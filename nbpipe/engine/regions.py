@@ -33,7 +33,7 @@ from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode, Step, step_of
 from .node import Node
-from .stats import CHUNK_FOR_EACH, CHUNK_MAX, TIMING_NS, StageRuntime
+from .stats import CHUNK_MAX, TIMING_NS, StageRuntime, most_at_once
 from .task import Chunk, EpochContext, Expansion, Tally, Task, keep_result
 
 if TYPE_CHECKING:
@@ -316,6 +316,7 @@ class RegionNode(MapNode):
         last = list(region.steps.values())[-1]
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
+        self.lots = False
         self.sends = True
         self.counts_in = False  # the worker does
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
@@ -333,7 +334,7 @@ class RegionNode(MapNode):
         if self.region.singly:
             return 1
         runtime = self.runtime
-        most = self.room() if self.region.strict else CHUNK_FOR_EACH * runtime.prefetch
+        most = self.room() if self.region.strict else most_at_once(runtime.prefetch)
         most = min(most, available, CHUNK_MAX)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.memory.affordable(self))
@@ -459,6 +460,10 @@ class RegionExpandNode(ExpandNode):
     """Draws from iterators that live in workers: `flat_map` outside the run's threads."""
 
     __slots__ = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lots = False
 
     def chunk(self, available: int) -> int:
         """Return the number of items to draw at once: what there is place for, and for a while."""

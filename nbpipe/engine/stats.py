@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
-from math import frexp
+from math import frexp, inf
 from operator import add
 from typing import NamedTuple
 
@@ -280,13 +280,19 @@ STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 CHEAP_NS = 20_000  # a call that takes longer gets one item
-CHUNK_MAX = 64  # cheap ones get more, but
-CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
+CHUNK_MAX = 256  # cheap ones get more, but at most so many,
+CHUNK_NS = 250_000  # what takes about this long,
+CHUNK_BYTES = 1 << 20  # and whose results are not larger
 BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
 BOOKED_NS = 500_000  # others no more often than this
 TIMING_NS = 50_000_000  # of a stage the processor time is measured no more often than this
 _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
+
+
+def most_at_once(prefetch: int) -> int:
+    """Return the most items that a task may take: few where few may wait for the next stage."""
+    return min(CHUNK_MAX, 4 * prefetch**2)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -300,6 +306,7 @@ class StageRuntime:
         active: calls in progress, those of an abandoned epoch included [calls].
         cost_ns: estimated time of one call; goes up at once and down slowly [ns].
         lot: items that one task takes at most: several while calls are cheap.
+        lot_from_ns, lot_to_ns: the cost of one call that this was decided for [ns].
         item_bytes: estimated size of one result [bytes].
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
@@ -319,6 +326,8 @@ class StageRuntime:
     active: int = 0
     cost_ns: float = PESSIMISTIC_NS
     lot: int = 1
+    lot_from_ns: float = 0.0
+    lot_to_ns: float = 0.0
     item_bytes: float = 0.0
     state: int = STARVED
     since_ns: int = 0
@@ -364,8 +373,8 @@ class StageRuntime:
             mantissa, octave = frexp(each_ns)
             histogram.counts[octave << 2 | int(8 * mantissa) & 3] += calls
             each_ns += away_ns // calls
-            self.cost_ns = max(each_ns, 0.8 * self.cost_ns + 0.2 * each_ns)
-            if (self.cost_ns < CHEAP_NS) is not (self.lot > 1):
+            cost_ns = self.cost_ns = max(each_ns, 0.8 * self.cost_ns + 0.2 * each_ns)
+            if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
                 self.limit_lot()
 
     def read_knobs(self) -> None:
@@ -380,9 +389,17 @@ class StageRuntime:
         self.limit_lot()
 
     def limit_lot(self) -> None:
-        """Decide how many items a task may take; called when cost or limit are others."""
-        cheap = self.cost_ns < CHEAP_NS
-        self.lot = max(1, min(CHUNK_MAX, CHUNK_FOR_EACH * self.prefetch)) if cheap else 1
+        """Decide how many items a task may take; called when cost, size or limit are others."""
+        cost_ns = max(1.0, self.cost_ns)
+        if cost_ns >= CHEAP_NS or self.stage.executor == "coroutine":
+            self.lot, self.lot_from_ns, self.lot_to_ns = 1, CHEAP_NS, inf
+            return
+        self.lot_from_ns, self.lot_to_ns = cost_ns / 2, min(1.25 * cost_ns, CHEAP_NS)
+        prefetch = (self.lender or self).prefetch
+        most = min(
+            most_at_once(prefetch), CHUNK_NS // cost_ns, CHUNK_BYTES // max(1, self.item_bytes)
+        )
+        self.lot = max(1, int(most))
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
@@ -391,7 +408,8 @@ class StageRuntime:
     def learn_least(self, duration_ns: int) -> None:
         """Note that a call in progress has taken so long already."""
         if duration_ns > self.cost_ns:
-            self.cost_ns, self.lot = duration_ns, 1
+            self.cost_ns = duration_ns
+            self.limit_lot()
 
     def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
         """Count calls that took so long, and computed for so much of it."""
@@ -403,6 +421,8 @@ class StageRuntime:
         self.measured_ns = now_ns
         before = self.item_bytes
         self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
+        if self.lot > 1:
+            self.limit_lot()
 
     def stats(self, now_ns: int, queued: int, running_ns: int) -> StageStats:
         """Read the counters."""
@@ -441,7 +461,7 @@ class StageRuntime:
         assert lender is not None
         free = lender.concurrency - lender.active
         self.concurrency = self.active + (0 if places is None else max(0, free))
-        self.lot = lender.lot if self.cost_ns < CHEAP_NS else 1
+        self.limit_lot()
         self.prefetch = 0
         self.prefetch = (-_NOTHING if places is None else places) - self.places(lots=lots)
 
@@ -473,8 +493,9 @@ class StageRuntime:
 
     def estimate(self, other: StageRuntime) -> None:
         """Take over what another runtime of the stage knows of its calls and results."""
-        self.cost_ns, self.lot, self.item_bytes = other.cost_ns, other.lot, other.item_bytes
+        self.cost_ns, self.item_bytes = other.cost_ns, other.item_bytes
         self.measured_ns = other.measured_ns
+        self.limit_lot()
 
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------

@@ -22,7 +22,6 @@ import pytest
 
 import nbpipe
 from nbpipe.engine.epoch import Epoch
-from nbpipe.engine.map import MapNode
 from tests.gates import drained
 from tests.strategies import examples
 
@@ -76,7 +75,7 @@ def broken(monkeypatch):
     take = Epoch.take
 
     def held(node):
-        by_item = node.runtime.lot > 1 and isinstance(node, MapNode)
+        by_item = node.runtime.lot > 1 and node.lots
         return (node.reserved if by_item else node.waiting + node.running) + node.held()
 
     def head_goes_on(node, holds):
@@ -93,13 +92,13 @@ def broken(monkeypatch):
                 found.append(
                     f"{runtime.address}: {runtime.active} calls, limit {runtime.concurrency}"
                 )
-            lot = runtime.lot if isinstance(node, MapNode) else 1
+            lot = runtime.lot if node.lots else 1
             bound = runtime.prefetch + runtime.concurrency * lot + node.gathers
             if held(node) > max(holds, bound) and not head_goes_on(node, holds):
                 found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
         if task is not None:
             size, prefetch = max(task.count, task.quota), task.node.runtime.prefetch
-            if size > max(1, min(64, 8 * prefetch)):
+            if size > max(1, min(256, 4 * prefetch**2)):
                 found.append(f"{task.node.runtime.address}: {size} at once, prefetch {prefetch}")
         return task
 

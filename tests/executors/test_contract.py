@@ -234,7 +234,7 @@ def test_backpressure(kind, knobs):
         held = calls.begun
         got = drained(items)
     away = _ON_THE_WAY if kind.startswith("isolated") else 0
-    call = 8 * prefetch if kind.split()[-1] in AWAY else 1
+    call = 4 * prefetch**2 if kind.split()[-1] in AWAY else 1
     assert got == list(range(200))
     assert prefetch + concurrency <= held <= prefetch + concurrency * call + away
 
