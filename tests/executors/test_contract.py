@@ -256,7 +256,7 @@ def test_backpressure_of_an_inline_stage():
 def test_lowered_prefetch_adds_nothing(kind):
     """Held results may exceed a lowered bound until they drain; nothing is added meanwhile."""
     calls = Calls()
-    with started(mapped(source(200), kind, stage(kind, calls=calls), prefetch=30), kind) as run:
+    with started(mapped(source(400), kind, stage(kind, calls=calls), prefetch=30), kind) as run:
         items = iter(run)
         calls.wait_begun(31)
         quiet(run)
@@ -267,10 +267,10 @@ def test_lowered_prefetch_adds_nothing(kind):
             next(items)
             begun.append(calls.begun)
         quiet(run)
-        assert 31 <= held <= 30 + 64
+        assert 31 <= held <= 30 + 256
         assert begun == [held] * (held - 3)
         assert calls.begun == held
-        assert drained(items) == list(range(held - 3, 200))
+        assert drained(items) == list(range(held - 3, 400))
 
 
 @for_each(KINDS)
