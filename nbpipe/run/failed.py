@@ -169,34 +169,36 @@ class Origins:
         return self._in_chain(chain, place, path, failure.epoch)
 
     def _in_chain(
-        self, chain: Chain, place: int, path: tuple[int, ...], epoch: int
+        self, chain: Chain, place: int, path: tuple[int, ...], epoch: int | None
     ) -> tuple[SourceItem, ...]:
-        """Return what a result of the stage at `place` with this path was made of."""
+        """Return what a result of the stage at `place` with this path was made of.
+
+        `epoch` is None where nobody knows in which one it was made.
+        """
         source, used = absorbed(chain)
         head = chain[0]
+        behind = [stage.spec for stage in chain[used : place + 1]]
+        for spec in reversed(behind):
+            if spec.kept_in is not None:
+                epoch = self._made(spec.kept_in, epoch)
         if source is not None and source.plan is not None:
-            behind = [stage.spec for stage in chain[used : place + 1]]
-            stores = [spec.kept_in for spec in behind if spec.kept_in is not None]
-            if stores and source.plan.shuffles:
-                made = self._made(stores[0], epoch)
-                if made is None:
-                    return ()
-                epoch = made
+            if epoch is None and source.plan.shuffles:
+                return ()
             parted = any(map(_parts_order, behind[:-1]))
             many = 1 if parted else prod(spec.made_of for spec in behind)
-            return self._in_order(source.plan, head, path, epoch, many, by_row=not place)
+            return self._in_order(source.plan, head, path, epoch or 0, many, by_row=not place)
         if not head.inputs:
             return (_original(_items_of(head), path[0]),)
         number, *path_there = path if head.spec.deepens else (0, *path)
         inner = head.inputs[number]
         return self._in_chain(inner, len(inner), tuple(path_there), epoch)
 
-    def _made(self, store: CacheStore, epoch: int) -> int | None:
+    def _made(self, store: CacheStore, epoch: int | None) -> int | None:
         """Return the epoch whose order the items of a cache have; None where nobody knows."""
         if not store.complete:
             return epoch if self._sees_caches else None
         made, passes = store.made
-        return None if passes or epoch < made else made
+        return None if passes or epoch is None or epoch < made else made
 
     def _in_order(
         self,

@@ -46,6 +46,8 @@ HEADS = {
     "drawn": lambda files: files.sample([1 + (n % 3) for n in range(40)], n=60),
     "passes behind": lambda files: files.shuffle().map(str).repeat(2),
     "cached": lambda files: files.shuffle().map(str).cache(),
+    "cached behind a join": lambda files: nbpipe.mix([files.shuffle()]).cache(),
+    "cached of what is cached": lambda files: files.shuffle().map(str).cache().take(25).cache(),
     "buffered": lambda files: files.map(str).shuffle(buffer_size=5),
     "paths of several lengths": lambda files: (
         of_several_lengths(files).shard(0, 2).shuffle().repeat(2)
