@@ -19,11 +19,20 @@ import numpy as np
 from ..base.knobs import Knob
 from ..base.seeding import seed_for, seed_item
 from ..base.worker import CALL, NUMBER, worker_info
-from ..errors import StateError
 from ..executors.memory import Packer, unpack
 from ..ops.stage import addresses, changed
 from ..pipeline import Pipeline
 from ..sources import interleave, source
+from .state import (
+    END,
+    Position,
+    begun,
+    checked_state,
+    following,
+    has_state,
+    read_anew,
+    state_of,
+)
 
 
 # -- what `get_worker_info()` says -----------------------------------------------------------------
@@ -239,35 +248,7 @@ def _number(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
-# -- the own states of samplers and datasets -------------------------------------------------------
-def has_state(one: Any) -> bool:
-    """Tell whether a sampler or a dataset has a state of its own."""
-    words = ("state_dict", "load_state_dict")
-    return all(callable(getattr(one, word, None)) for word in words)
-
-
-def checked_state(one: Any) -> None:
-    """Check that a sampler, a dataset or its iterator can be told a state.
-
-    Raises:
-        StateError: it cannot.
-    """
-    if not has_state(one):
-        raise StateError(
-            f"the state is of a {type(one).__name__} with a state of its own, but it has no "
-            "load_state_dict here; begin the epoch again"
-        )
-
-
-def state_of(one: Any) -> Any:
-    """Return the state of a sampler or a dataset; what it does later does not change it."""
-    return copy.deepcopy(one.state_dict())
-
-
 # -- Fetching: what the workers of a `DataLoader` do: read samples, and make batches of them -------
-END = object()  # in the place of what would come next: there is nothing
-
-
 class _Sent:
     """Something that is sent to workers."""
 
@@ -345,31 +326,6 @@ class MakeBatch(_Sent):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """Where an iterable dataset goes on.
-
-    Attributes:
-        epoch: number of the epoch that goes on.
-        had: lists of samples that the loop has had of it.
-        dataset: what the dataset is told, or None.
-        iterator: what its iterator is told, or None.
-        ended: it had given all: nothing is left of the epoch.
-    """
-
-    epoch: int
-    had: int
-    dataset: Any = None
-    iterator: Any = None
-    ended: bool = False
-
-    @property
-    def tells(self) -> bool:
-        """Whether anybody is told a state; else all is read again, and dropped."""
-        return self.dataset is not None or self.iterator is not None
-
-
-@final
 @dataclass(eq=False)
 class Batches(_Sent):
     """The samples of an iterable dataset in lists; without a size one by one.
@@ -390,7 +346,7 @@ class Batches(_Sent):
     drop_last: bool
     watch: ModuleType | None
     place: str = "caller"
-    resumed: Resumed | None = None
+    resumed: Position | None = None
     ended: bool = False
     _iterator: Any = None
 
@@ -403,13 +359,11 @@ class Batches(_Sent):
         resumed, self.resumed = self.resumed, None
         return self._lists(resumed if resumed is not None and resumed.tells else None)
 
-    @property
-    def state_of_iterator(self) -> Any:
-        """The state of the dataset's iterator, where it has one of its own; or None."""
+    def now(self) -> tuple[Any, bool]:
+        """Return the state of the dataset's iterator, where it has one of its own; and `ended`."""
         iterator = self._iterator
-        if iterator is self.dataset or not has_state(iterator):
-            return None
-        return state_of(iterator)
+        known = iterator is not self.dataset and has_state(iterator)
+        return state_of(iterator) if known else None, self.ended
 
     def __call__(self, _: object) -> Iterator[Any]:
         """Read in a worker; None stands for each list that the loop has had."""
@@ -419,9 +373,9 @@ class Batches(_Sent):
         if resumed.tells:
             return self._lists(resumed)
         lists = enumerate(self._lists(None))
-        return (None if number < resumed.had else one for number, one in lists)
+        return (None if number < resumed.delivered else one for number, one in lists)
 
-    def _lists(self, resumed: Resumed | None) -> Iterator[Any]:
+    def _lists(self, resumed: Position | None) -> Iterator[Any]:
         """Return the lists; None for each that the loop has had, where a state stands for them.
 
         The dataset's `iter` is called at once: its state may be asked for before a sample is.
@@ -429,24 +383,28 @@ class Batches(_Sent):
         if resumed is not None and resumed.ended:
             if self.place == "caller":
                 _tell_end(self.dataset, resumed)
-            return repeat(None, resumed.had)
+            return repeat(None, resumed.delivered)
         dataset = self.dataset if self.place != "thread" else own_copy(self.dataset)
         samples = self._samples(dataset, resumed)
         lists = listed(samples, self.size, drop_last=self.drop_last, at_end=self._end)
-        return lists if resumed is None else chain(repeat(None, resumed.had), lists)
+        return lists if resumed is None else chain(repeat(None, resumed.delivered), lists)
 
     def _end(self) -> None:
         self.ended = True
 
-    def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+    def _samples(self, dataset: Iterable[Any], resumed: Position | None) -> Iterator[Any]:
         if self.watch is None:
             return self._begun(dataset, resumed)
         with _asking_refused(self.watch):
             return begun(self._begun(dataset, resumed))
 
-    def _begun(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+    def _begun(self, dataset: Iterable[Any], resumed: Position | None) -> Iterator[Any]:
         samples = self._iterator = begun_at(dataset, resumed)
-        return read_anew(dataset, samples) if resumed is not None and not resumed.had else samples
+        return (
+            read_anew(dataset, samples)
+            if resumed is not None and not resumed.delivered
+            else samples
+        )
 
 
 def own_copy(dataset: Any) -> Any:
@@ -457,7 +415,7 @@ def own_copy(dataset: Any) -> Any:
         return dataset
 
 
-def begun_at(dataset: Any, resumed: Resumed | None) -> Iterator[Any]:
+def begun_at(dataset: Any, resumed: Position | None) -> Iterator[Any]:
     """Begin to iterate a dataset, where a state says.
 
     A dataset that is its own iterator may go back to its beginning when it is iterated: it is
@@ -478,32 +436,13 @@ def begun_at(dataset: Any, resumed: Resumed | None) -> Iterator[Any]:
     return samples  # type: ignore[no-any-return]
 
 
-def _tell_end(dataset: Any, resumed: Resumed) -> None:
+def _tell_end(dataset: Any, resumed: Position) -> None:
     """Tell a dataset the state of its end: the next time it is iterated, it gives all.
 
     There are those that go back behind their last sample, and those that do so in `iter`.
     """
     if resumed.dataset is not None and next(begun_at(dataset, resumed), END) is not END:
         dataset.load_state_dict(resumed.dataset)
-
-
-def read_anew(whole: Iterable[Any], items: Iterator[Any]) -> Iterator[Any]:
-    """Return the items; where nothing comes the state was that of an end, and all is read."""
-    first = next(items, END)
-    yield from following(iter(whole)) if first is END else following(items, first)
-
-
-def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
-    """Return some items, and what follows; `iter` is never called on it, it might begin anew."""
-    yield from first
-    while (item := next(items, END)) is not END:
-        yield item
-
-
-def begun(items: Iterator[Any]) -> Iterator[Any]:
-    """Return some items, and draw the first one now."""
-    first = next(items, END)
-    return iter(()) if first is END else following(items, first)
 
 
 def listed(

@@ -33,14 +33,21 @@ from .chain import (
     MakeBatch,
     ReadPart,
     WantsWorkersError,
-    begun,
     chain_of,
     split_chain,
     with_knobs,
 )
 from .plain import PlainChain, seeding_note
-from .run import GRACE_S, BatchTimeout, LoaderRun, LocalRun, WorkerRun, close_run
-from .state import EpochProgress, LoaderState, Position, RandomSources, Samples, read_position
+from .run import GRACE_S, BatchTimeout, LoaderRun, LocalRun, WorkerRun, close_run, load_into
+from .state import (
+    EpochProgress,
+    LoaderState,
+    Position,
+    RandomSources,
+    Samples,
+    begun,
+    read_position,
+)
 
 if TYPE_CHECKING:
     from ..export.exporting import Exported
@@ -495,7 +502,7 @@ class DataLoader:
             drop_last=self._samples.drop_last,
             watch=self._torch.utils.data._utils.worker if place == "process" else None,
             place=place,
-            resumed=None if position is None else position.resumed,
+            resumed=position,
         )
 
     @property
@@ -552,7 +559,7 @@ class DataLoader:
         self._build(0, self._indices, progress.position)
         if indices is None:
             head: Any = self._pipeline.chain[0]
-            progress.reading = head.spec.items
+            progress.reading = head.spec.items.now
             indices = iter(head.spec.items)
         local = self._live.local_run(indices, before=progress.delivered)
         epoch = LoaderEpoch(self, local, progress)
@@ -594,7 +601,7 @@ class DataLoader:
         indices, seed = self._indices, position.seed or 0
         self._build(seed, indices, position)
         run = self._pipeline.start(seed=seed)
-        position.load_into(run)
+        load_into(run, position)
         if self.timeout:
             run.between_waits = BatchTimeout(self.timeout, run.between_waits)
         stays = self.persistent_workers and (kept is None or kept.run.closed)

@@ -42,8 +42,8 @@ from ..run.failed import Failures
 from ..run.iterator import ATTEND_S
 from ..run.run import LiveStage, Run, ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made
-from .chain import EpochIndices, begun, is_local
-from .state import EpochProgress
+from .chain import READER, SAMPLES, EpochIndices, is_local
+from .state import EpochProgress, Position, begun
 
 if TYPE_CHECKING:
     from ..export.exporting import Exported
@@ -309,6 +309,22 @@ def close_run(run: Run | LocalRun, timeout_s: float) -> None:
         release = getattr(stage.fn, "release", None)
         if release is not None:
             release()
+
+
+def load_into(run: Run, position: Position) -> None:
+    """Have a run begin where an epoch goes on."""
+    if not position.epoch and not position.delivered:
+        return
+    stages: Mapping[str, Any] = {}
+    rest = [position.delivered, []]
+    if position.delivered and position.parts is not None:
+        *_, stages = position.parts
+    elif position.delivered and READER in run.stages:
+        stages = {SAMPLES: {"children": [[0, rest]]}}
+    elif position.delivered:
+        stages = {next(iter(run.stages)): {"rest": rest, "by": "skipping"}}
+    place = {"epoch": position.epoch, "delivered": position.delivered, "stages": dict(stages)}
+    run.load_state_dict(run.state_dict() | place | {"seal": None})
 
 
 class BatchTimeout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import itertools
 import zlib
 from collections import deque
@@ -15,17 +16,53 @@ from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
 from ..run.run import Run
-from .chain import (
-    READER,
-    SAMPLES,
-    Batches,
-    Resumed,
-    checked_state,
-    following,
-    has_state,
-    read_anew,
-    state_of,
-)
+
+END = object()  # in the place of what would come next: there is nothing
+
+
+# -- the own states of samplers and datasets -------------------------------------------------------
+def has_state(one: Any) -> bool:
+    """Tell whether a sampler or a dataset has a state of its own."""
+    words = ("state_dict", "load_state_dict")
+    return all(callable(getattr(one, word, None)) for word in words)
+
+
+def checked_state(one: Any) -> None:
+    """Check that a sampler, a dataset or its iterator can be told a state.
+
+    Raises:
+        StateError: it cannot.
+    """
+    if not has_state(one):
+        raise StateError(
+            f"the state is of a {type(one).__name__} with a state of its own, but it has no "
+            "load_state_dict here; begin the epoch again"
+        )
+
+
+def state_of(one: Any) -> Any:
+    """Return the state of a sampler or a dataset; what it does later does not change it."""
+    return copy.deepcopy(one.state_dict())
+
+
+def read_anew(whole: Iterable[Any], items: Iterator[Any]) -> Iterator[Any]:
+    """Return the items; where nothing comes the state was that of an end, and all is read."""
+    first = next(items, END)
+    yield from following(iter(whole)) if first is END else following(items, first)
+
+
+def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
+    """Return some items, and what follows; `iter` is never called on it, it might begin anew."""
+    yield from first
+    while (item := next(items, END)) is not END:
+        yield item
+
+
+def begun(items: Iterator[Any]) -> Iterator[Any]:
+    """Return some items, and draw the first one now."""
+    first = next(items, END)
+    return iter(()) if first is END else following(items, first)
+
 
 # -- what the order is drawn from ------------------------------------------------------------------
 
@@ -278,7 +315,7 @@ class Position:
         """How its order goes on, for whoever reads the state."""
         if self.parts is not None:
             return "parts"
-        if self.dataset is not None or self.iterator is not None:
+        if self.tells:
             return "dataset"
         return "skipping" if self.sampler is None else "sampler"
 
@@ -313,6 +350,11 @@ class Position:
         )
 
     # -- to go on ---------------------------------------------------------------------------
+    @property
+    def tells(self) -> bool:
+        """Whether a dataset is told a state; else all is read again, and dropped."""
+        return self.dataset is not None or self.iterator is not None
+
     def left_of(self, indices: Iterator[Any] | None) -> Iterator[Any] | None:
         """Pass over the indices of batches that the loop has had: None stands for them.
 
@@ -325,32 +367,6 @@ class Position:
         if not isinstance(indices, StatefulIndices):
             deque(itertools.islice(indices, self.delivered), 0)
         return itertools.chain(itertools.repeat(None, self.delivered), indices)
-
-    @property
-    def resumed(self) -> Resumed:
-        """Where an iterable dataset goes on that is read once."""
-        return Resumed(
-            epoch=self.epoch,
-            had=self.delivered,
-            dataset=self.dataset,
-            iterator=self.iterator,
-            ended=self.ended,
-        )
-
-    def load_into(self, run: Run) -> None:
-        """Have a run begin where the epoch goes on."""
-        if not self.epoch and not self.delivered:
-            return
-        stages: Mapping[str, Any] = {}
-        rest = [self.delivered, []]
-        if self.delivered and self.parts is not None:
-            *_, stages = self.parts
-        elif self.delivered and READER in run.stages:
-            stages = {SAMPLES: {"children": [[0, rest]]}}
-        elif self.delivered:
-            stages = {next(iter(run.stages)): {"rest": rest, "by": "skipping"}}
-        place = {"epoch": self.epoch, "delivered": self.delivered, "stages": dict(stages)}
-        run.load_state_dict(run.state_dict() | place | {"seal": None})
 
 
 _NAMES = tuple(one.name for one in fields(Position))
@@ -414,7 +430,8 @@ class EpochProgress:
         asked: a batch was asked for.
         finished: it came to its end.
         delivered: batches of the epoch that the loop has had.
-        reading: reads an iterable dataset in the calling thread, or None.
+        reading: returns `iterator` and `ended` of an iterable dataset that the calling thread
+            reads, or None.
     """
 
     def __init__(self, position: Position, sampled: StatefulIndices | None) -> None:
@@ -424,7 +441,7 @@ class EpochProgress:
         self.asked = False
         self.finished = False
         self.delivered = position.delivered
-        self.reading: Batches | None = None
+        self.reading: Callable[[], tuple[Any, bool]] | None = None
         self._sampled = sampled
 
     def deliver(self) -> int:
@@ -444,8 +461,8 @@ class EpochProgress:
         Raises:
             StateError: the workers died, and nobody can say how far they had come.
         """
-        run, reading = self.run, self.reading
-        iterator = None if reading is None else reading.state_of_iterator
+        run = self.run
+        iterator, ended = (None, False) if self.reading is None else self.reading()
         if run is None and not self.asked:  # its sampler has drawn nothing
             return replace(
                 self.position,
@@ -463,7 +480,7 @@ class EpochProgress:
             sampler=self._sampler_at(self.delivered),
             dataset=state_of_dataset(by_loop=run is None, had=self.delivered),
             iterator=iterator,
-            ended=reading is not None and reading.ended,
+            ended=ended,
             parts=parts,
         )
 
