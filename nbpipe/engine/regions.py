@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
 _PIECE_NS = 250_000  # results that were made within so long are handed on together
-_PATIENCE_NS = 25_000_000  # what a job has not begun after so long goes to others
+ROUND_TRIP_NS = 20_000_000  # a job of several items should take about this long
+_PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a job has not begun after so long goes to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,6 @@ class PlacedStep(Step):
 
 
 # -- RegionNode: stages that run together in workers outside the run's threads ---------------------
-ROUND_TRIP_NS = 10_000_000  # a job of several items should take about this long
 ROUND_TRIP_BYTES = 1 << 22  # nor should its results be larger: all are held at once
 DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
 _SEVERAL = 2  # items have a first and a last one

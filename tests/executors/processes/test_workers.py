@@ -169,7 +169,7 @@ def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
 
     def work(n):
         if 284 <= n <= 300:  # two jobs of eight, so that none begins behind them unseen
-            threading.Event().wait(0.03)  # longer than a job waits for its next item
+            threading.Event().wait(0.05)  # longer than a job waits for its next item
         if n in (301, 302):
             bell.ring(n)
             gate.wait()
