@@ -11,6 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast, final
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..base.seeding import Path, Permutation, uniforms
+from ..base.seeding import Path, Permutation, order_generator, uniforms
 from ..errors import ArgumentError
 from .remaining import Remaining, Rows
 
@@ -34,6 +35,8 @@ LONGEST = 2**62  # rows; no epoch gets there, and int64 holds it
 _KEPT_ROWS = 2**22  # of the passes that stay at hand, beside the last two
 
 _KEPT_PASSES = 64
+
+_TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
 
 
 class Lengths:
@@ -68,6 +71,30 @@ class Lengths:
         yield from ()
 
 
+@dataclass(frozen=True, slots=True)
+class PlanEpoch:
+    """What an order depends on beside its plan; `passes` of the nearest repeat first."""
+
+    number: int
+    passes: tuple[int, ...]
+    lengths: Lengths
+
+    def generator(self, seed: int) -> Generator:
+        """Return the generator of an order with this seed."""
+        return order_generator(seed, self.number, self.passes or 0)
+
+
+class OrderPlan(Protocol):
+    """What an order reads: it is opened for the epoch, and by `repeat` for each pass."""
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether passes differ from one another."""
+
+    def open(self, epoch: PlanEpoch) -> Order:
+        """Make the order of one epoch."""
+
+
 class Order(ABC):
     """Rows of one epoch.
 
@@ -82,7 +109,9 @@ class Order(ABC):
         sharded: the rows are part of a global order, whose paths they keep.
     """
 
-    __slots__ = ("end", "length", "offset", "sharded", "straight", "stride")
+    __slots__ = ("_child", "end", "length", "offset", "sharded", "straight", "stride")
+
+    _child: Order
 
     length: int | None
     end: int
@@ -104,10 +133,12 @@ class Order(ABC):
         self.stride, self.offset = 1, 0
         self.straight, self.sharded = True, False
 
-    def _follow(self, child: Order) -> None:
+    def _follow(self, child: Order) -> Order:
+        self._child = child
         self.length, self.end = child.length, child.end
         self.stride, self.offset = child.stride, child.offset
         self.straight, self.sharded = child.straight, child.sharded
+        return child
 
 
 class ItemsOrder(Order):
@@ -115,8 +146,8 @@ class ItemsOrder(Order):
 
     __slots__ = ("_get", "_items")
 
-    def __init__(self, items: Any, length: int) -> None:
-        self._start_straight(length)
+    def __init__(self, epoch: PlanEpoch, items: Any) -> None:
+        self._start_straight(epoch.lengths.of(items))
         self._items = items
         self._get: Callable[[int], Any] = functools.partial(operator.getitem, items)
 
@@ -137,16 +168,14 @@ class ItemsOrder(Order):
 class ShuffledOrder(Order):
     """A permutation; rows get new positions, but those of a shard keep their global ones."""
 
-    __slots__ = ("_child", "_images", "_permutation")
+    __slots__ = ("_epoch", "_images", "_seed")
 
-    def __init__(self, child: Order, permutation: Callable[[], Rows | Permutation]) -> None:
-        if child.sharded:
-            self._follow(child)
-            self.straight = False
-        else:
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, seed: int) -> None:
+        child = self._follow(plan.open(epoch))
+        if not child.sharded:
             self._start_straight(child.length or 0)
-        self._child = child
-        self._permutation = permutation
+        self.straight = not child.sharded
+        self._epoch, self._seed = epoch, seed
         self._images: Rows | Permutation | None = None
 
     def pick(self, rows: Rows) -> Picked:
@@ -156,16 +185,23 @@ class ShuffledOrder(Order):
         columns, items = self._child.pick(self._images[rows])
         return columns if self.sharded else (rows,), items
 
+    def _permutation(self) -> Rows | Permutation:
+        generator, length = self._epoch.generator(self._seed), self._child.length or 0
+        long = length > _TABLE_ROWS
+        return Permutation(length, generator) if long else generator.permutation(length)
+
 
 class ShardOrder(Order):
     """Every `world_size`-th row; a padded row is an early one with a path past the end."""
 
-    __slots__ = ("_child", "_rank", "_world_size")
+    __slots__ = ("_rank", "_world_size")
 
-    def __init__(self, child: Order, rank: int, world_size: int, tail: Tail) -> None:
-        self._follow(child)
+    def __init__(
+        self, epoch: PlanEpoch, plan: OrderPlan, rank: int, world_size: int, tail: Tail
+    ) -> None:
+        child = self._follow(plan.open(epoch))
         self.sharded, self.straight = True, False
-        self._child, self._rank, self._world_size = child, rank, world_size
+        self._rank, self._world_size = rank, world_size
         if child.length is not None:
             self.length = _share(child.length, rank, world_size, tail)
             if tail == "pad":
@@ -196,11 +232,10 @@ def _share(count: int, rank: int, world_size: int, tail: Tail) -> int:
 class CutOrder(Order):
     """`count` rows from `start` on, with the paths they had."""
 
-    __slots__ = ("_child", "_start")
+    __slots__ = ("_start",)
 
-    def __init__(self, child: Order, start: int, count: int | None) -> None:
-        self._follow(child)
-        self._child = child
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, start: int, count: int | None) -> None:
+        child = self._follow(plan.open(epoch))
         self._start = start if child.length is None else min(start, child.length)
         left = None if child.length is None else child.length - self._start
         self.length = min((n for n in (left, count) if n is not None), default=None)
@@ -215,17 +250,13 @@ class CutOrder(Order):
 class RepeatOrder(Order):
     """Passes over one order; the pass becomes the last element of the path."""
 
-    __slots__ = ("_child", "_count", "_kept", "_open_pass", "_shuffles")
+    __slots__ = ("_count", "_epoch", "_kept", "_plan")
 
-    def __init__(
-        self, open_pass: Callable[[int], Order], times: int | None, *, shuffles: bool
-    ) -> None:
-        self._open_pass, self._shuffles = open_pass, shuffles
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, times: int | None) -> None:
+        self._epoch, self._plan = epoch, plan
         self._kept: dict[int, Order] = {}
-        self._child = self._pass(0)
-        self._follow(self._child)
+        self._count = count = self._follow(self._pass(0)).length
         self.straight = False
-        self._count = count = self._child.length
         if count == 0 or times == 0:
             self.length = 0
         elif count is not None:
@@ -237,7 +268,7 @@ class RepeatOrder(Order):
             columns, items = self._child.pick(rows)
             return (*columns, np.zeros_like(rows)), items
         passes, inside = np.divmod(rows, self._count)
-        if self._shuffles:
+        if self._plan.shuffles:
             columns, items = _gathered(passes, lambda n, at: self._pass(n).pick(inside[at]))
         else:
             columns, items = self._child.pick(inside)
@@ -246,7 +277,8 @@ class RepeatOrder(Order):
     def _pass(self, number: int) -> Order:
         order = self._kept.get(number)
         if order is None:
-            order = self._kept[number] = self._open_pass(number)
+            epoch = replace(self._epoch, passes=(number, *self._epoch.passes))
+            order = self._kept[number] = self._plan.open(epoch)
             most = min(_KEPT_PASSES, _KEPT_ROWS // (order.length or 1))
             if len(self._kept) > max(2, most):
                 self._kept.pop(next(iter(self._kept)), None)  # the oldest
@@ -256,11 +288,10 @@ class RepeatOrder(Order):
 class NumberedOrder(Order):
     """Items with the numbers of their rows."""
 
-    __slots__ = ("_child",)
+    __slots__ = ()
 
-    def __init__(self, child: Order) -> None:
-        self._follow(child)
-        self._child = child
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan) -> None:
+        self._follow(plan.open(epoch))
 
     def pick(self, rows: Rows) -> Picked:
         """Pair each item with its row."""
@@ -268,12 +299,34 @@ class NumberedOrder(Order):
         return columns, zip(rows.tolist(), items, strict=False)
 
 
+class RestOrder(Order):
+    """The rows of another order that are still wanted, with the paths they had."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, rest: Remaining) -> None:
+        child = self._follow(plan.open(epoch))
+        self.straight = False
+        self._rest = rest
+        if child.length is not None:
+            self.length = max(0, child.length - rest.within(child.length).left_out)
+
+    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
+        """Iterate in C where nothing but the beginning is left out."""
+        return None if self._rest.gaps else self._child.run(self._rest.start + row)
+
+    def pick(self, rows: Rows) -> Picked:
+        """Return the child's rows that are wanted."""
+        return self._child.pick(self._rest.pick(rows))
+
+
 class JoinedOrder(Order):
     """One order after the other; each one's paths are moved past the ends of those before."""
 
     __slots__ = ("_members", "_moves", "_starts")
 
-    def __init__(self, *members: Order) -> None:
+    def __init__(self, epoch: PlanEpoch, *plans: OrderPlan) -> None:
+        members = [plan.open(epoch) for plan in plans]
         finite = list(itertools.takewhile(lambda order: order.length is not None, members))
         self._members = members[: len(finite) + 1]  # nothing follows one that never ends
         lengths = [order.length or 0 for order in self._members]
@@ -389,21 +442,23 @@ class Draws:
 class SampledOrder(Order):
     """Drawn rows; their paths are their new positions, so a row drawn twice has two."""
 
-    __slots__ = ("_child", "_count", "_draw", "_generator", "_images")
+    __slots__ = ("_count", "_draw", "_epoch", "_images", "_seed")
 
     def __init__(
-        self, child: Order, draw: Draw, count: int | None, generator: Callable[[], Generator]
+        self, epoch: PlanEpoch, plan: OrderPlan, draw: Draw, count: int | None, seed: int
     ) -> None:
+        self._child = plan.open(epoch)
         self._count = draw.rows if count is None else count
         self._start_straight(self._count)
-        self._child, self._draw, self._generator = child, draw, generator
+        self._draw, self._epoch, self._seed = draw, epoch, seed
         self._images: Rows | Draws | None = None
 
     def pick(self, rows: Rows) -> Picked:
         """Look up what was drawn; the first call draws."""
         if self._images is None:
             self._draw.check(self._child.length, self._count)
-            self._images = self._draw.images(self._count, self._generator())
+            generator = self._epoch.generator(self._seed).spawn(1)[0]
+            self._images = self._draw.images(self._count, generator)
         return (rows,), self._child.pick(self._images[rows])[1]
 
 
@@ -447,21 +502,25 @@ class ClaimOrder(Order):
     """Rows of a global order, in chunks taken from a cursor in a store.
 
     Args:
-        child: the global order.
+        epoch: the cursor is that of the epoch and its passes.
+        plan: the global order.
         chunk: rows taken at a time.
         store: holds the cursor; None for the default process group's.
-        key: of the pipeline, the epoch and the pass.
+        name: tells apart the cursors of one job.
 
     Attributes:
         claimed: runs of rows that were taken so far, each from its first row to below its end.
     """
 
-    __slots__ = ("_child", "_chunk", "_key", "_store", "claimed")
+    __slots__ = ("_chunk", "_key", "_store", "claimed")
 
-    def __init__(self, child: Order, chunk: int, store: Store | None, key: str) -> None:
-        self._follow(child)
+    def __init__(
+        self, epoch: PlanEpoch, plan: OrderPlan, chunk: int, store: Store | None, name: str
+    ) -> None:
+        self._follow(plan.open(epoch))
         self.length, self.straight, self.sharded = None, False, True
-        self._child, self._chunk, self._store, self._key = child, chunk, store, key
+        self._key = f"{name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
+        self._chunk, self._store = chunk, store
         self.claimed: list[tuple[int, int]] = []
 
     def run(self, row: int) -> Iterator[tuple[Path, Any]]:

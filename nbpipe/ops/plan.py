@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from numpy.random import Generator
 
-from ..base.seeding import Path, Permutation, order_generator
+from ..base.seeding import Path
 from ..errors import ArgumentError, LengthUnknownError
 from .index import (
     LONGEST,
@@ -23,8 +22,9 @@ from .index import (
     Lengths,
     NumberedOrder,
     Order,
-    Picked,
+    PlanEpoch,
     RepeatOrder,
+    RestOrder,
     SampledOrder,
     ShardOrder,
     ShuffledOrder,
@@ -32,87 +32,8 @@ from .index import (
     Tail,
     paths_of,
 )
-from .remaining import Remaining, Rows
+from .remaining import Remaining
 
-# -- What opens those orders that depend on the epoch ----------------------------------------------
-_TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
-
-
-@dataclass(frozen=True, slots=True)
-class PlanEpoch:
-    """What an order depends on beside its plan; `passes` of the nearest repeat first."""
-
-    number: int
-    passes: tuple[int, ...]
-    lengths: Lengths
-
-    def generator(self, seed: int) -> Generator:
-        """Return the generator of an order with this seed."""
-        return order_generator(seed, self.number, self.passes or 0)
-
-
-def _items(epoch: PlanEpoch, items: Any) -> Order:
-    return ItemsOrder(items, epoch.lengths.of(items))
-
-
-def _shuffled(epoch: PlanEpoch, plan: IndexPlan, seed: int) -> Order:
-    """Make the permutation when the first row is picked."""
-    child = plan.open(epoch)
-    length = child.length or 0
-
-    def permutation() -> Rows | Permutation:
-        generator = epoch.generator(seed)
-        long = length > _TABLE_ROWS
-        return Permutation(length, generator) if long else generator.permutation(length)
-
-    return ShuffledOrder(child, permutation)
-
-
-def _repeated(epoch: PlanEpoch, plan: IndexPlan, times: int | None) -> Order:
-    """Open the order anew for each pass."""
-
-    def open_pass(number: int) -> Order:
-        return plan.open(replace(epoch, passes=(number, *epoch.passes)))
-
-    return RepeatOrder(open_pass, times, shuffles=plan.shuffles)
-
-
-def _sampled(epoch: PlanEpoch, plan: IndexPlan, draw: Draw, count: int | None, seed: int) -> Order:
-    """Draw when the first row is picked."""
-    return SampledOrder(plan.open(epoch), draw, count, lambda: epoch.generator(seed).spawn(1)[0])
-
-
-def _claimed(
-    epoch: PlanEpoch, plan: IndexPlan, chunk: int, store: Store | None, name: str
-) -> Order:
-    """Name the cursor by pipeline, epoch and passes."""
-    key = f"{name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
-    return ClaimOrder(plan.open(epoch), chunk, store, key)
-
-
-class RestOrder(Order):
-    """The rows of another order that are still wanted, with the paths they had."""
-
-    __slots__ = ("_child", "_rest")
-
-    def __init__(self, child: Order, rest: Remaining) -> None:
-        self._follow(child)
-        self.straight = False
-        self._child = child
-        self._rest = rest
-        if child.length is not None:
-            self.length = max(0, child.length - rest.within(child.length).left_out)
-
-    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
-        """Iterate in C where nothing but the beginning is left out."""
-        return None if self._rest.gaps else self._child.run(self._rest.start + row)
-
-    def pick(self, rows: Rows) -> Picked:
-        """Return the child's rows that are wanted."""
-        return self._child.pick(self._rest.pick(rows))
-
-
-# -- Plans -----------------------------------------------------------------------------------------
 # An `IndexPlan` holds no numbers, only what to do. Resolved for an epoch it becomes a
 # `ResolvedOrder`: rows 0, 1, 2, ..., each with a path and an item, from any row on.
 _FIRST_BLOCK = 64  # rows; blocks then double, so that the first row comes at once
@@ -140,7 +61,7 @@ class IndexPlan:
     end. No two rows of an epoch, whatever their rank, share a path.
 
     Attributes:
-        step: the class of the last order; or what opens it for an epoch, where it depends on that.
+        step: the class of the last order.
         arguments: of that: the plans that it reads first.
         endless: the rows never end, unless there are none.
         shuffles: passes differ from one another.
@@ -156,7 +77,7 @@ class IndexPlan:
     @classmethod
     def of(cls, items: Any) -> IndexPlan:
         """Read `items` from first to last; it has a length and takes indices."""
-        return cls(_items, (items,))
+        return cls(ItemsOrder, (items,))
 
     @staticmethod
     def concat(plans: Iterable[IndexPlan]) -> IndexPlan:
@@ -182,7 +103,7 @@ class IndexPlan:
             ArgumentError: the rows never end.
         """
         self._check_end("shuffle", ", or give buffer_size=")
-        return self._then(_shuffled, seed, shuffles=True)
+        return self._then(ShuffledOrder, seed, shuffles=True)
 
     def shard(self, rank: int, world_size: int, tail: Tail = "pad") -> IndexPlan:
         """Keep rows rank, rank + world_size, ... of the global order.
@@ -205,7 +126,7 @@ class IndexPlan:
 
     def repeat(self, n: int | None = None) -> IndexPlan:
         """Read everything `n` times, or for ever; each pass shuffles anew."""
-        return self._then(_repeated, n, endless=n is None or (n > 0 and self.endless))
+        return self._then(RepeatOrder, n, endless=n is None or (n > 0 and self.endless))
 
     def sample(self, draw: Draw, n: int | None = None, seed: int = 0) -> IndexPlan:
         """Draw `n` rows by weight, as many as there are where None; anew in each epoch and pass.
@@ -216,7 +137,7 @@ class IndexPlan:
         """
         self._check_end("sample")
         self._check_global("sample")
-        return self._then(_sampled, draw, n, seed, shuffles=True)
+        return self._then(SampledOrder, draw, n, seed, shuffles=True)
 
     def claim(self, chunk: int, store: Store | None, name: str) -> IndexPlan:
         """Take chunks of the rows from a cursor that all ranks share; nothing may follow.
@@ -230,7 +151,7 @@ class IndexPlan:
             ArgumentError: the rows are part of a global order.
         """
         self._check_global("claim")
-        return self._then(_claimed, chunk, store, name)
+        return self._then(ClaimOrder, chunk, store, name)
 
     def _check_end(self, verb: str, way_out: str = "") -> None:
         if self.endless:
@@ -249,7 +170,7 @@ class IndexPlan:
     @property
     def claimed(self) -> bool:
         """Whether the rows are claimed, and so cannot be read in any order."""
-        return self.step is _claimed
+        return self.step is ClaimOrder
 
     def enumerate(self) -> IndexPlan:
         """Make each item a pair (number of its row, item)."""
@@ -261,7 +182,7 @@ class IndexPlan:
 
     def rest_of_world(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
-        if rest.is_all or self.step not in (ShardOrder, _claimed):
+        if rest.is_all or self.step not in (ShardOrder, ClaimOrder):
             return self
         before, *arguments = self.arguments
         return replace(self, arguments=(before.rest(rest), *arguments))
@@ -271,7 +192,7 @@ class IndexPlan:
 
         Rows keep their paths; what `enumerate` puts before an item is left out.
         """
-        if self.step is _items:
+        if self.step is ItemsOrder:
             return replace(self, arguments=(SourceIndices(*self.arguments),))
         if self.step is NumberedOrder:
             inner: IndexPlan = self.arguments[0]
@@ -296,10 +217,7 @@ class IndexPlan:
 
     def open(self, epoch: PlanEpoch) -> Order:
         """Make the order of one epoch."""
-        parts = (epoch, *self.arguments)
-        if isinstance(self.step, type):
-            parts = tuple(p.open(epoch) if isinstance(p, IndexPlan) else p for p in parts[1:])
-        return self.step(*parts)
+        return self.step(epoch, *self.arguments)
 
     def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
         """Fix the order of one epoch, by the present lengths of the sources.

@@ -19,7 +19,7 @@ from nbpipe import (
     LengthUnknownError,
     StateError,
 )
-from nbpipe.ops.index import ClaimOrder, ItemsOrder
+from nbpipe.ops.index import Lengths, PlanEpoch
 from nbpipe.ops.plan import IndexPlan
 from nbpipe.ops.remaining import Remaining
 from nbpipe.ranks import LocalStore
@@ -143,10 +143,15 @@ def test_claims_of_rows_that_never_end():
     assert items == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
+def claims(length, store):
+    """Open an order that claims four rows at a time."""
+    return IndexPlan.of(range(length)).claim(4, store, "train").open(PlanEpoch(0, (), Lengths()))
+
+
 def test_claimed_rows_are_noted():
     """An order knows which rows it took; the last chunk is cut at the end."""
     store = LocalStore()
-    order, other = (ClaimOrder(ItemsOrder(range(10), 10), 4, OwnCounts(store), "") for _ in "12")
+    order, other = (claims(10, OwnCounts(store)) for _ in "12")
     rows, others = order.run(0), other.run(0)
     taken = [next(rows)[1], next(others)[1], *(item for _, item in rows)]
     assert (taken, order.claimed) == ([0, 4, 1, 2, 3, 8, 9], [(0, 4), (8, 10)])
@@ -160,13 +165,13 @@ def test_claimed_rows_are_noted():
 def test_rows_that_are_wanted(turns, start, gaps):
     """Rows of the global order are wanted, but for those claimed here that are not."""
     store = LocalStore()
-    order = ClaimOrder(ItemsOrder(range(100), 100), 4, OwnCounts(store), "")
+    order = claims(100, OwnCounts(store))
     rows = order.run(0)
     for ours in turns:
         if ours:
             list(itertools.islice(rows, 3))
         else:
-            store.add("nbpipe//100/1", 4)  # another rank takes a chunk
+            store.add("nbpipe/train/0//100/1", 4)  # another rank takes a chunk
     rest = Remaining.of(start, sorted((at, at + count) for at, count in gaps))
     claimed = [row for first, stop in order.claimed for row in range(first, stop)]
     done = {row for number, row in enumerate(claimed) if number not in rest}
@@ -190,7 +195,7 @@ def test_the_rest_of_an_epoch_is_claimed(count):
 @pytest.mark.parametrize("calls", ["run", "pick"])
 def test_claimed_rows_have_no_random_access(calls):
     """They come one after the other."""
-    order = ClaimOrder(ItemsOrder(range(10), 10), 4, LocalStore(), "train")
+    order = claims(10, LocalStore())
     with pytest.raises(ArgumentError, match="claimed rows must be read"):
         order.run(1) if calls == "run" else order.pick(np.arange(2))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.errors import ArgumentError
-from nbpipe.ops import plan as index_steps
+from nbpipe.ops import index as index_steps
 from nbpipe.ops.chain import absorbed, index_plan
 from nbpipe.ops.plan import IndexPlan
 from tests.strategies import sharded
