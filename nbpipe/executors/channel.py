@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any, NamedTuple, final
 
 from ..base.format import format_bytes
@@ -93,6 +94,7 @@ class Channel:
         self._classes = Classes()
         self._rows = RowWriter(self._ring, self._classes)
         self._others: dict[int, Slab] = {}  # slabs that the other end writes
+        self._block = bytearray(_BLOCK_BYTES)  # what the next message begins with; 0: not read yet
         self._sending = threading.RLock()  # a finalizer may close the channel anywhere
         self._receiving = threading.RLock()
         self._closed = self._broken_in = self._broken_out = False
@@ -104,14 +106,24 @@ class Channel:
         return self._ring.held_bytes + others
 
     def poll(self, timeout_s: float | None) -> bool:
-        """Wait until a message can be received, or the other end is gone.
+        """Wait until a message can be received, or the other end is gone; a notice is neither.
 
         Args:
             timeout_s: how long at most [s]; None: for ever.
         """
         waiter = select.poll()
         waiter.register(self._connection.fileno(), select.POLLIN)
-        return bool(waiter.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
+        with self._receiving:
+            ends_s = None if timeout_s is None else monotonic() + timeout_s
+            while not self._block[0]:
+                left_ms = None if ends_s is None else max(0.0, 1000 * (ends_s - monotonic()))
+                if not waiter.poll(None if left_ms is None else math.ceil(left_ms)):
+                    return False
+                try:
+                    self._read_block()
+                except (EOFError, OSError):  # who receives is told
+                    break
+        return True
 
     def send(self, message: object) -> None:
         """Send a message; any thread may.
@@ -224,26 +236,45 @@ class Channel:
 
     def _receive(self) -> tuple[_Body, bool]:
         with self._receiving:
-            if self._broken_in:
-                raise EOFError(_GONE)
-            block = bytearray(_BLOCK_BYTES)
+            while not self._block[0]:
+                self._read_block()
+            block, self._block = self._block, bytearray(_BLOCK_BYTES)
             try:
-                while True:
-                    self._wire.fill(block)
-                    header = _Header(*_PREFIX.unpack_from(block))
-                    if header.kind == _PIPED:
-                        return _read(self._piped(block, header), header), header.defines
-                    if header.kind == _SHARED:
-                        return self._read_shared(header), header.defines
-                    self._hear(header)
-                    block[0] = 0
+                header = _Header(*_PREFIX.unpack_from(block))
+                if header.kind == _PIPED:
+                    return _read(self._piped(block, header), header), header.defines
+                return self._read_shared(header), header.defines
             except _LostError:
                 raise
             except BaseException:
-                if block[0]:  # some of a message was read, the rest was not
-                    self._broken_in = True
-                    self._wire.hang_up()
+                self._break_off()
                 raise
+
+    def _read_block(self) -> None:
+        """Read what a message begins with; a notice is heard, and leaves nothing.
+
+        Raises:
+            EOFError: the other end is gone.
+            OSError: the other end is gone, or the channel was closed.
+        """
+        if self._broken_in:
+            raise EOFError(_GONE)
+        try:
+            self._wire.fill(self._block)
+            header = _Header(*_PREFIX.unpack_from(self._block))
+            if header.kind in (_OPENED, _DROPPED):
+                self._hear(header)
+                self._block[0] = 0
+        except BaseException:
+            if self._block[0]:
+                self._break_off()
+            raise
+
+    def _break_off(self) -> None:
+        """Called when some of a message was read, and the rest was not."""
+        self._broken_in = True
+        self._block = bytearray(_BLOCK_BYTES)
+        self._wire.hang_up()
 
     def _piped(self, block: bytearray, header: _Header) -> memoryview:
         """Return a message in the pipe: it is in the block, or follows it."""

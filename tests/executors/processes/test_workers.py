@@ -3,6 +3,7 @@
 import os
 import threading
 
+import numpy as np
 import pytest
 
 import nbpipe
@@ -200,3 +201,20 @@ def test_a_slow_call_holds_back_nothing_before_it(gate, ordered):
         gate.open()
         after = drained(items)
     assert (before, after) == (list(range(90)), list(range(90, 100)))
+
+
+def test_a_slow_call_holds_back_no_array_before_it(gate):
+    """Nor where the loop keeps all arrays, so that each job writes to memory of its own."""
+
+    def work(n):
+        threading.Event().wait(0.001)
+        if n in (45, 90):
+            gate.wait()
+        return np.full(5000, n)
+
+    with placed(100, work, concurrency=1).start() as run:
+        items = iter(run)
+        before = [next(items) for _ in range(45)]
+        gate.open()
+        after = drained(items)
+    assert [int(one[-1]) for one in before + after] == list(range(100))
