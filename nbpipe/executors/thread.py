@@ -16,6 +16,7 @@ from ..base.threads import uninterrupted
 from .base import TaskSource, Work
 
 _numbers = itertools.count()
+SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised again
 
 
 class Seat:
@@ -66,7 +67,7 @@ class ThreadTeam:
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
-        if len(self._seats) > self.limit:
+        if len(self._seats) > self.limit + SPARE:
             seat.dismissed = True
             self._seats.discard(seat)
         elif not seat.dismissed:

@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import StageError, WorkerStartError
-from tests.gates import delivered, drained, finished, quiet
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
 
 @contextmanager
@@ -76,6 +76,26 @@ def test_an_epoch_without_any_thread_says_so(executor, name, caplog):
 
 def _epoch(run):
     yield from run
+
+
+def test_a_knob_that_is_raised_again_finds_its_threads():
+    """Threads stay parked when concurrency is lowered, and serve when it is raised again."""
+    calls, first, second = Calls(), Gate(), Gate()
+    gates = [first] * 8 + [None] * 12 + [second] * 20
+    function = stage("thread", calls=calls, gate=gates.__getitem__)
+    pipe = nbpipe.source(range(40)).map(function, concurrency=8, prefetch=40, name="work")
+    with at_most(1000, "nbpipe-worker") as started, pipe.start() as run:
+        items = iter(run)
+        calls.wait_running(8)
+        pipe["work"].concurrency = 1
+        first.open()
+        calls.wait_begun(21)
+        calls.wait_running(1)
+        pipe["work"].concurrency = 8
+        calls.wait_running(8)
+        assert len(started) <= 8 + 2  # of the stage, of the source, and one more
+        second.open()
+        assert list(items) == list(range(40))
 
 
 def test_a_worker_without_its_thread(caplog):
