@@ -129,13 +129,11 @@ class StreamNode(Node):
     @property
     def keeps(self) -> bool:
         """Whether the operation can keep what it made, and saw all of it."""
-        return not self.cut and hasattr(self.step.operation, "commit")
+        return not self.cut and self.step.operation.commits
 
     def commit(self) -> None:
         """Let the operation keep what it made: all was consumed; called without the lock."""
-        commit = getattr(self.step.operation, "commit", None)
-        if commit is not None:
-            commit()
+        self.step.operation.commit()
 
     def close(self) -> None:
         """Let the operation drop what it keeps outside this process; called without the lock."""

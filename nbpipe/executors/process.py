@@ -161,9 +161,7 @@ class ProcessCaller(Caller):
                 self._changed.wait()
         finally:
             self._waiting -= 1
-        slot = self._idle.pop()
-        slot.freed.clear()
-        return slot
+        return self._idle.pop()
 
     def _check_open(self, job: Job) -> None:
         if self._closed:
@@ -286,17 +284,19 @@ class ProcessCaller(Caller):
                     slot.kill()
         for slot in idle:
             self._drop(slot)
-        deadline_s = monotonic() + timeout_s
-        with self._lock:
-            busy = list(self._slots)
-        late = [slot for slot in busy if not slot.freed.wait(max(0.0, deadline_s - monotonic()))]
+        late = self._at_work(timeout_s)
         for slot in late:
             slot.kill()
-        for slot in late:
-            slot.freed.wait(LEAVE_S)
+        self._at_work(LEAVE_S)
         self._reap()
         program = self._shipper.program
         return [program.label] if late and program else []
+
+    def _at_work(self, timeout_s: float) -> list[_Slot]:
+        """Wait until no worker is at work any more, at most so long; return those that are."""
+        with self._lock:
+            self._changed.wait_for(lambda: not self._slots, timeout_s)
+            return list(self._slots)
 
     def _reap(self) -> None:
         """Wait for workers that were told to leave; kill those that do not."""
@@ -327,7 +327,6 @@ class _Slot:
         ready: it has answered once.
         usable: it may be given another job.
         items: items it was given.
-        freed: set while no thread uses it.
     """
 
     def __init__(self, number: int) -> None:
@@ -335,7 +334,6 @@ class _Slot:
         self.ready = False
         self.usable = True
         self.items = 0
-        self.freed = threading.Event()
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._ticket = 0
@@ -363,7 +361,6 @@ class _Slot:
     def rest(self) -> None:
         """Called when there is nothing to do for now."""
         self._rests_since_s = monotonic()
-        self.freed.set()
 
     def rested(self) -> bool:
         """Tell whether it had nothing to do for so long that its process may be gone."""
@@ -551,7 +548,6 @@ class _Slot:
     def leave(self) -> Worker | None:
         """Let the worker go; return the process that is on its way out."""
         self.usable = False
-        self.freed.set()
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()

@@ -406,6 +406,8 @@ class Recording(Fold):
     The passes of repeats around it move to the end of each path, where a replay puts them.
     """
 
+    commits = True
+
     def __init__(
         self, store: CacheStore, passes: tuple[int, ...], made: Made, node_state: NodeState
     ) -> None:

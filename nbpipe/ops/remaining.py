@@ -201,10 +201,12 @@ class Fold(ABC):
     Attributes:
         finished: no further input is wanted.
         holds_items: what `flush` gives are items from before; they come also before an error.
+        commits: it wants to know when all that it gave was consumed.
     """
 
     finished = False
     holds_items = False
+    commits = False
 
     @abstractmethod
     def push(self, entry: Entry) -> Entry | None:
@@ -223,6 +225,9 @@ class Fold(ABC):
 
     def forget(self, start: int) -> None:  # noqa: B027  most have nothing to forget
         """Forget what is known of results before number `start`; under the scheduler's lock."""
+
+    def commit(self) -> None:  # noqa: B027  most keep nothing
+        """Keep what was made: all of it was consumed; without the lock."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Let go of what it holds: the epoch is over; from any thread, without the lock."""
