@@ -17,7 +17,7 @@ from typing import Any
 from .base.knobs import Knob
 from .errors import ArgumentError, ArgumentTypeError, near_match
 from .pipeline import Pipeline
-from .show.exported import note_export
+from .show.watch import note_export
 
 _BUILD = "build_pipeline"
 _WAY_OUT = 'write one with pipe.export("loader.py")'

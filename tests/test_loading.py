@@ -12,7 +12,7 @@ import pytest
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, KnobError
 from nbpipe.ops.stage import addresses
-from nbpipe.show.exported import since_export
+from nbpipe.show.watch import since_export
 from tests.scripts import METHODS, ran
 
 CODE = '''

@@ -7,16 +7,19 @@ import contextlib
 import json
 import re
 import signal
-from typing import TYPE_CHECKING, final
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
 
 from ..base.format import shortened
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, NbpipeError, near_match
 from ..export.secrets import know, scrubbed, secret_in_text, told_in
 from ..export.store import module_path
+from ..pipeline import Pipeline
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
 from .notebook import CodeCell, read_notebook
 from .plan import Plan, explained
-from .settings import settings
 from .terminal import (
     DONE,
     BadUsageError,
@@ -24,6 +27,7 @@ from .terminal import (
     printable,
     printable_lines,
     say,
+    settings,
     tell,
 )
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 # The kernel may have another nbpipe than the command has: names and JSON are all they share.
-_ASK = "__import__('nbpipe.cli.inside', fromlist=['answer']).answer({})"
+_ASK = "__import__('nbpipe.cli.export', fromlist=['answer']).answer({})"
 _NUMBERED = re.compile(r"^([ >-]*\d+ )(.*)$")  # a line of source in a traceback
 _LONGEST_ERROR = 400
 
@@ -142,7 +146,7 @@ class _NotebookRun:
         try:
             answer = await kernel.evaluate(_ASK.format(repr(json.dumps(request))))
         except CellError as error:
-            if error.kind == "ModuleNotFoundError":
+            if error.kind in ("ModuleNotFoundError", "AttributeError"):
                 raise FailedError(
                     f"the kernel {plan.kernel[0]!r} ({printable(plan.kernel[1])}) has "
                     "no nbpipe, or an older one; install the one that this command belongs to"
@@ -184,3 +188,53 @@ def _cancel_when_terminated() -> None:
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # Windows knows no signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+# -- What runs in the notebook's kernel after its last cell ----------------------------------------
+class ExportReply:
+    """What became of a request; a kernel shows it as JSON."""
+
+    def __init__(self, **content: object) -> None:
+        self._content = content
+
+    def _repr_json_(self) -> dict[str, object]:
+        return self._content
+
+
+def answer(request: str) -> ExportReply:
+    """Export a pipeline from the variables of the kernel that this runs in.
+
+    Args:
+        request: JSON: `name` of the variable, `path` of the file, and `options` of `export`.
+
+    Returns:
+        `wrote` with what the export says of itself, or `refused` with the reason.
+    """
+    asked = json.loads(request)
+    variables = sys.modules["IPython"].get_ipython().user_ns
+    pipe = variables.get(asked["name"])
+    if not isinstance(pipe, Pipeline):
+        return ExportReply(refused=_no_pipeline(asked["name"], variables))
+    try:
+        report = pipe.export(asked["path"], **asked["options"])
+    except NbpipeError as error:
+        return ExportReply(refused=str(error))
+    except Exception as error:  # noqa: BLE001  the caller is another process
+        words = f"{type(error).__name__}: {error}"
+        return ExportReply(refused=words, details="".join(traceback.format_exception(error)))
+    return ExportReply(wrote=str(report))
+
+
+def _no_pipeline(name: str, variables: Mapping[str, Any]) -> str:
+    known = [
+        key
+        for key, value in variables.items()
+        if isinstance(value, Pipeline) and not key.startswith("_")
+    ]
+    is_what = f"there is no such variable{near_match(name, known)}"
+    if name in variables:
+        is_what = f"it is of type {type(variables[name]).__name__!r}"
+    there = "the notebook holds no pipeline in a variable"
+    if known:
+        there = f"the pipelines are in {', '.join(map(repr, known))}"
+    return f"--pipeline must name a pipeline, got {name!r}: {is_what}; {there}"

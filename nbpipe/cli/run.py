@@ -23,8 +23,15 @@ from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
 from ..show.rules import HANGS
-from .settings import settings
-from .terminal import DONE, BadUsageError, FailedError, is_live, printable, printable_lines
+from .terminal import (
+    DONE,
+    BadUsageError,
+    FailedError,
+    is_live,
+    printable,
+    printable_lines,
+    settings,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -17,8 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from ..base.knobs import Knob
-from ..base.seeding import seed_for, seed_item
-from ..base.worker import CALL, NUMBER, worker_info
+from ..base.seeding import CALL, NUMBER, seed_for, seed_item, worker_info
 from ..executors.memory import Packer, unpack
 from ..ops.stage import addresses, changed
 from ..pipeline import Pipeline

@@ -12,9 +12,8 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.seeding import Entry, Path, seed_for, seed_item
+from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
 from ..base.threads import computing_ns
-from ..base.worker import CALL
 from ..errors import (
     ExecutorBrokenError,
     StageError,

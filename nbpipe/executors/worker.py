@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Any, final
 
-from ..base import worker
+from ..base.seeding import NUMBER
 from ..base.threads import hold_library_threads
 from .base import Piece
 from .channel import Channel, RowWriter
@@ -28,7 +28,7 @@ _EXPANSION_NS = 2_000_000  # children are sent after so long, however many are w
 
 def serve(connection: Connection, argument: bytes) -> None:
     """Do jobs until the other end closes the pipe."""
-    worker.NUMBER[0], budget_bytes = pickle.loads(argument)  # noqa: S301  our own parent's
+    NUMBER[0], budget_bytes = pickle.loads(argument)  # noqa: S301  our own parent's
     channel = Channel(connection, copy=False, budget_bytes=budget_bytes)
     streams = [LineSender(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams

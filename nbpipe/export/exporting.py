@@ -22,7 +22,7 @@ from ..base.format import shortened
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
-from ..show.exported import note_export
+from ..show.watch import note_export
 from .cells import Statement
 from .chain import chosen_text, drafted, is_repeated
 from .collect import Collector, Found, Scope, Use, is_import, is_local

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FrontEndMissingError, MissingExtraError
-from ..show.html import bundle
+from ..show.picture import bundle
 from ..show.watch import Watched
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.format import style_sheet
 from ..errors import FrontEndMissingError, MissingExtraError
-from ..show.html import bundle
+from ..show.picture import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
 from ..show.watch import Shown, Watched
 from . import panel_of
 
 if TYPE_CHECKING:
-    from .panel import Panel
-    from .pipeline import PipelineBar, Startable
+    from .panel import Panel, PipelineBar, Startable
 
 LOG = logging.getLogger("nbpipe")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -157,7 +156,7 @@ def _bar(pipe: Startable, start: Callable[[Startable], str]) -> PipelineBar | No
     if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
         return None
     try:
-        from .pipeline import PipelineBar
+        from .panel import PipelineBar
 
         return PipelineBar(pipe, start)
     except (ModuleNotFoundError, FrontEndMissingError):

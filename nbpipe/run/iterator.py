@@ -1,25 +1,29 @@
-"""EpochIterator: one epoch, as the consumer sees it."""
+"""The loop over a run: an epoch being iterated, one with indices pushed, a thread for several."""
 
 from __future__ import annotations
 
 import _thread
+import contextvars
 import sys
 import threading
+import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterator
-from time import perf_counter_ns, sleep
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic, perf_counter_ns, sleep
+from typing import Any, Protocol, SupportsIndex, final
 
+from ..base.checks import function, seconds, whole
 from ..base.names import shown
 from ..base.seeding import Entry
-from ..base.threads import FREE_THREADED, holds, in_new_thread
-from ..engine.epoch import Epoch
+from ..base.threads import FREE_THREADED, Latch, holds, in_new_thread
+from ..engine.epoch import LOG, Epoch
+from ..engine.external import Feed, lot_of
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
-from ..errors import ConcurrentIterationError, LengthUnknownError
+from ..errors import ArgumentTypeError, ConcurrentIterationError, LengthUnknownError
 from ..executors.device import opened
 from ..ops.chain import length
-from ..ops.stage import Chain, has_device
+from ..ops.stage import Chain, has_device, is_coroutine_function
 
 _MOMENT_S = 0.0001
 LOOK_UP_S = 1.0  # an interrupt that comes just as a wait begins is not seen before that [s]
@@ -254,3 +258,179 @@ def close_dropped(life: Life, close: Callable[[], object]) -> None:
         in_new_thread(close)
     else:
         close()
+
+
+# -- OpenEpoch: an epoch to which indices are pushed while it runs ---------------------------------
+@final
+class OpenEpoch(Iterable[Any]):
+    """Indices go in with `load`, from any thread; items come out by iterating.
+
+    `for` takes the epoch over: leaving the loop, however, cancels the epoch. `next(epoch)`
+    leaves it open, until `close()`, the end of a `with` block, or when it is dropped.
+
+    Args:
+        items: the iterator of the epoch.
+        feed: takes the indices.
+        life: the run's.
+    """
+
+    def __init__(self, items: EpochIterator, feed: Feed, life: Life) -> None:
+        self._kept: EpochIterator | None = items
+        self._items = weakref.ref(items)
+        self._feed = feed
+        self._life = life
+
+    def load(self, indices: Iterable[SupportsIndex], *, timeout_s: float | None = None) -> bool:
+        """Push the indices of one load; wait while `depth` loads wait for the source.
+
+        What a `batch` stage gathers does not depend on loads: one that is no multiple of the
+        batch size waits there for the next load, or for `end()`. Once a stage has failed, or a
+        `take` has had enough, what is loaded is dropped at once, and iterating tells the rest.
+
+        Args:
+            indices: ints from 0 to the source's length - 1: a list, an array, a tensor, or
+                anything else that ends. One that is no index ends the iteration with a
+                `StageError` of the source, after the items before it.
+            timeout_s: how long to wait at most [s]; None for as long as it takes.
+
+        Returns:
+            Whether they were taken: False where the time was over.
+
+        Raises:
+            ArgumentTypeError: `indices` cannot be iterated, or have no order.
+            EpochClosedError: the epoch is over, or `end()` was called; also out of a wait.
+            ReentrantRunError: a stage of this run asks for it.
+            RunClosedError: this process was forked from the one that the run lives in.
+        """
+        life = self._life
+        if timeout_s is not None:
+            timeout_s = seconds("load timeout_s", timeout_s, zero=True)
+        if life.forked:
+            life.check_open()
+        life.check_outside("load indices into")
+        return self._feed.load(lot_of(indices), timeout_s, life.between_waits)
+
+    def end(self) -> None:
+        """Tell that nothing more is loaded: iterating ends after what was; again does nothing."""
+        self._feed.end()
+
+    def __next__(self) -> Any:
+        """Return the next item; wait for it.
+
+        Without enough indices loaded that is for ever: where one thread loads and iterates, it
+        must load what it wants to take before it takes it.
+
+        Raises:
+            StageError: a stage failed; its exception is the `__cause__`.
+            ConcurrentIterationError: another thread waits in this epoch.
+        """
+        items = self._items()
+        if items is None:
+            raise StopIteration
+        return next(items)
+
+    def __iter__(self) -> Iterator[Any]:
+        items, self._kept = self._items(), None
+        return iter(()) if items is None else items
+
+    def close(self) -> None:
+        """Cancel what is left of the epoch; closing again does nothing."""
+        items, self._kept = self._items(), None
+        if items is not None:
+            items.close()
+
+    def __enter__(self) -> OpenEpoch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- Training: the loop over a run, in a thread of its own -----------------------------------------
+class Iterate(Protocol):
+    """Starts an epoch."""
+
+    def __call__(self, *, last: bool) -> EpochIterator:
+        """Start the next epoch; `last`: no other is wanted behind it."""
+
+
+@final
+class Training:
+    """Calls `step` with every item of some epochs, in a thread.
+
+    Args:
+        iterate: starts an epoch.
+        step: called with each item.
+        epochs: how many epochs [epochs].
+
+    Attributes:
+        first: the first epoch, started by whoever asks for the loop, who is the one to be
+            told why it cannot be.
+        error: what ended the loop before its time, or None.
+        total: epochs that are wanted [epochs].
+        begun: epochs that have begun [epochs].
+        stopping: no further epoch is wanted.
+        thread: the thread; it becomes the owner of the epochs.
+    """
+
+    def __init__(self, iterate: Iterate, step: Callable[[Any], object], *, epochs: int) -> None:
+        if is_coroutine_function(function("train step", step)):
+            raise ArgumentTypeError(
+                "train step must be a plain function, got an async one; call asyncio.run in it, "
+                "or write the loop yourself: for batch in run"
+            )
+        self.total = whole("train epochs", epochs, minimum=1, unit="epochs")
+        self.first: EpochIterator | None = None
+        self.error: BaseException | None = None
+        self.stopping = False
+        self.begun = 0
+        self._iterate = iterate
+        self._step = step
+        self._ended = Latch()
+        context = contextvars.copy_context()  # what it prints belongs to the cell that started it
+        self.thread = threading.Thread(
+            target=context.run, args=(self._loop,), name="nbpipe-train", daemon=True
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the loop has ended, in whatever way."""
+        return self._ended.is_open
+
+    def wait(self, timeout_s: float | None, between: Callable[[], object] | None) -> bool:
+        """Wait for the end of the loop; return whether it has come.
+
+        Args:
+            timeout_s: how long at most [s], or None.
+            between: called again and again meanwhile, or None.
+        """
+        if between is None:
+            return self._ended.wait(timeout_s)
+        until_s = None if timeout_s is None else monotonic() + timeout_s
+        while not self._ended.wait(ATTEND_S):
+            between()
+            if until_s is not None and monotonic() >= until_s:
+                return False
+        return True
+
+    def _epochs(self) -> Iterator[EpochIterator]:
+        for number in range(self.total):
+            if number and self.stopping:
+                return
+            first, self.first = self.first, None
+            self.begun = number + 1
+            yield first or self._iterate(last=self.begun == self.total)
+
+    def _loop(self) -> None:
+        epoch = None
+        try:
+            for epoch in self._epochs():
+                for item in epoch:
+                    self._step(item)
+        except BaseException as error:  # noqa: BLE001  `wait` raises it, the panel shows it
+            self.error = error
+            if epoch is not None:
+                epoch.fail(error)
+            LOG.error("training ended: %s: %s", type(error).__name__, error)
+        finally:
+            self._ended.open()

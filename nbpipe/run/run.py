@@ -30,9 +30,7 @@ from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
 from .failed import Failures, Origins, retried
-from .iterator import EpochIterator, close_dropped
-from .open_epoch import OpenEpoch
-from .session import Training
+from .iterator import EpochIterator, OpenEpoch, Training, close_dropped
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -148,7 +146,7 @@ class ShownRun(watch.Watched):
         return controls_of(self)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from ..show.html import bundle
+        from ..show.picture import bundle
 
         return bundle(self)
 

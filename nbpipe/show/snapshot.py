@@ -16,10 +16,9 @@ from ..engine.stats import StageStats, Status
 from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
-from .exported import HasKnobs, since_export
 from .history import WINDOW_S, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
-from .watch import Watched
+from .watch import HasKnobs, Watched, since_export
 
 VERSION = 1
 TRACE = 4000  # most characters of a traceback

@@ -12,7 +12,7 @@ pytest.importorskip("anywidget")
 import nbpipe
 from nbpipe.jupyter import panel as panel_module
 from nbpipe.jupyter import panel_of
-from nbpipe.show.exported import note_export
+from nbpipe.show.watch import note_export
 from tests.gates import HANG_S, still_alive
 from tests.jupyter.conftest import publisher_of
 from tests.show.fakes import Report

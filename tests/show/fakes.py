@@ -10,7 +10,7 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.failures import Failure
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import addresses
-from nbpipe.show.exported import note_export
+from nbpipe.show.watch import note_export
 
 NOW_S = 1_763_700_000.0
 BEGUN_S = NOW_S - 40

@@ -11,9 +11,8 @@ from nbpipe.ops.stage import addresses
 from nbpipe.run import run as run_file
 from nbpipe.show.case import quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
-from nbpipe.show.html import picture_html
+from nbpipe.show.picture import picture_html, picture_text
 from nbpipe.show.snapshot import snapshot
-from nbpipe.show.words import picture_text
 from tests.gates import Gate, drained, finished, held, stage
 from tests.show.fakes import photographs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.show.exported import SinceExport, note_export, since_export
+from nbpipe.show.watch import SinceExport, note_export, since_export
 
 FILE = Path("/home/ada/loader.py")
 

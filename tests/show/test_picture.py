@@ -10,15 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbpipe.base.knobs import KnobChange
-from nbpipe.show.html import bundle, picture_html
-from nbpipe.show.snapshot import history, snapshot
-from nbpipe.show.words import (
+from nbpipe.show.picture import (
+    bundle,
     export_line,
     loop_shares,
+    picture_html,
     picture_markdown,
     picture_text,
     shares_of,
 )
+from nbpipe.show.snapshot import history, snapshot
 from tests.show.fakes import FAILURE, HOSTILE, NOW_S, photographs
 
 TAGS = {

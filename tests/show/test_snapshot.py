@@ -16,7 +16,7 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show import case
-from nbpipe.show.exported import note_export
+from nbpipe.show.picture import headline
 from nbpipe.show.snapshot import (
     ExportPart,
     FailurePart,
@@ -28,7 +28,7 @@ from nbpipe.show.snapshot import (
     snapshot,
     snapshot_key,
 )
-from nbpipe.show.words import headline
+from nbpipe.show.watch import note_export
 from tests.gates import finished
 from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
 

@@ -8,9 +8,8 @@ import pytest
 import nbpipe
 from nbpipe.engine.stats import StageStats, worker_count
 from nbpipe.ops.stage import addresses
-from nbpipe.show.html import picture_html
+from nbpipe.show.picture import picture_html, picture_text, worker_words
 from nbpipe.show.snapshot import snapshot
-from nbpipe.show.words import picture_text, worker_words
 from tests.gates import finished
 from tests.show.fakes import FakeWatched, photographs
 from tests.show.test_picture import Reader

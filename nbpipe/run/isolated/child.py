@@ -29,8 +29,7 @@ from ...ops.remaining import Remaining
 from ...ops.stage import CONSUMER, Chain, addresses
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
-from .link import received_connection
-from .messages import ChildReport, Values, Workers
+from .link import ChildReport, Values, Workers, received_connection
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
 

@@ -23,8 +23,7 @@ from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
-from .link import ANSWER_S, Link, NoAnswerError, Reply
-from .messages import ChildReport, Values, Workers, pickled
+from .link import ANSWER_S, ChildReport, Link, NoAnswerError, Reply, Values, Workers, pickled
 from .source import MOST, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it

@@ -2,8 +2,8 @@
 
 import nbpipe
 from nbpipe.ops.stage import addresses
+from nbpipe.show.picture import knob_words, worker_words
 from nbpipe.show.rules import decide
-from nbpipe.show.words import knob_words, worker_words
 from tests.executors.transfer.fake import host
 from tests.show.test_diagnose import case
 
