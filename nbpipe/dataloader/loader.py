@@ -360,7 +360,6 @@ class DataLoader:
         self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
         self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
-        self._knobs: Mapping[str, Knob] | None = None
         self._kept: WorkerRun | None = None  # the run that stays
         self._state = LoaderState(self.dataset, self._samples, reads=self._reads)
         self._live = LoaderRun(self, in_batches=self._samples.batched)
@@ -404,14 +403,12 @@ class DataLoader:
             ArgumentError: on setting: not an int of at least 0.
             KnobError: on setting: more than there may be.
         """
-        if not self._count or self._knobs is None:
-            return self._count
-        return self._knobs["concurrency"].value
+        return self._knobs["concurrency"].value if self._count and self._knobs else self._count
 
     @num_workers.setter
     def num_workers(self, count: SupportsIndex) -> None:
         number = self._checked_count(count)
-        if number and self._knobs is not None:
+        if number and self._knobs:
             self._knobs["concurrency"].set(number)
         self._count = number
         self._set_prefetch()
@@ -427,11 +424,16 @@ class DataLoader:
         self._set_prefetch()
 
     def _set_prefetch(self) -> None:
-        if self._knobs is not None and self._count:
+        if self._knobs and self._count:
             self._knobs["prefetch"].set(self._prefetch)
         for stage in self._live.stages.values():
             if stage.name == READ:
                 stage.prefetch = self._factor
+
+    @property
+    def _knobs(self) -> Mapping[str, Knob]:
+        """Those of the stage that makes batches; none before there were workers for it."""
+        return self._live.knobs.get("fetch", {})
 
     @property
     def _prefetch(self) -> int:
@@ -473,8 +475,6 @@ class DataLoader:
         if self._pins():
             pipe = pipe.map(_Pin(self._torch), name="pin", prefetch=1)
         self._pipeline = pipe if splits else with_knobs(pipe, self._live.knobs)
-        if count and not splits and self._knobs is None:
-            self._knobs = self._pipeline["fetch"].knobs
         self._live.follow(self._pipeline)
 
     @property
@@ -708,7 +708,7 @@ class DataLoader:
             self.collate_fn,
             reads=self._reads,
             how=how,
-            knobs=(self._knobs or {}) if count else {},
+            knobs=self._knobs if count else {},
             made_at=self._made_at,
             notes=tuple(notes),
         )

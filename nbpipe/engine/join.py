@@ -444,10 +444,10 @@ class RepeatNode(PumpNode):
             note(stages, address, {"pass": self._built, "moved": self._moved})
             return (rest.since(self._begun),)
         node_state: dict[str, Any] = {"pass": found.number, "moved": True}
-        stages.update(stages_of(found.last, rest.until(found.end).since(found.begun)))
+        stages.update(stages_of(found.last, rest.within(found.end).since(found.begun)))
         later = [(a, b) for a, b in rest.gaps if b > found.end]
         if later:
-            left_out = rest.until(found.end).left_out
+            left_out = rest.within(found.end).left_out
             runs = [(max(a, found.end) - left_out, b - left_out) for a, b in later]
             node_state["drop"] = Remaining.of(0, runs).data
         note(stages, address, node_state)

@@ -325,7 +325,7 @@ class ConcatJoin(Join):
             if number == self._current:
                 rests[number] = rest.since(begun)
             elif rest.first_from(begun) < end or any(rests):
-                rests[number] = rest.until(end).since(begun)
+                rests[number] = rest.within(end).since(begun)
             begun = end
         wanted = [number for number, one in enumerate(rests) if one is not None]
         rests[self._current + 1 :] = [Remaining()] * (len(rests) - self._current - 1)

@@ -103,11 +103,6 @@ class Remaining:
         gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
         return Remaining.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
 
-    def until(self, end: int) -> Remaining:
-        """Forget what is not wanted from number `end` on."""
-        gaps = [(first, min(after, end)) for first, after in self.gaps if first < end]
-        return Remaining(self.start, tuple(gaps))
-
     def within(self, count: int) -> Remaining:
         """Tell the same of a stream that has `count` items."""
         gaps = [(first, min(end, count)) for first, end in self.gaps if first < count]
@@ -120,10 +115,7 @@ class Remaining:
         return number if place < 0 else max(number, self.gaps[place][1])
 
     def __contains__(self, number: object) -> bool:
-        if not isinstance(number, int) or number < self.start:
-            return False
-        place = bisect_right(self.gaps, (number, 2**63)) - 1
-        return place < 0 or number >= self.gaps[place][1]
+        return isinstance(number, int) and self.first_from(number) == number
 
     def numbers(self, end: int) -> Iterator[int]:
         """Return the wanted numbers below `end`."""
@@ -248,7 +240,7 @@ class Dropping(Fold):
     def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
         """Count among all items; what has not come yet is left out when it comes."""
         left, seen = self._rest.of_wanted(rest), self._pushed
-        inputs = Remaining.of(min(left.start, seen), left.until(seen).gaps)
+        inputs = Remaining.of(min(left.start, seen), left.within(seen).gaps)
         later = inputs.ranked(left)
         if not later.is_all:
             node_state["drop"] = later.data

@@ -79,9 +79,9 @@ def test_pick_gives_the_wanted_numbers(rest):
 
 
 @given(rests(), st.integers(0, 40))
-def test_since_and_until_part_a_rest(rest, place):
+def test_since_and_within_part_a_rest(rest, place):
     """What is wanted before a place and from it on is all that is wanted."""
-    before = wanted(rest.until(place), place)
+    before = wanted(rest.within(place), place)
     behind = [place + number for number in wanted(rest.since(place), END - place)]
     assert before + behind == wanted(rest)
     assert rest.first_from(place) == next(n for n in range(place, 4 * END) if n in rest)
