@@ -529,7 +529,7 @@ class Collector:
         if name in self.found.owners:
             self._check_owner(scope, name, use)
             return
-        if name == "__file__" and scope.newest(name) is None:
+        if name in _MODULE_NAMES and scope.newest(name) is None:
             return  # each module has its own
         if scope.is_set_inside(name):
             self.found.owners[name] = scope  # by a function, whichever process calls it

@@ -277,7 +277,7 @@ def _wrapper(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.ForwardRef):
         return leaf("type", str(getattr(value, "__name__", value.__class__.__name__)))
     wrapped = inspect.getattr_static(value, "__wrapped__", None) if callable(value) else None
-    if wrapped is None:
+    if wrapped is None or not is_library(type(value).__module__):
         return None
     options = getattr(value, "cache_parameters", dict)
     parts = [("function", node_of(wrapped)), ("options", node_of(options()))]
@@ -373,6 +373,8 @@ def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
     """Return the node of what numpy, torch, pandas or Pillow made; None for other values."""
     if isinstance(value, np.ndarray):
         return _array(value, node_of)
+    if isinstance(value, memoryview):
+        return branch("memoryview", "a view", [("elements", node_of(np.asarray(value)))])
     if isinstance(value, np.generic):
         return leaf(
             f"numpy.{value.dtype}", repr(value), digest=_digest_of(_bytes(np.asarray(value)))
@@ -409,18 +411,21 @@ def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
     if array.dtype.hasobject or array.dtype.kind == "T":
         return branch(kind, words, [("elements", node_of(array.tolist()))])
     if array.dtype.names:
-        return branch(kind, words, [(f"[{n!r}]", node_of(array[n])) for n in array.dtype.names])
-    return _numbers(kind, words, array, node_of)
-
-
-def _numbers(kind: str, words: str, array: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
+        parts = [(f"[{n!r}]", node_of(array[n])) for n in array.dtype.names]
+        return branch(kind, words, [*parts, *_own(value, node_of)])
     kept = MOST if array.size <= MOST else _FIRST
     parts = [
         (_index_label(at, array.shape), node_of(_element(number)))
         for at, number in enumerate(array.flat[:kept])
     ]
-    node = branch(kind, words, parts)
+    node = branch(kind, words, [*parts, *_own(value, node_of)])
     return {**node, "count": array.size, "digest": _digest_of(*_pieces(array))}
+
+
+def _own(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
+    """Return what a value has besides what its class keeps, as the unit of an array."""
+    if not isinstance(value, np.memmap):  # which keeps the name of its file
+        yield from _attributes(getattr(value, "__dict__", {}), node_of)
 
 
 def _index_label(at: int, shape: tuple[int, ...]) -> str:
@@ -458,6 +463,7 @@ def _tensor(value: Any, node_of: _NodeOf) -> Node:
     parts = [
         ("device", leaf("device", str(value.device))),
         ("requires_grad", node_of(value.requires_grad)),
+        *_own(value, node_of),
     ]
     if str(kept.layout) != "torch.strided" or kept.is_quantized:
         return branch(_kind_of(value), words, [*parts, ("text", node_of(kept.to_dense().tolist()))])
@@ -480,9 +486,11 @@ def _torch(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
         return leaf(_kind_of(value), str(value))
     if isinstance(value, torch.nn.Module):
-        public = {n: v for n, v in attributes_of(value).items() if not n.startswith("_")}
+        theirs = {name for name in vars(torch.nn.Module()) if name.startswith("_")}
+        own = {n: one for n, one in attributes_of(value).items() if n not in theirs}
         parts = [("state_dict", node_of(dict(value.state_dict())))]
-        parts += [(f"attribute {n!r}", node_of(v, n)) for n, v in sorted(public.items())]
+        parts += [("buffers", node_of(dict(value.named_buffers(recurse=False))))]
+        parts += _attributes(own, node_of)
         inner = [(f"module {n!r}", node_of(part)) for n, part in value.named_children()]
         return branch(_kind_of(value), type(value).__qualname__, [*parts, *inner])
     return None
@@ -497,12 +505,18 @@ def _pandas(value: Any, node_of: _NodeOf) -> Node | None:
             (f"column {n!r}", node_of(value.iloc[:, at])) for at, n in enumerate(value.columns)
         ]
         words = f"a DataFrame of shape {value.shape}"
-        return branch(_kind_of(value), words, [("index", node_of(value.index)), *columns])
+        parts = [("index", node_of(value.index)), *columns, ("columns", node_of(value.columns))]
+        return branch(_kind_of(value), words, parts)
     if isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
         parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", node_of(list(value)))]
-        index = [("index", node_of(value.index))] if isinstance(value, pandas.Series) else []
-        name = [("name", node_of(value.name))] if hasattr(value, "name") else []
-        return branch(_kind_of(value), f"a {type(value).__name__}", [*parts, *index, *name])
+        if isinstance(value.dtype, pandas.CategoricalDtype):
+            parts += [("categories", node_of(list(value.dtype.categories)))]
+            parts += [("ordered", node_of(value.dtype.ordered))]
+        if isinstance(value, pandas.Series):
+            parts += [("index", node_of(value.index)), ("name", node_of(value.name))]
+        if isinstance(value, pandas.Index):
+            parts += [("names", node_of(list(value.names)))]
+        return branch(_kind_of(value), f"a {type(value).__name__}", parts)
     scalar = pandas.Timestamp | pandas.Timedelta | pandas.Interval | pandas.Period
     return leaf(_kind_of(value), repr(value)) if isinstance(value, scalar) else None
 
@@ -526,7 +540,7 @@ _OPAQUE = (  # only their type counts
     *(type(threading.Lock()), type(threading.RLock()), threading.local, threading.Thread),
     *(threading.Condition, threading.Event, threading.Semaphore, threading.Barrier),
     *(io.IOBase, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
-    *(types.FrameType, types.TracebackType, memoryview),
+    *(types.FrameType, types.TracebackType),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),  # caches
 )
 _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as one of its base
@@ -536,6 +550,7 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
     str: lambda text: str.__getitem__(text, slice(None)),
     bytes: lambda text: bytes.__getitem__(text, slice(None)),
 }
+_OF_WRAPPED = frozenset(functools.WRAPPER_ASSIGNMENTS)  # attributes that a wrapper takes over
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
 
@@ -555,18 +570,25 @@ def _kind_of(value: Any) -> str:
 def _object_node(value: Any, node_of: _NodeOf) -> Node:
     """Return the node of an object."""
     kind, shown = _kind_of(value), type(value).__qualname__
+    if isinstance(value, io.BytesIO | io.StringIO):
+        parts = [("content", node_of(value.getvalue())), ("position", node_of(value.tell()))]
+        return branch(kind, shown, parts)
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if type(value).__module__ == "asyncio.locks":  # who waits, and in which loop, is not theirs
         kept = {name: one for name, one in attributes_of(value).items() if name.endswith("value")}
         return branch(kind, shown, list(_attributes(kept, node_of)))
     if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
-        return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value)), known=False))
+        text = scrubbed(_ADDRESS.sub("", repr(value)), known=False)
+        own = list(_own(value, node_of))
+        return branch(kind, text, own) if own else leaf(kind, text)
     if isinstance(value, re.Pattern):
         parts = [("pattern", node_of(value.pattern)), ("flags", node_of(int(value.flags)))]
         return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
-        return leaf(kind, f"logger {value.name!r}")
+        name = value.name
+        is_own = name in sys.modules and not is_library(name)  # `getLogger(__name__)`
+        return leaf(kind, "the module's logger" if is_own else f"logger {name!r}")
     if isinstance(value, types.MappingProxyType):
         return branch(kind, shown, [("dict", node_of(dict(value)))])
     return branch(kind, shown, list(_parts(value, node_of)))
@@ -614,7 +636,7 @@ def _flat(state: Any) -> dict[Any, Any]:
 
 
 def _attributes(values: dict[Any, Any], node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
-    for name in sorted(values, key=str):
+    for name in sorted(values.keys() - _OF_WRAPPED, key=str):
         yield f"attribute {str(name)!r}", node_of(values[name], str(name))
 
 
@@ -751,7 +773,8 @@ def _plain(value: Any, name: str) -> Node:
     if kind == "complex":
         return leaf(kind, f"complex({value.real!r}, {value.imag!r})")
     if isinstance(value, pathlib.PurePath):
-        return {**_text(kind, str(value), name), "kind": kind}
+        node = _text(kind, str(value), name)
+        return {**node, "shown": f"Path({node['shown']})"}
     return leaf(kind, repr(value))
 
 

@@ -95,7 +95,7 @@ _KNOWN = re.compile(
 _PREFIXES = (  # what those begin with
     *("hf_", "sk-", "k_live_", "k_test_", "gh", "gl", "xox", "xapp-", "AKIA", "ASIA", "AROA"),
     *("AIDA", "AIza", "ya29.", "GOCSPX-", "eyJ", "npm_", "pypi-", "SG.", "_v1_", "r8_", "shp"),
-    *("dapi", "gsk_", "nvapi-", "xai-", "pplx-", "hvs.", "dckr_pat_", "lin_api_", "ntn_"),
+    *("dapi", "gsk_", "nvapi-", "xai-", "pplx-", "hvs.", "_pat_", "lin_api_", "ntn_"),
     *("ATATT3", "PMAK-", "glsa_", "sbp_", "AGE-SECRET", ":AA", "-----BEGIN ", "AccountKey="),
     *("earer", "EARER"),
 )

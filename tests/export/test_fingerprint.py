@@ -3,6 +3,7 @@ import dataclasses
 import datetime as dt
 import enum
 import functools
+import io
 import json
 import logging
 import math
@@ -267,6 +268,55 @@ def test_words_for_a_difference(one, other, words):
     assert difference(fingerprint_of(one), fingerprint_of(other)) == words
 
 
+class Unit(np.ndarray):
+    """An array that has a unit."""
+
+
+class Day(dt.date):
+    """A date that has a name."""
+
+
+class Scaled:
+    """A decorator that keeps a number beside the function."""
+
+    def __init__(self, function, by):
+        functools.update_wrapper(self, function)
+        self.by = by
+
+    def __call__(self, value):
+        """Call the function."""
+        return self.by * self.__wrapped__(value)
+
+
+def marked(value, **attributes):
+    """Give attributes to a value; return it."""
+    vars(value).update(attributes)
+    return value
+
+
+BESIDE = {
+    "an array": lambda unit: marked(np.zeros(2).view(Unit), unit=unit),
+    "a date": lambda name: marked(Day(2020, 1, 1), name=name),
+    "a decorator": lambda by: Scaled(len, by),
+    "bytes in memory": lambda text: io.BytesIO(text.encode()),
+    "text in memory": io.StringIO,
+    "a view": lambda text: memoryview(text.encode()),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_what_is_beside_the_value(kind: str):
+    """What an object holds counts, also what its class says nothing of."""
+    one, same, other = map(fingerprint_of, map(BESIDE[kind], ("m", "m", "km")))
+    assert (difference(one, same), difference(one, other) is None) == (None, False)
+
+
+def test_a_path_is_another_key_than_its_text():
+    """A dict of paths is none of texts."""
+    one, other = fingerprint_of({Path("a"): 1}), fingerprint_of({"a": 1})
+    assert difference(one, other) is not None
+
+
 def test_words_for_functions():
     """Of two functions, a default, an enclosed value or the code differs."""
 
@@ -385,6 +435,27 @@ def test_torch_values():
     assert difference(fingerprint_of(net), fingerprint_of(changed)) is not None
 
 
+@pytest.mark.torch
+def test_what_modules_and_tensors_keep_for_themselves():
+    """Private attributes, buffers that no state has, and attributes of tensors count."""
+    torch = pytest.importorskip("torch")
+
+    def made(scale=1, mean=1, unit="m"):
+        net = torch.nn.Identity()
+        net._scale = scale
+        net.register_buffer("mean", torch.tensor([mean]), persistent=False)
+        return [net, marked(torch.zeros(2), unit=unit)]
+
+    base = fingerprint_of(made())
+    others = [made(), made(scale=2), made(mean=2), made(unit="km")]
+    assert [difference(base, fingerprint_of(other)) for other in others] == [
+        None,
+        "[0] attribute '_scale': 1 in the notebook, 2 when its text runs anew",
+        "[0] buffers['mean'][0]: 1 in the notebook, 2 when its text runs anew",
+        "[1] attribute 'unit': 'm' in the notebook, 'km' when its text runs anew",
+    ]
+
+
 def test_pandas_and_pillow_values():
     """Tables and images count by what they hold."""
     pandas = pytest.importorskip("pandas")
@@ -395,6 +466,18 @@ def test_pandas_and_pillow_values():
     other.loc[6, "a"] = 7
     assert elsewhere(values) == [fingerprint_of(value) for value in values]
     assert "[1]: 2 in the notebook, 7" in difference(fingerprint_of(table), fingerprint_of(other))
+
+
+def test_what_pandas_keeps_beside_the_values():
+    """The order of categories, and the names of an index and of columns, count."""
+    pandas = pytest.importorskip("pandas")
+    makers = [
+        lambda text: pandas.Series(pandas.Categorical(["a"], categories=list(f"a{text}"))),
+        lambda text: pandas.MultiIndex.from_tuples([(1, 2)], names=["x", text]),
+        lambda text: pandas.DataFrame([[1]], columns=pandas.Index(["x"], name=text)),
+    ]
+    found = [[fingerprint_of(make(text)) for text in "bbc"] for make in makers]
+    assert [(one == same, one == other) for one, same, other in found] == [(True, False)] * 3
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,13 @@ log = logging.getLogger("prep")
         'log.debug("item %s", x)',
         ('log = logging.getLogger("prep")\n',),
     ),
+    "a logger of the module, and its docstring": Part(
+        """
+own_log = logging.getLogger(__name__)
+""",
+        "(own_log.isEnabledFor(99), __name__ == 3, __doc__ == 3)",
+        ("own_log = logging.getLogger(__name__)\n",),
+    ),
     "habits that a linter dislikes": Part(
         """
 halve = lambda x: x / 2  # quick
@@ -235,6 +242,7 @@ def test_parts(notebook: Notebook):
     ]
     assert missing == []
     assert "ArgumentParser" not in exported.text
+    assert "\n__name__ = " not in exported.text
     for words in ("counter", "logging.basicConfig"):
         assert any(words in note for note in exported.notes)
 

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from nbpipe.export.held import secret_in
@@ -31,6 +32,17 @@ SHAPES = [
     "dop_v1_" + "0a" * 32,
     "postgres://me:pa55@host/db",
     DENSE,
+]
+PREFIXED = [  # found by their beginnings, whatever else is in a text
+    *("hf_" + "a" * 20, "sk_live_" + "a" * 12, "rk_test_" + "a" * 12, "ghu_" + "a" * 20),
+    *("github_pat_" + "a" * 22, "glsoat-" + "a" * 14, "xapp-" + "a" * 12, "AROA" + "A" * 16),
+    *("GOCSPX-" + "a" * 22, "npm_" + "a" * 31, "pypi-" + "a" * 22, "dop_v1_" + "a" * 33),
+    *("r8_" + "a" * 31, "wandb_v1_" + "a" * 22, "shpat_" + "a" * 32, "dapi" + "a" * 32),
+    *("gsk_" + "a" * 31, "nvapi-" + "a" * 31, "xai-" + "a" * 41, "pplx-" + "a" * 31),
+    *("hvs." + "a" * 21, "dckr_pat_" + "a" * 21, "lin_api_" + "a" * 31, "ntn_" + "a" * 31),
+    *("ATATT3" + "a" * 21, "PMAK-" + "a" * 41, "glsa_" + "a" * 31, "sbp_" + "a" * 40),
+    *("tgp_v1_" + "a" * 31, "AGE-SECRET-KEY-1" + "A" * 41, "123456789:AA" + "a" * 31),
+    *("Bearer abcd1234x", "BEARER abcd1234x", "AccountKey=" + "a" * 21),
 ]
 WORD = "horse9battery"
 TOLD = {
@@ -109,6 +121,14 @@ def test_shape_of_a_secret(text):
     """A text that looks like a key is a secret under any name, also as bytes and nested."""
     nested = {"a": [(text.encode(),)]}
     assert (secret_in("x", text), secret_in("x", nested)) == ("x", "x['a'][0][0]")
+
+
+@pytest.mark.parametrize("token", PREFIXED)
+def test_known_beginning_of_a_token(token):
+    """A token is found by its beginning alone: in a sentence, in a comment, in an array."""
+    letters = np.frombuffer(token.encode(), "uint8")
+    found = secret_in("x", letters), secret_in_text(f"x = 'clone with {token}'  # {token}")
+    assert found == ("x", True)
 
 
 @pytest.mark.parametrize("name", TAME)
