@@ -8,8 +8,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 # The front end is not what is tested, and need not be built.
 START = """
 import nbpipe
-from nbpipe.jupyter import panel, pipeline
-panel.front_end = pipeline.front_end = lambda name="panel": ("export default {}", "")
+from nbpipe.jupyter import panel
+panel.front_end = lambda name="panel": ("export default {}", "")
 train = nbpipe.source(range(6), name="files").batch(2)
 train
 """
