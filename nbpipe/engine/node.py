@@ -403,7 +403,7 @@ class Node(ABC):
             for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
         if task.result_bytes is not None:
-            runtime.measured(task.result_bytes, now_ns)
+            runtime.measured(task.result_bytes)
         if self.epoch.over:
             return
         task.published = done

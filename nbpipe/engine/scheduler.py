@@ -376,7 +376,7 @@ class Scheduler:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
-            task.node.measure(task)
+            task.measure()
         while True:
             following = new_seat = _dropped = None
             with self.lock:
@@ -442,7 +442,9 @@ class Scheduler:
             for task in tasks:
                 self._running.discard(task)
                 task.node.settle(task)
-                self._settled(task.node, now_ns)
+                past = task.node.epoch
+                if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
+                    self._settled(task.node, now_ns)
             following.extend(self._take_remote(now_ns))
 
         self._change(hand_in)

@@ -416,9 +416,8 @@ class StageRuntime:
         self.counters.timed_ns += timed_ns
         self.counters.cpu_ns += min(max(0, cpu_ns), timed_ns)
 
-    def measured(self, size_bytes: int, now_ns: int) -> None:
+    def measured(self, size_bytes: int) -> None:
         """Take note of the size of one result."""
-        self.measured_ns = now_ns
         before = self.item_bytes
         self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
         if self.lot > 1:

@@ -384,9 +384,13 @@ class Task(Tally):
         """
         self.chunk = EMPTY
         self.items = NOTHING
-        node = self.node
-        if self.ended_ns - node.runtime.measured_ns > MEASURE_NS:
-            node.measure(self)
+        if self.ended_ns - self.node.runtime.measured_ns > MEASURE_NS:
+            self.measure()
+
+    def measure(self) -> None:
+        """Measure a result; tasks that end at the same time need not."""
+        self.node.runtime.measured_ns = self.ended_ns
+        self.node.measure(self)
 
     def run(self) -> None:
         """Do the work in this thread."""
