@@ -264,13 +264,16 @@ class Region:
     singly: bool = False
     strict: bool = False
 
+    def step_for(self, error: BaseException) -> Step:
+        """Return the step that an error is about; the first, where that is not known."""
+        stage = error.stage if isinstance(error, StageError) else ""
+        return self.steps.get(stage) or next(iter(self.steps.values()))
+
     def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
         """Make the record of an item that a worker did not come back from."""
-        stage = error.stage if isinstance(error, StageError) else ""
-        step = self.steps.get(stage) or next(iter(self.steps.values()))
         if isinstance(error, WorkerDiedError) and attempts > 1:
             error.add_note(f"{attempts} workers died of this item, one after the other")
-        return step.failure(entry, error, attempts)
+        return self.step_for(error).failure(entry, error, attempts)
 
     def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
         """Return the wait before one more try [s], or None; a death has tries of its own."""
@@ -423,7 +426,7 @@ class RegionNode(MapNode):
             if self.epoch.over or not self.first.wait(wait_s):
                 break
             attempts += 1
-            task.retried += (getattr(error, "stage", "") or region.program.stages[0],)
+            task.retried += (region.step_for(error).stage,)
             job = Job(
                 region.program, self.first.context.epoch, [entry], region.timeout_s, suspect=True
             )

@@ -44,6 +44,21 @@ def test_killed_between_epochs():
     assert not set(new) & set(pids)
 
 
+def test_a_kill_among_stages_that_share_workers_is_counted(tmp_path):
+    """Which of their calls it ended is not known: the retry counts as one of the first stage."""
+
+    def work(n):
+        if n == 30 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return n
+
+    with placed(50, abs).map(work, name="second", executor="process").start() as run:
+        got = drained(run)
+        retries = [run.stats()[name].retries for name in ("fn", "second")]
+    assert (got, retries) == (list(range(50)), [1, 0])
+
+
 def test_killed_while_paused():
     """Workers killed while the run is paused are replaced when it goes on."""
     with placed(100, lambda n: n, prefetch=1).start() as run:
