@@ -533,9 +533,16 @@ class Cells:
 
     def definition(self, code: CodeType) -> Definition | None:
         """Return the newest definition that a code object was compiled from, or None."""
+        return _found(self._own(code), code) or _found(self._newest, code)
+
+    def candidates(self, code: CodeType) -> list[Statement]:
+        """List the statements that a code object may come from, the likeliest first."""
+        return [*self._own(code), *self._newest]
+
+    def _own(self, code: CodeType) -> list[Statement]:
+        """List the statements of the cells with the text that a code object was compiled from."""
         text = "".join(linecache.getlines(code.co_filename))
-        same = [one for one in self._newest if one.cell.text == text]
-        return _found(same, code) or _found(self._newest, code)
+        return [one for one in self._newest if one.cell.text == text]
 
     def imports(self, package: str = "") -> list[Import]:
         """List the imports of modules and members, newest first.

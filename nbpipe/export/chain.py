@@ -73,7 +73,7 @@ def expression(value: Any, place: Place) -> str:
     if isinstance(value, functools.partial):
         return _partial(value, place)
     if isinstance(value, MethodType):
-        return f"{_object(value.__self__, place)}.{value.__func__.__name__}"
+        return f"{_object(value.__self__, place)}.{_method_name(value)}"
     if isinstance(value, FunctionType):
         return _function(value, place)
     named = _named(value, place)
@@ -83,9 +83,18 @@ def expression(value: Any, place: Place) -> str:
         return _class(value, place)
     if isinstance(value, _BUILTINS) or by_reference(value):
         return _builtin(value, place)
-    if isinstance(value, np.ufunc):
-        return f"{place.collector.spelled(place.scope, np, place.use)}.{value.__name__}"
+    if isinstance(value, np.ufunc) and value is vars(np).get(name := value.__name__):
+        return f"{place.collector.spelled(place.scope, np, place.use)}.{name}"
     return _object(value, place)
+
+
+def _method_name(value: MethodType) -> str:
+    """Return the attribute that a method is: a decorator may have called it something else."""
+    kind = value.__self__ if isinstance(value.__self__, type) else type(value.__self__)
+    names = [name for one in kind.__mro__ for name in vars(one)]
+    own = value.__func__.__name__
+    found = (name for name in [own, *names] if getattr(value.__self__, name, None) == value)
+    return next(found, own)
 
 
 def _literal(value: Any, place: Place) -> str:
@@ -448,7 +457,8 @@ def _searched(
     text = replaced(source, ((one, name) for one in _same(node, root)), within=node)
     if not isinstance(items, list | tuple | dict):
         return text, parameter
-    found = Spelling(f"{mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
+    call = f"{_CALLED}{name}={default}: ({text}))()"
+    found = Spelling(f"{mark} = {call}", now | later, ran=statement.order)
     place.collector.found.reasons[mark] = _changed(items, statement, place)
     return on_trial(mark, (found,), items, place, f"what {place.use.words} reads"), parameter
 
@@ -540,10 +550,9 @@ def _checked(written: _Written | None, items: Any, place: Place) -> str:
 
 
 def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
-    source, cell = written.statement.cell.text, written.statement.cell
-    text = ast.get_source_segment(source, written.node) or ""
+    text = ast.get_source_segment(written.statement.cell.text, written.node) or ""
     refuse_secret("the source", place.use, text=f"items = {text}")
-    found = place.written(f"{mark} = ({text})", written.node, cell)
+    found = place.written(f"{mark} = ({text})", written.node, written.statement)
     return [] if found is None else [replace(found, now=found.now | found.later)]
 
 
@@ -721,9 +730,9 @@ class _ChainWriter:
             return f"range(len({self._expression(counted, place)}))"
         text, parameter = items_of(stage, spec.items, place, wanted=wanted)
         self._collector.found.listed |= names_in(text)
+        self.read |= self._reads(text) - ({parameter.name} if parameter else set())
         if parameter is not None:
             self._add(parameter)
-            self.read |= names_in(text) - {parameter.name}
         return text
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
@@ -880,9 +889,10 @@ class _ChainWriter:
         arguments = []
         for word, knob in stage.knobs.items():
             name, owner = self._knobs.get(id(knob), (self._parameter(stage, word), stage))
-            if owner is stage and (word in stage.given or knob.value != knob.default):
+            value = self._collector.value_of(knob)
+            if owner is stage and (word in stage.given or value != knob.default):
                 self._knobs[id(knob)] = name, stage
-                self._add(Parameter(name, "int", str(knob.value)))
+                self._add(Parameter(name, "int", str(value)))
                 arguments.append(f"{word}={name}")
         return arguments
 
@@ -893,8 +903,14 @@ class _ChainWriter:
     def _expression(self, value: Any, place: Place) -> str:
         """Write a value, and note what its text reads."""
         text = expression(value, place)
-        self.read |= names_in(text)
+        self.read |= self._reads(text)
         return text
+
+    def _reads(self, text: str) -> set[str]:
+        """Return the variables of an expression, with those that the trial may put there."""
+        names, checks = names_in(text), self._collector.found.checks
+        ways = (way for name in names & checks.keys() for way in checks[name].spellings)
+        return names.union(*(way.now | way.later for way in ways))
 
     def _add(self, parameter: Parameter) -> None:
         self.parameters[parameter.name] = parameter

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, final
 
+from ..base.knobs import Knob
 from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Statement, of_file, recorded
@@ -501,6 +502,7 @@ class Collector:
         self.failed: ExportError | None = None  # of the last attempt that failed
         self.kept: frozenset[str] = frozenset()  # factories that are called as they were
         self._scopes: dict[int, Scope] = {}
+        self._values: dict[Knob, int] = {}
 
     def scope(self, namespace: dict[str, Any]) -> Scope:
         """Return the scope of a namespace."""
@@ -508,6 +510,10 @@ class Collector:
         if found is None:
             found = self._scopes[id(namespace)] = Scope.of(namespace)
         return found
+
+    def value_of(self, knob: Knob) -> int:
+        """Return what a knob is written with: later a run may turn it, and is not followed."""
+        return self._values.setdefault(knob, knob.value)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -728,9 +734,7 @@ class Collector:
     def _spelled_module(self, module: ModuleType) -> str:
         name = module.__name__
         alias = _USUAL.get(name, name.rpartition(".")[2] if "." in name else None)
-        line = Import(name, None, None if alias == name else alias, is_local(name))
-        self.add_import(line)
-        return line.binds
+        return self._import(Import(name, None, None if alias == name else alias, is_local(name)))
 
     def _spelled_member(self, value: Any) -> str:
         module, path = value.__module__, value.__qualname__
@@ -738,12 +742,17 @@ class Collector:
             return str(path)
         module = _public(module, path, value)
         top, _, rest = path.partition(".")
-        line = Import(module, top, None, is_local(module))
-        taken = self.found.owners.get(top, None) is not None
-        if taken:
-            line = Import(module, top, self.free_name(f"_{top}"), line.local)
+        name = self._import(Import(module, top, None, is_local(module)))
+        return f"{name}.{rest}" if rest else name
+
+    def _import(self, line: Import) -> str:
+        """Take an import on behalf of a literal, under a name of its own; return the name."""
+        if line.binds in self.found.owners and line not in self.found.imports:
+            known = (one for one in self.found.imports if replace(one, alias=line.alias) == line)
+            free = self.free_name(f"_{line.binds}")
+            line = next(known, replace(line, alias=free))
         self.add_import(line)
-        return f"{line.binds}.{rest}" if rest else line.binds
+        return line.binds
 
     # -- new pieces -----------------------------------------------------------------------
     def add(self, piece: Piece, scope: Scope | None = None) -> None:

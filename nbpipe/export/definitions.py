@@ -8,7 +8,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -21,6 +21,7 @@ from .collect import (
     Use,
     code_of,
     definition_of,
+    is_import,
     methods_of,
     refusal,
     refuse_secret,
@@ -71,7 +72,7 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     piece = Piece(
         names=(name,),
         spellings=(Spelling(text, now - {name}, later - {name}),),
-        expected={name: loosened(fingerprint_of(value), _filled_defaults(node))},
+        expected={name: loosened(fingerprint_of(value), filled_defaults(node))},
         first=scope.first(name),
         words=f"{kind} {name!r}, defined in {cell.place}",
     )
@@ -192,8 +193,11 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
 
 
 def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use: Use) -> None:
+    inside = [one for one in ast.walk(statement.node) if isinstance(one, _DEFS)]
+    decorated = {one.name for one in inside if one.decorator_list}  # what by, the trial compares
     for attribute, found in methods_of(scope, kind).items():
-        if found.statement is not statement and not _is_named(statement, found):
+        known = found.statement is statement or attribute in decorated
+        if not (known or _is_named(statement, found)):
             raise refusal(
                 f"class {name!r} was changed after its definition: attribute {attribute!r} comes "
                 f"from {found.place}, not {statement.cell.place}; re-run or edit the class cell",
@@ -217,7 +221,7 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
 
 
-def _filled_defaults(node: ast.AST) -> Iterator[str]:
+def filled_defaults(node: ast.AST) -> Iterator[str]:
     """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
     for one in ast.walk(node):
         called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
@@ -361,7 +365,9 @@ def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
 _MOST = 50  # statements
 
 
-def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> Module | None:
+def as_built(
+    chain: Chain, draft: Module, collector: Collector, home: Scope, *, tried: bool
+) -> Module | None:
     """Write the user's own statements that make a pipeline, and set its knobs to what they are.
 
     Args:
@@ -369,9 +375,11 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
         draft: what makes the same stages one by one; its parameters for knobs are kept.
         collector: takes what the statements use.
         home: the notebook.
+        tried: a fresh process will tell whether they make these stages.
 
     Returns:
-        The module; None where the statements are not known, or use what cannot be exported.
+        The module; None where the statements are not known, use what cannot be exported, or may
+        make other stages by now, and nobody would tell.
     """
     names = variables_of(chain, home)
     name, statements = next(((one, _statements(one, home)) for one in names), ("", []))
@@ -386,7 +394,13 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
 
     if not statements or collector.attempt(collect) is not None:
         return None
+    reads = ((one, names_read(one.node, future=True)) for one in statements)
+    if not tried and any(is_late(found.now - local, one.order, home) for one, found in reads):
+        return None
     knobs = _knobs(name, chain, draft)
+    read = {one for statement in statements for one in names_in(statement.node)}
+    if any(one.name in read for one in knobs):  # a parameter would stand before the variable
+        return None
     *first, last = statements
     lines = [Line(one.text, is_code=True) for one in first]
     pattern = rf"(?m)^{name}(?:\s*:[^=]+)?\s*=\s*"
@@ -398,6 +412,16 @@ def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> 
         return Module(tuple(knobs), (*lines, Line(name)))
     text = re.sub(pattern, "return ", last.text, count=1)
     return Module((), (*lines, Line(text, is_code=True)))
+
+
+def is_late(names: Iterable[str], ran: tuple[int, int], scope: Scope) -> bool:
+    """Tell whether a variable was bound anew since a statement ran, but for what is defined."""
+    newest = ((name, scope.newest(name)) for name in names)
+    return any(
+        one.order > ran and not (is_import(one.node) or is_defined(one, name))
+        for name, one in newest
+        if one is not None
+    )
 
 
 def variables_of(chain: Chain, home: Scope) -> Iterator[str]:

@@ -25,11 +25,11 @@ from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
 from .cells import Statement
 from .chain import chosen_text, drafted, is_repeated
-from .collect import Collector, Found, Scope, Use, is_import, is_local
-from .definitions import as_built, lost, variables_of
+from .collect import Collector, Found, Scope, Use, is_import, is_local, unwritable
+from .definitions import as_built, is_late, lost, variables_of
 from .fresh import Environment, FreshProcess, error_words
 from .held import secret_in, texts_named_as_secrets
-from .module import Import, Module, Piece, import_lines, laid_out, ordered, rendered
+from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
@@ -355,15 +355,15 @@ def _export(
         proved = None
         if is_repeated(chain, home):
             found, collector.found = collector.found, before
-            built = as_built(chain, draft, collector, home)
+            built = as_built(chain, draft, collector, home, tried=True)
             with contextlib.suppress(ExportError):
                 proved = None if built is None else prove(built)
             if proved is None:
                 collector.found = found
         text, files, report = proved or prove(draft)
     written = stored(file, text, files, overwrite=overwrite)
-    knobs = {knob: knob.value for one in addresses(chain).values() for knob in one.knobs.values()}
-    note_export(knobs, written.path)
+    knobs = [knob for one in addresses(chain).values() for knob in one.knobs.values()]
+    note_export({knob: collector.value_of(knob) for knob in knobs}, written.path)
     return _reported(written, report, tuple(collector.found.notes))
 
 
@@ -387,11 +387,14 @@ def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str
 
 def _code(chain: Chain, collector: Collector, home: Scope) -> str:
     draft = drafted(chain, collector, home)
-    built = as_built(chain, draft, collector, home) if is_repeated(chain, home) else None
+    repeated = is_repeated(chain, home)
+    built = as_built(chain, draft, collector, home, tried=False) if repeated else None
     body = built or draft
     found = collector.found
     texts = {one.name: one.default for one in draft.parameters}
-    marks = {name: chosen_text(piece.spellings[0]) for name, piece in found.checks.items()}
+    marks = {
+        name: chosen_text(_still_true(piece, found, home)) for name, piece in found.checks.items()
+    }
     lines = [line.changed(marks).changed(texts) for line in body.body]
     name = next(variables_of(chain, home), "pipe")
     if lines[-1].text == name:
@@ -404,9 +407,22 @@ def _code(chain: Chain, collector: Collector, home: Scope) -> str:
     return "\n\n".join(part.strip("\n") for part in parts)
 
 
+def _still_true(piece: Piece, found: Found, home: Scope) -> Spelling:
+    """Return the best way to write a piece that reads no variable which was bound anew since.
+
+    Raises:
+        ExportError: there is none.
+    """
+    name = piece.names[0]
+    for way in piece.spellings:
+        if way.ran is None or not is_late(way.now, way.ran, home):
+            return way
+    raise unwritable(piece.words, found.reasons[name], found.uses.get(name, Use("the pipeline")))
+
+
 def _missing(text: str, found: Found, home: Scope) -> tuple[list[Piece], set[Import]]:
     """Return what some code reads that its notebook does not have."""
-    pieces: dict[int, Piece] = {}
+    pieces: dict[str, Piece] = {}
     imports: set[Import] = set()
     wanted, seen = sorted(names_in(ast.parse(text))), set(home.namespace)
     while wanted:
@@ -417,7 +433,8 @@ def _missing(text: str, found: Found, home: Scope) -> tuple[list[Piece], set[Imp
         imports |= {line for line in (*found.imports, Import("nbpipe")) if line.binds == name}
         piece = found.pieces.get(name)
         if piece is not None:
-            pieces[id(piece)] = piece
+            piece = replace(piece, spellings=(_still_true(piece, found, home),))
+            pieces[piece.names[0]] = piece
             wanted += [*piece.now, *piece.later]
     return ordered(list(pieces.values())), imports
 
@@ -445,6 +462,10 @@ def _tried(
     arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
     _check_arrays(arrays)
     files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
+    rows = [
+        {**row, "knobs": {word: collector.value_of(knob) for word, knob in stage.knobs.items()}}
+        for row, stage in zip(graph(chain), addresses(chain).values(), strict=True)
+    ]
     report = _proved(
         chain,
         whole,
@@ -456,6 +477,7 @@ def _tried(
         check_items=count,
         files=files,
         notes=[_with_cell(note, collector.found) for note in collector.found.notes],
+        expected_graph=rows,
     )
     return text, files, report
 
@@ -498,7 +520,6 @@ def _proved(
         filename,
         fresh,
         expected=expected,
-        expected_graph=graph(chain),
         process_stages=elsewhere,
         items=items if in_order else None,
         hint="\n".join(f"  it may come from this: {one}" for one in notes if _differs_by(one)),

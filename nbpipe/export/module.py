@@ -49,11 +49,13 @@ class Spelling:
         text: whole lines without a newline at the end, comments included, not indented.
         now: names read while the module is imported.
         later: names read when its functions are called, and in annotations.
+        ran: which cell, and which statement in it, ran this very text; None where none did.
     """
 
     text: str
     now: frozenset[str] = frozenset()
     later: frozenset[str] = frozenset()
+    ran: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,14 @@ from .collect import (
 from .definitions import (
     check_text,
     collect_definition,
+    filled_defaults,
     followed,
     is_defined,
     need_held,
     unknown_text,
     unnamed_in,
 )
-from .difference import fingerprint_of
+from .difference import fingerprint_of, loosened
 from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, in_quotes_of
 from .module import Comments, Import, Piece, Spelling, identifier
@@ -142,16 +143,15 @@ def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
 
 
 def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
-    """Return the statements that may hold a line of a code object, newest first."""
+    """Return the statements that may hold a line of a code object, the likeliest first."""
     if code.co_name != "<module>":
         found = cells.definition(code)
         if found is not None:
             yield found.statement
         return
-    for cell in reversed(cells.cells):
-        for statement in cell.statements:
-            if statement.first_line <= line <= statement.last_line and _has(statement, code):
-                yield statement
+    for statement in cells.candidates(code):
+        if statement.first_line <= line <= statement.last_line and _has(statement, code):
+            yield statement
 
 
 def _has(statement: Statement, code: CodeType) -> bool:
@@ -205,12 +205,13 @@ class Place:
         self.collector.need(self.scope, name, self.use)
         return name
 
-    def written(self, text: str, node: ast.expr, cell: Cell) -> Spelling | None:
+    def written(self, text: str, node: ast.expr, statement: Statement) -> Spelling | None:
         """Return a text of the user's with what it reads; None where that cannot be exported."""
         found: list[Spelling] = []
 
         def collect() -> None:
-            found.append(Spelling(text, *self.collector.read(self.scope, node, cell, self.use)))
+            reads = self.collector.read(self.scope, node, statement.cell, self.use)
+            found.append(Spelling(text, *reads, statement.order))
 
         return found[0] if self.collector.attempt(collect) is None else None
 
@@ -224,11 +225,11 @@ def _as_called(place: Place, name: str) -> Spelling | None:
     call, node = place.call, place.node
     if call is None or not isinstance(node, ast.Call):
         return None
-    text, cell = f"{name} = {place.text}", call.statement.cell
+    text = f"{name} = {place.text}"
     loops = not call.statement.binds.isdisjoint(names_in(node))  # by now it may be another value
     if loops or any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
         return None
-    return place.written(text, node, cell)
+    return place.written(text, node, call.statement)
 
 
 def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str:
@@ -385,13 +386,14 @@ def _is_usable(scope: Scope, statement: Statement) -> bool:
 
 def _is_lookup(scope: Scope, statement: Statement) -> bool:
     """Tell whether a value comes from the environment, perhaps by way of other variables."""
-    if not is_assignment(statement.node):
+    if not (is_assignment(statement.node) or isinstance(statement.node, ast.AugAssign)):
         return False
     if reads_environment(statement.node):
         return True
-    sources = map(scope.newest, sorted(names_read(statement.node, future=True).now))
-    earlier = (one for one in sources if one is not None and one.order < statement.order)
-    return any(_is_lookup(scope, one) for one in earlier)
+    names = sorted(names_read(statement.node, future=True).now)
+    bound = (scope.cells.bindings(name) for name in names)
+    earlier = (next((one for one in found if one.order < statement.order), None) for found in bound)
+    return any(_is_lookup(scope, one) for one in earlier if one is not None)
 
 
 def _refuse_handle(known: Known, statements: list[Statement]) -> None:
@@ -468,6 +470,13 @@ class Known:
     # -- ways to write it -----------------------------------------------------------------
     def look_up(self, statement: Statement) -> None:
         """Keep a look-up in the environment; its value is neither written nor compared."""
+        if self.name in names_read(statement.node, future=True).now:
+            raise refusal(
+                f"{self.words}, is computed from what had this name before, which comes from the "
+                "environment; its value is never written to a file: give one of the two another "
+                "name",
+                self.use,
+            )
         self._check_secret(statement)
         self._add([self._as_written(statement)], statement)
 
@@ -634,7 +643,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
             that cannot be exported.
     """
     collector = place.collector
-    code = (value.__code__, len(free), fingerprint_of(value.__defaults__))
+    code = (value.__code__, len(free), fingerprint_of(list(defaults_of(value))))
     for known, one in collector.found.written.items():
         if one == code:
             return known
@@ -650,14 +659,23 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     collector.found.written[name] = code
     collector.found.owners[name] = None
     collector.found.called[name] = name
+    collector.found.uses[name] = place.use
     use = place.use.then(f"{name}() [{found.place}]")
     node: ast.AST = found.node if not _made_inside(found) else ast.parse(text).body[0]
     now, later = collector.read(place.scope, node, found.cell, use, local=free)
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
     first = (*found.statement.order, found.node.lineno, found.node.col_offset)
-    collector.add(Piece((name,), (spelling,), {}, "definition", first, words))
+    expected = {name: _apart_from_code(value, name, node)}
+    collector.add(Piece((name,), (spelling,), expected, "definition", first, words))
     return name
+
+
+def _apart_from_code(value: FunctionType, name: str, node: ast.AST) -> dict[str, Any]:
+    """Return the fingerprint of what a function has besides its code: defaults, attributes."""
+    found = {**fingerprint_of(value), "shown": f"function {name!r}"}
+    code = [label for label, _ in found["parts"] if label.startswith(("code", "closure"))]
+    return loosened(found, [*code, *filled_defaults(node)])
 
 
 def _with_defaults(value: FunctionType, found: Definition, text: str, place: Place) -> str:
@@ -778,15 +796,21 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
             collector.add_import(replace(line, local=is_local(line.module)))
     if not rest:
         return
-    names = sorted({name for one in rest for name in one.binds})
+    bound = {name for one in rest for name in one.binds}
+    names = sorted(name for name in bound if _is_of_setup(scope.newest(name)))
     for name in names:
         collector.found.owners[name] = scope
     reads = [collector.read(scope, one.node, cell, use) for one in rest]
     now, later = (frozenset().union(*side) for side in zip(*reads, strict=True))
     order = rest[0].order
-    spelling = Spelling(_text(rest), now - set(names), later - set(names))
+    spelling = Spelling(_text(rest), now - bound, later - bound)
     piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
     collector.add(piece, scope)
+
+
+def _is_of_setup(newest: Statement | None) -> bool:
+    """Tell whether a name still is what a set-up cell bound; else it is collected as others are."""
+    return newest is not None and newest.cell.is_setup
 
 
 def _imports(statement: Statement) -> bool:

@@ -138,15 +138,18 @@ def test_setup_cell(notebook: Notebook):
         # one stream for all draws
         np.random.seed(7)
         np.seterr(divide="ignore")
+        SCALE = 1
         # ---- next cell
+        SCALE = 2  # from now on
         NOISE = np.random.rand(3)
         def decode(x):
-            return float(NOISE[x % 3])
+            return float(NOISE[x % 3]) * SCALE
         """
     exported = notebook.exported(setup + EXPORT)
     kept = '# one stream for all draws\nnp.random.seed(7)\nnp.seterr(divide="ignore")\n'
     assert kept in exported.text
     assert exported.text.index("np.seterr") < exported.text.index("NOISE = ")
+    assert exported.text.index("SCALE = 1\n") < exported.text.index("SCALE = 2  # from now on\n")
 
 
 def test_names_that_clash_with_the_frame(notebook: Notebook):

@@ -252,6 +252,27 @@ with pipe.start() as run:
     )
 
 
+def test_tuned_while_it_is_exported(notebook: Notebook):
+    """A knob that turns meanwhile is written as it was, and counts as turned since."""
+    exported = notebook.exported(
+        """
+        import builtins
+        import nbpipe
+        # ---- next cell
+        def numbers():
+            import builtins
+            getattr(builtins, "turn", int)()
+            return range(4)
+        # ---- next cell
+        pipe = nbpipe.source(numbers).map(str, concurrency=3)
+        builtins.turn = lambda: setattr(pipe["str"], "concurrency", 5)
+        report = pipe.export("loader.py")
+        builtins.turn, pipe["str"].concurrency = int, 3
+        """
+    )
+    assert exported.parameters == "*, str_concurrency: int=3"
+
+
 def test_parameters_that_clash(notebook: Notebook):
     """Stages whose names give one identifier have parameters of two names."""
     parameters, _ = exported_chain(

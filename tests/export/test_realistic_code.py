@@ -132,14 +132,28 @@ def test_decorators(notebook: Notebook):
 
         @section("all")
         def last(pair): return pair[1]
+
+        def counted(method):
+            def wrapper(self, x):
+                self.count += 0
+                return method(self, x)
+            return wrapper
+
+        class Adder:
+            count = 0
+            @counted
+            def add(self, x):
+                return x + 1
         # ---- next cell
-        pipe = nbpipe.source(range(5)).map(decode).map(last)
+        adder = Adder()
+        pipe = nbpipe.source(range(5)).map(decode).map(last).map(adder.add)
         report = pipe.export("loader.py")
         """
     )
     assert "@logged\ndef decode(x):\n    '''Decode one.'''\n" in exported.text
     assert "@lru_cache(maxsize=32)\ndef table(n):\n" in exported.text
     assert '@section("all")\ndef last(pair): return pair[1]\n' in exported.text
+    assert exported.chain.endswith(".map(adder.add)")
     assert exported.imports == [
         "import functools",
         "from contextlib import contextmanager",
@@ -401,6 +415,34 @@ def test_functions_made_in_loops(notebook: Notebook):
     assert "def add_2(x, *, n=5):" in exported.text
 
 
+def test_defaults_of_functions_without_a_name(notebook: Notebook):
+    """A default that only its name tells apart counts, and one whose text gives another is told."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        SCALE = 2
+        steps = [lambda x, *, k=k: x * k for k in (2, 3)]
+        scaled = [lambda x, scale=SCALE: x * scale]
+        # ---- next cell
+        pipe = nbpipe.source([0, 0, 1]).map(steps[0]).map(steps[1]).map(scaled[0])
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "def map_1(x, *, k=2):" in exported.text
+    assert "def map_2(x, *, k=3):" in exported.text
+    assert "def map_3(x, scale=SCALE):" in exported.text
+    words = notebook.refused(
+        """
+        SCALE = 5
+        # ---- next cell
+        pipe.export("loader.py", check_items=0)
+        """
+    )
+    assert "'map_3', defined in In[2] is not what its text gives by now: default 'scale'" in words
+    assert words.endswith("used by: stage 'map_3'")
+
+
 def test_annotations_as_text(notebook: Notebook):
     """Names in annotations as text are imported where they are known, and else let be."""
     exported = notebook.exported(
@@ -541,6 +583,32 @@ def test_submodules_that_something_else_imported(notebook: Notebook):
     assert "import shapes.ops" in exported.imports
     assert "import xml.dom.minidom" in exported.imports
     assert not any("os.path" in line for line in exported.imports)
+
+
+def test_functions_of_two_modules_with_one_name(notebook: Notebook):
+    """Of two functions with one name that the notebook has no name for, one gets another."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import xml.dom.minidom
+        import xml.sax
+        # ---- next cell
+        PARSERS = {}
+        # ---- next cell
+        PARSERS["sax"] = xml.sax.parse
+        PARSERS["dom"] = xml.dom.minidom.parse
+        # ---- next cell
+        def decode(word):
+            return PARSERS[word].__module__
+        # ---- next cell
+        pipe = nbpipe.source(["sax", "dom"]).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.imports == [
+        "from xml.dom.minidom import parse as _parse",
+        "from xml.sax import parse",
+    ]
 
 
 def test_imports_of_a_package(notebook: Notebook):

@@ -55,6 +55,29 @@ def test_means_are_values(notebook: Notebook):
     assert exported.chain == "nbpipe.source(sorted(root.glob('*.npy'))).map(load)"
 
 
+def test_two_cells_that_look_alike(notebook: Notebook):
+    """Of two calls in the same place of their cells, the one that made the pipeline counts."""
+    exported = notebook.exported(
+        """
+        from pathlib import Path
+        import nbpipe
+        # ---- next cell
+        for name in ("train", "tests"):
+            Path(name).mkdir()
+            Path(name, name).touch()
+        # ---- next cell
+        pipe = nbpipe.source(sorted(Path("train").glob("*"))).map(str)
+        # ---- next cell
+        test = nbpipe.source(sorted(Path("tests").glob("*"))).map(str)
+        # ---- next cell
+        import os, shutil
+        report = pipe.export("loader.py")
+        shutil.copytree("train", "../elsewhere/train")
+        """
+    )
+    assert exported.parameters == "root: Path=Path('train')"
+
+
 def test_names_of_classes_are_values(notebook: Notebook):
     """What functions read is written; what only the source reads is read when it is built."""
     exported = exported_beside_data(

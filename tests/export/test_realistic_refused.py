@@ -124,6 +124,27 @@ def test_secret_of_the_environment(notebook: Notebook):
     assert holds([notebook.folder, notebook.cache], SECRET) == []
 
 
+@pytest.mark.parametrize("change", ["ROOT = ROOT + '/data'", "ROOT += '/data'"])
+def test_value_of_the_environment(notebook: Notebook, change: str):
+    """What a look-up was turned into under its own name is not written as a value."""
+    words = notebook.refused(
+        f"""
+        import os
+        import nbpipe
+        # ---- next cell
+        ROOT = os.environ["PYTHONPATH"]
+        # ---- next cell
+        {change}
+        # ---- next cell
+        def decode(x):
+            return ROOT + x
+        # ---- next cell
+        nbpipe.source(["a", "b"]).map(decode).export("loader.py")
+        """
+    )
+    assert "variable 'ROOT', assigned in In[3], is computed from what had this name" in words
+
+
 def test_stale_instance(notebook: Notebook):
     """An instance of a class that was redefined is refused."""
     words = notebook.refused(

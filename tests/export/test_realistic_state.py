@@ -180,6 +180,67 @@ def test_parameters_that_would_hide_functions(notebook: Notebook):
     assert exported.parameters == "*, step_concurrency_2: int=3, batch_size_2: int=2"
 
 
+def test_parameters_that_would_hide_variables(notebook: Notebook):
+    """No parameter is called like a variable that the chain reads, not even in the user's words."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        from functools import partial
+        # ---- next cell
+        crop_concurrency, batch_size = 3, 4
+        def crop(x, size): return x * size
+        # ---- next cell
+        pipe = (
+            nbpipe.source(list(range(batch_size * 2)))
+            .map(partial(crop, size=crop_concurrency), concurrency=2)
+            .batch(3)
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.parameters == "*, crop_concurrency_2: int=2, batch_size_2: int=3"
+    code = notebook.kernel.run("with pipe.start() as run:\n    print(run.chain_code())")
+    assert "partial(crop, size=crop_concurrency), concurrency=2" in code
+    exported = notebook.exported(
+        """
+        pipe = nbpipe.source(range(6))
+        for k in (1, 2):
+            pipe = pipe.map(partial(crop, size=k * crop_concurrency))
+        pipe["crop"].concurrency = 8
+        report = pipe.export("loader.py", check_items=0, overwrite=True)
+        """
+    )
+    assert exported.parameters == "*, crop_concurrency: int=8"
+
+
+CODE = "with pipe.start() as run:\n    print(run.chain_code())"
+
+
+def test_code_of_variables_that_were_bound_anew(notebook: Notebook):
+    """A tuned pipeline as code for a cell has the values that it runs with, or is refused."""
+    notebook.run(
+        """
+        from functools import partial
+        from pathlib import Path
+        import nbpipe
+        # ---- next cell
+        n, base, folder = 3, 10, Path()
+        def crop(x, size): return x * size
+        # ---- next cell
+        pipe = nbpipe.source([i + base for i in range(2)]).map(partial(crop, size=n))
+        for k in (1, 2):
+            pipe = pipe.map(partial(crop, size=k * n))
+        files = nbpipe.source(sorted(folder.glob("*"))).map(str)
+        """
+    )
+    assert "for k in (1, 2):" in notebook.kernel.run(CODE)
+    notebook.kernel.run("n, base, folder = 5, 20, Path('..')")
+    assert "pipe = nbpipe.source([10, 11]).map(partial(crop, size=3))" in notebook.kernel.run(CODE)
+    assert "size=6" in notebook.kernel.run(CODE)
+    error = notebook.failed(CODE.replace("pipe", "files"))
+    assert "is not what its text in In[3] finds by now" in error.text
+
+
 def test_state_that_was_used(notebook: Notebook):
     """Where items differ as a stage has seen some before, the refusal names the cell to run."""
     words = notebook.refused(
