@@ -480,12 +480,12 @@ class ExpandNode(Node):
                 needed = not self.reserved and super().held() < (self.gathers or 1)
                 allowed = max(room, 1) if needed else room
             else:
-                allowed = self._room_ahead()
+                allowed = min(room, self._room_ahead())
             if allowed > 0:
                 return expansion, allowed
         if not self.inbox.count or calls >= runtime.concurrency:
             return None
-        allowed = self._room_ahead() if self.live and self.ordered else room
+        allowed = min(room, self._room_ahead()) if self.live and self.ordered else room
         if allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
