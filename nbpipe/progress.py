@@ -83,7 +83,7 @@ class Progress(Iterator[Any]):
         self._shown = _display(out)
         self._run: Run | None = None
         self._epoch: EpochIterator | None = None
-        self._tally = _Tally(0.0)
+        self._tally = _Tally(0.0, 0)
         self._next_s = 0.0
         self._done = False
 
@@ -120,7 +120,8 @@ class Progress(Iterator[Any]):
             self.close()
             raise
         now_s = self._clock()
-        self._tally, self._next_s = _Tally(now_s), now_s + self._shown.every_s
+        self._tally = _Tally(now_s, self._run.status().resumed)
+        self._next_s = now_s + self._shown.every_s
         return self._epoch
 
     def _end_epoch(self) -> None:
@@ -135,7 +136,7 @@ class Progress(Iterator[Any]):
         hang = hang_of(self._run.stages, self._run.stats())
         length = self._length()
         line = self._tally.line(now_s, length, hangs=hang is not None)
-        share = self._tally.items / length if length else None
+        share = self._tally.done / length if length else None
         self._shown.show(self._named(f"{line}; {hang}" if hang else line), share)
 
     def _length(self) -> int | None:
@@ -190,20 +191,24 @@ class _Tally:
 
     Args:
         begun_s: when it began [s].
-
-    Attributes:
-        items: that came so far.
+        resumed: items of it that came before the state that it goes on from [items].
     """
 
-    def __init__(self, begun_s: float) -> None:
-        self.items = 0
+    def __init__(self, begun_s: float, resumed: int) -> None:
+        self._items = 0
+        self._resumed = resumed
         self._begun_s = begun_s
         self._waited_s = 0.0
         self._marks = deque([(begun_s, 0, 0.0)])  # time, items and wait as lines were written
 
+    @property
+    def done(self) -> int:
+        """Items of the epoch that have come, those before the state included [items]."""
+        return self._resumed + self._items
+
     def add(self, waited_s: float) -> None:
         """Count an item, and how long it was waited for."""
-        self.items += 1
+        self._items += 1
         self._waited_s += waited_s
 
     def line(self, now_s: float, length: int | None, *, hangs: bool = False) -> str:
@@ -211,27 +216,27 @@ class _Tally:
 
         Where a call hangs, nobody knows how much time is left.
         """
-        items, marks = self.items, self._marks
+        done, items, marks = self.done, self._items, self._marks
         while len(marks) > 1 and now_s - marks[1][0] >= _EVERY_S:
             marks.popleft()
         since_s, items_then, waited_then_s = marks[0]
         marks.append((now_s, items, self._waited_s))
         elapsed_s = now_s - since_s
         rate = (items - items_then) / elapsed_s if elapsed_s > 0 else 0.0
-        words = [f"{items:,} items"]
+        words = [f"{done:,} items"]
         if length:
-            words = [f"{items:,}/{length:,} items ({format_share(items / length)})"]
+            words = [f"{done:,}/{length:,} items ({format_share(done / length)})"]
         words.append(format_rate(rate))
         if length and rate > 0 and not hangs:
-            words.append(f"{format_seconds(max(0, length - items) / rate)} left")
+            words.append(f"{format_seconds(max(0, length - done) / rate)} left")
         return ", ".join([*words, _waits(self._waited_s - waited_then_s, elapsed_s)])
 
     def last_line(self, now_s: float) -> str:
         """Tell how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
-        words = [f"{self.items:,} items in {format_seconds(elapsed_s)}"]
-        if self.items and elapsed_s > 0:
-            words.append(format_rate(self.items / elapsed_s))
+        words = [f"{self._items:,} items in {format_seconds(elapsed_s)}"]
+        if self._items and elapsed_s > 0:
+            words.append(format_rate(self._items / elapsed_s))
         return ", ".join([*words, _waits(self._waited_s, elapsed_s)])
 
 

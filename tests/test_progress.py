@@ -62,6 +62,25 @@ def test_lines_tell_how_it_goes():
     ]
 
 
+def test_an_epoch_that_goes_on_from_a_state_counts_what_came_before_it():
+    """Share and time left are those of the whole epoch; rates are those of this run."""
+    pipe = nbpipe.source(range(8))
+    with pipe.start() as run:
+        items = iter(run)
+        for _ in range(6):
+            next(items)
+        state = run.state_dict()
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        progress, out = watched(run, step_s=1)
+        list(progress)
+        assert lines(out) == [
+            "epoch 0: 7/8 items (88 %), 0.5 items/s, 2 s left, waited for data 50 % of the time",
+            "epoch 0: 8/8 items (100 %), 0.5 items/s, 0 s left, waited for data 50 % of the time",
+            "epoch 0: 2 items in 6 s, 0.33 items/s, waited for data 33 % of the time",
+        ]
+
+
 def test_unknown_length_is_left_out():
     """Where the number of items is not known, share and time left are not guessed."""
     progress, out = watched(nbpipe.source(range(1)).filter(lambda _: True), step_s=1)

@@ -11,6 +11,7 @@ import ipywidgets
 from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
 from ..show.messages import Remote
+from ..show.snapshot import label
 from ..show.watch import Watched
 from .kernel import cure
 
@@ -70,7 +71,7 @@ class _Controls:
         tip = f"{address}.{name} [{knob.unit}]"
         if len(sharers) > 1:
             tip += f", shared by {', '.join(sharers)}"
-        label = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=tip)
+        title = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=tip)
         slider = ipywidgets.IntSlider(
             knob.value,
             min=knob.minimum,
@@ -79,8 +80,8 @@ class _Controls:
             layout={"width": "auto"},
         )
         number = ipywidgets.IntText(knob.value, layout={"width": "auto"})  # the knob has bounds
-        self._bind(address, knob, slider, number)
-        return label, _cured(slider), _cured(number)
+        self._bind(label(address), knob, slider, number)
+        return title, _cured(slider), _cured(number)
 
     # -- what they do ---------------------------------------------------------------------
     def _bind(self, address: str, knob: Knob, slider: Any, number: Any) -> None:

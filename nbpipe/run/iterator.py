@@ -222,6 +222,8 @@ class EpochIterator(Iterator[Any]):
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""
+        if self._done:
+            return 0
         try:
             return max(0, length(self._chain) - (self._consumer.items - self._before))
         except LengthUnknownError:

@@ -17,10 +17,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
-from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
-from .snapshot import LINE, NAME, KnobTarget, Snapshot, line, plain, snapshot
+from .snapshot import LINE, KnobTarget, Snapshot, label, line, plain, snapshot
 from .watch import Exportable, Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
@@ -105,7 +104,7 @@ class Remote:
         with self._lock:
             for address, stage in run.stages.items():
                 for name, knob in stage.knobs.items():
-                    place = shortened(plain(address), NAME), name  # as the snapshot calls it
+                    place = label(address), name  # as the snapshot calls it
                     if self._knobs.get(place) is knob:
                         continue
                     self._knobs[place] = knob

@@ -98,7 +98,8 @@ def headline(snapshot: Snapshot) -> list[str]:
         phrases.append(format_rate(snapshot["items_per_s"], unit))
         phrases.append(f"{format_seconds(elapsed_s)} so far")
     elif elapsed_s > 0:
-        phrases.append(f"{format_rate(done / elapsed_s, unit)} over {format_seconds(elapsed_s)}")
+        rate = (done - snapshot["resumed"]) / elapsed_s
+        phrases.append(f"{format_rate(rate, unit)} over {format_seconds(elapsed_s)}")
     if snapshot["left_s"] is not None:
         phrases.append(f"{format_seconds(snapshot['left_s'])} left")
     phrases.append(f"waited {format_seconds(snapshot['waited_s'])} for data")

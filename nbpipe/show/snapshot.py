@@ -156,6 +156,7 @@ class ExportPart(TypedDict):
 class Snapshot(TypedDict):
     """A run at one moment; `undo` and `actions` are for the one who can act on the run.
 
+    `resumed` are those of `delivered` that came before the state which the epoch went on from;
     `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is being
     read already; `process_bytes` is the memory of the stages' own process, None without one.
     """
@@ -168,6 +169,7 @@ class Snapshot(TypedDict):
     epochs: int | None
     epochs_begun: int | None
     delivered: int
+    resumed: int
     total: int | None
     unit: str
     skipped: int
@@ -201,7 +203,6 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
     status, stats, stages = watched.status(), watched.stats(), watched.stages
     loop = stats.get(CONSUMER) or StageStats()
     diagnosis = judge(watched, status, stats)
-    hangs = diagnosis.kind == HANGS
     return {
         "version": VERSION,
         "title": shortened(label(watched.title), NAME),
@@ -211,13 +212,14 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "epochs": status.epochs,
         "epochs_begun": status.epochs_begun,
         "delivered": status.delivered,
+        "resumed": status.resumed,
         "total": status.total,
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
         "skipped": status.skipped,
         "ahead": status.ahead,
         "items_per_s": rounded(loop.items_per_s),
         "elapsed_s": _rounded_s(status.elapsed_s),
-        "left_s": None if hangs else _left_s(status, loop.items_per_s),
+        "left_s": None if diagnosis.kind == HANGS else _left_s(status, loop.items_per_s),
         "waited_s": _rounded_s(status.waited_s),
         "waited_share": _rounded_share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),

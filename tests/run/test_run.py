@@ -126,7 +126,10 @@ def test_length_hint_counts_down_in_every_epoch():
             next(items)
             hints.append(operator.length_hint(items))
             drained(items)
-        assert (hints, len(run)) == ([10, 9, 10, 9], 10)
+        items = iter(run)
+        items.close()
+        hints.append(operator.length_hint(items))
+        assert (hints, len(run)) == ([10, 9, 10, 9, 0], 10)
 
 
 def test_a_pipeline_is_one_epoch_and_closes():

@@ -45,6 +45,16 @@ def test_set_turns_the_knob_and_is_acknowledged(run, remote):
     )
 
 
+def test_a_name_with_several_spaces_is_found():
+    """The name that a snapshot gives a stage is the one by which it is reached."""
+    with nbpipe.source(range(4)).map(abs, name="two  spaces").start() as run:
+        remote = Remote(run)
+        stage = remote.snapshot()["stages"][1]["address"]
+        acks = [remote.handle(setting(2, stage=stage))["ok"]]
+        undo = remote.snapshot()["undo"]
+        assert (acks, undo["stage"], run[stage].concurrency) == ([True], stage, 2)
+
+
 @pytest.mark.parametrize("value", [0, -1, 1025, 2.5, 4.0, "8", None, True, [8], 10**30])
 def test_refused_value_is_answered_with_the_one_in_force(run, remote, value):
     """A value that no knob takes is refused, with the rule; nothing changes."""

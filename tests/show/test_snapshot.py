@@ -221,6 +221,14 @@ def test_each_stage_says_where_it_runs():
     assert ("17 skipped" in said, "the next epoch has begun" in said) == (True, True)
 
 
+def test_the_rate_of_an_epoch_that_went_on_from_a_state_is_that_of_its_rest():
+    """What came before the state took none of the time."""
+    stages = addresses(nbpipe.source(range(100)).chain)
+    rows = {name: StageStats() for name in (*stages, CONSUMER)}
+    over = replace(STATUS, state="finished", delivered=100, resumed=60, total=100, elapsed_s=10.0)
+    assert "4 items/s over 10 s" in headline(snapshot(FakeWatched(stages, rows, over)))
+
+
 def test_an_isolated_run_tells_what_its_process_holds():
     """The status names the stages that run in the process, and its memory once it is there."""
     with nbpipe.source(range(5)).map(abs, name="read").start(isolate=True) as run:

@@ -149,6 +149,7 @@ const snapshot = record<Snapshot>({
   epochs: orNull(count),
   epochs_begun: orNull(count),
   delivered: count,
+  resumed: since(count, 0),
   total: orNull(count),
   unit: name,
   skipped: since(count, 0),

@@ -143,6 +143,7 @@ export interface Snapshot {
   readonly epochs: number | null;
   readonly epochs_begun: number | null;
   readonly delivered: number;
+  readonly resumed: number;
   readonly total: number | null;
   readonly unit: string;
   /** Items of the epoch that failed and were left out. */

@@ -153,6 +153,7 @@ export class SimulatedRun {
       epochs: 3,
       epochs_begun: 1,
       delivered: Math.floor(this.delivered),
+      resumed: 0,
       total: 1563,
       unit: this.specs.at(-1)?.batches ? "batches" : "items",
       skipped: this.more ? 17 : 0,
