@@ -13,7 +13,7 @@ import traitlets
 
 from ..errors import ArgumentError, FrontEndMissingError, NbpipeError, RunClosedError
 from ..ops.stage import Chain
-from ..show.messages import Ack, ExportedMessage, export_later, got, refused
+from ..show.messages import Ack, ExportedMessage, export_later, got, number_of, refused
 from ..show.snapshot import Snapshot
 from ..show.watch import AttendedRun, Exportable, Watched
 from .kernel import cure
@@ -146,16 +146,15 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
         cure(self.comm, self._handle_msg)
 
     def _receive(self, message: object, _buffers: object) -> None:
-        number = message.get("id") if isinstance(message, Mapping) else None
-        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
+        number = number_of(message)
         try:
             if not isinstance(message, Mapping):
                 raise ArgumentError(f"a message must be an object, got {got(message)}")
-            self._do(message, known)
+            self._do(message, number)
         except NbpipeError as error:
-            self.send(dict(refused(known, error)))
+            self.send(dict(refused(number, error)))
             return
-        done: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
+        done: Ack = {"type": "ack", "id": number, "ok": True, "value": None}
         self.send(dict(done))
 
     def _do(self, message: Mapping[Any, Any], number: int) -> None:

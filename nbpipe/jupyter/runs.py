@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
 from ..errors import ArgumentError, NbpipeError, RunClosedError
-from ..show.messages import Views, got, refusal, refused
+from ..show.messages import Views, got, number_of, refusal, refused
 from ..show.rules import LIMITS
 from ..show.snapshot import Snapshot, label, plain
 from ..show.watch import Watched
@@ -238,14 +238,13 @@ class KernelRuns:
 
     def receive(self, message: object) -> None:
         """Do what a message from a browser asks for, and answer it; never raises."""
-        number = message.get("id") if isinstance(message, Mapping) else None
-        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
+        number = number_of(message)
         try:
             if not isinstance(message, Mapping):
                 raise ArgumentError(f"a message must be an object, got {got(message)}")
-            self._do(_Asked(message, known))
+            self._do(_Asked(message, number))
         except NbpipeError as error:
-            self._send(refused(known, error))
+            self._send(refused(number, error))
         if self.wanted:
             publisher.add(self)
 
@@ -297,9 +296,8 @@ class KernelRuns:
         entry, inner = self._entry(asked), asked.message.get("message")
         feed = self._feed(entry)
         if feed is None:
-            number = inner.get("id") if isinstance(inner, Mapping) else None
-            known = number if isinstance(number, int) else 0
-            self._send_of(entry.number, refused(known, RunClosedError(_GONE)))
+            gone = refused(number_of(inner), RunClosedError(_GONE))
+            self._send_of(entry.number, gone)
         else:
             feed.receive(inner)
         return False

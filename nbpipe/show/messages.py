@@ -64,6 +64,12 @@ class ExportedMessage(TypedDict, total=False):
 Later = Callable[[ExportedMessage], object]
 
 
+def number_of(message: object) -> int:
+    """Return the number that the answer to a message bears; 0 where it has none."""
+    number = message.get("id") if isinstance(message, Mapping) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
+
+
 def refused(number: int, error: Exception) -> Ack:
     """Return the answer to a message that cannot be followed."""
     return {"type": "ack", "id": number, "ok": False, "value": None, "error": str(error)[:LINE]}
@@ -154,13 +160,12 @@ class Remote:
             message: what came.
             later: called in another thread with what became of an export.
         """
-        number = message.get("id") if isinstance(message, Mapping) else None
-        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
-        ack: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
+        number = number_of(message)
+        ack: Ack = {"type": "ack", "id": number, "ok": True, "value": None}
         try:
             if not isinstance(message, Mapping):
                 raise ArgumentError(f"a message must be an object, got {got(message)}")
-            ack["value"] = self._do(message, known, later)
+            ack["value"] = self._do(message, number, later)
         except NbpipeError as error:
             ack["ok"] = False
             ack["error"] = str(error)[:LINE]
