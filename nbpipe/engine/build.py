@@ -223,6 +223,9 @@ class Part:
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         again = node_state if node_state.get("by") == "replay" else {}
+        before = node_state.get("made")
+        if before and (again or before[0] < self.own.epoch):  # however this epoch ends
+            spec.store.as_of = before[0], tuple(before[1])
         about = {} if again else node_state
         made = self._context.epoch, self._passes
         self._operate(runtime, Recording(spec.store, self._own_passes, made, about))

@@ -5,6 +5,7 @@ Methods are called under the scheduler's lock unless said otherwise.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from _thread import LockType, RLock, allocate_lock
 from collections import deque
@@ -220,7 +221,8 @@ class Epoch:
 
     def commit(self) -> None:
         """Let the nodes keep what they made: all was consumed. Without the lock: it may be slow."""
-        for node in self.keeping(self.order):
+        closed = itertools.chain.from_iterable(self.closed_inputs.values())
+        for node in self.keeping([*self.order, *closed]):
             node.commit()
 
     def above(self, node: Node) -> list[Node]:

@@ -271,7 +271,7 @@ class FolderStore(CacheStore):
                 part.unlink(missing_ok=True)
 
     def keep(self, written: FilePath) -> None:
-        """Return a whole file its name; of two that are whole, the first stays."""
+        """Give a whole file its name; of two that are whole, the first stays."""
         if (self.folder / _ITEMS).exists():
             written.unlink()
         else:
@@ -418,10 +418,13 @@ class Recording(Fold):
         self._keeps = self._rest.is_all  # else the beginning was seen by another process
         self._made: Recorder | None = None
         self._closed = False
-        self._whole = False
+        self._pushed = 0
+        self._whole: bool = node_state.get("whole", False)  # all were had before it went on
 
     def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
-        """Tell which items are left, for a cache that is complete by then."""
+        """Tell which items are left, for a cache that is complete by then; or that none is."""
+        if self._whole and rest.start >= self._pushed:
+            node_state["whole"] = True
         node_state["rest"] = self._rest.of_wanted(rest).data
         node_state["made"] = [self._as_of[0], list(self._as_of[1])]
         return rest
@@ -441,6 +444,7 @@ class Recording(Fold):
             path = without_passes(path)
         if self._keeps:
             self._recorder().add(path, entry[1])
+        self._pushed += 1
         return (with_passes(path, self._passes), entry[1])
 
     def flush(self) -> Iterator[Entry]:

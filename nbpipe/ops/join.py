@@ -71,7 +71,7 @@ class Concat(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Mix(Operation):
-    """ChoiceLog by weight."""
+    """Items drawn by weight."""
 
     label: ClassVar[str] = "mix"
     deepens: ClassVar[bool] = True
@@ -216,7 +216,7 @@ class Join(ABC):
     @abstractmethod
     def rest_of_inputs(
         self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining | None]:
+    ) -> Sequence[Remaining]:
         """Tell what is wanted of each input, given what is wanted of the join.
 
         Args:
@@ -225,7 +225,7 @@ class Join(ABC):
             node_state: takes what else there is to know.
 
         Returns:
-            For each input what is wanted, or None where it was read to its end.
+            For each input what is wanted.
         """
 
     def forget(self, start: int) -> None:  # noqa: B027  most have nothing to forget
@@ -266,7 +266,7 @@ class ZipJoin(Join):
 
     def rest_of_inputs(
         self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining | None]:
+    ) -> Sequence[Remaining]:
         """Want the same of each input."""
         return (rest,) * inputs
 
@@ -316,21 +316,21 @@ class ConcatJoin(Join):
 
     def rest_of_inputs(
         self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining | None]:
+    ) -> Sequence[Remaining]:
         """Part what is wanted by the numbers of entries that the inputs gave."""
-        rests: list[Remaining | None] = [None] * inputs
-        begun = 0
+        rests = [Remaining()] * inputs
+        first, begun = self._current, 0
         for number, count in enumerate(self._moved, self._first):
             end = begun + count
             if number == self._current:
                 rests[number] = rest.since(begun)
-            elif rest.first_from(begun) < end or any(rests):
+            else:
                 rests[number] = rest.within(end).since(begun)
+                if rest.first_from(begun) < end:
+                    first = min(first, number)
             begun = end
-        wanted = [number for number, one in enumerate(rests) if one is not None]
-        rests[self._current + 1 :] = [Remaining()] * (len(rests) - self._current - 1)
         if self._deepen:
-            node_state["first"] = wanted[0]
+            node_state["first"] = first
         return rests
 
     def take(self, inputs: Sequence[Input], most: int) -> list[Entry]:
@@ -418,10 +418,11 @@ class DrawingJoin(Join):
         again = goes_on.node_state.get("again", ())
         self.draws = ChoiceLog(goes_on.inputs)
         self.again = deque(again)
+        self._taken_again = frozenset(again)
 
     def rest_of_inputs(
         self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining | None]:
+    ) -> Sequence[Remaining]:
         """Part what is wanted by the inputs that were drawn."""
         rests, again = self.draws.parted(rest)
         node_state["again"] = [*again, *self.again]
@@ -458,10 +459,15 @@ class DrawingJoin(Join):
             self.again.popleft()
         return moved
 
+    def end_behind(self, inputs: Sequence[Input]) -> None:
+        """End once each input that was taken from again is seen to have ended: caches note it."""
+        if all(inputs[n].done or inputs[n].out.count for n in self._taken_again):
+            self.end()
+
 
 @final
 class MixJoin(DrawingJoin):
-    """ChoiceLog an input by weight for each item.
+    """Draws an input by weight for each item.
 
     Args:
         goes_on: where it begins.
@@ -511,22 +517,24 @@ class MixJoin(DrawingJoin):
                 moved.append(self.take_from(one, drawn))
                 self._next = None
                 continue
-            if one.done:
-                self._drop(inputs, drawn, moved)
-            if not one.done or self.over or moved:
+            if moved or not one.done or not self._drop(inputs, drawn):
                 break
         return moved
 
-    def _drop(self, inputs: Sequence[Input], drawn: int, moved: list[Entry]) -> None:
+    def _drop(self, inputs: Sequence[Input], drawn: int) -> bool:
+        """Leave out an input that has ended; or end, and tell that nothing more is drawn."""
         error = inputs[drawn].error
-        if error is not None or self._shortest or len(self._weights) == 1:
-            if not moved:
-                if self._shortest:
-                    self.unread = [number for number in range(len(inputs)) if number != drawn]
-                self.end(error)
-            return
+        if error is not None or self._shortest:
+            if self._shortest:
+                self.unread = [number for number in range(len(inputs)) if number != drawn]
+            self.end(error)
+            return False
+        if len(self._weights) == 1:
+            self.end_behind(inputs)
+            return False
         del self._weights[drawn]
         self._next = None
+        return True
 
 
 @final
@@ -561,7 +569,7 @@ class InterleaveJoin(DrawingJoin):
         while len(moved) < most and not self.again:
             if not self._open:
                 if not moved:
-                    self.end()
+                    self.end_behind(inputs)
                 break
             number = self._open[self._turn]
             one = inputs[number]

@@ -254,4 +254,4 @@ class Dropping(Fold):
 
 def are_inside(stages: Mapping[str, Any]) -> bool:
     """Tell whether stages stand inside an epoch: what they tell of caches is no place."""
-    return any(set(about) - {"rest", "by", "made"} for about in stages.values())
+    return any(set(about) - {"rest", "by", "made", "whole"} for about in stages.values())

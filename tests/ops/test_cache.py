@@ -3,6 +3,8 @@
 import errno
 import functools
 import gc
+import itertools
+import json
 import os
 import pickle
 import signal
@@ -496,3 +498,35 @@ def test_the_folder_needs_nothing_else(tmp_path):
     (tmp_path / "one").rename(tmp_path / "two")
     assert list(chain(tmp_path / "two")) == [[1, 2], [3, 4], [5, 6]]
     assert str(tmp_path) not in str(pickle.loads((tmp_path / "two" / ITEMS).read_bytes()))
+
+
+JOINS = {
+    "zip": lambda one, other: nbpipe.zip(one, other, strict=False),
+    "concat": nbpipe.concat,
+    "interleave": lambda one, other: nbpipe.interleave([one, other]),
+    "mix": lambda one, other: nbpipe.mix([one, other]),
+}
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("join", JOINS)
+def test_joined_caches_are_made_again_as_they_were(join, epoch):
+    """In another process too, when one input had ended before the state was taken, or all had."""
+
+    def joined():
+        parts = [nbpipe.source(range(n), name=f"of_{n}").shuffle(seed=1).cache() for n in (3, 7)]
+        return JOINS[join](*parts)
+
+    with joined().start() as run:
+        expected = [list(run) for _ in range(4)]
+    found = []
+    for cut in range(1, len(expected[epoch]) + 1, 3):
+        with joined().start() as run:
+            first = [list(run) for _ in range(epoch)]
+            begun = list(itertools.islice(run, cut))
+            state = json.loads(json.dumps(run.state_dict()))
+        with joined().start() as run:
+            run.load_state_dict(state)
+            rest = [list(run) for _ in range(epoch, 4)]
+        found.append([*first, begun + rest[0], *rest[1:]])
+    assert found == [expected] * len(found)
