@@ -510,8 +510,7 @@ def _pandas(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
         parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", node_of(list(value)))]
         if isinstance(value.dtype, pandas.CategoricalDtype):
-            parts += [("categories", node_of(list(value.dtype.categories)))]
-            parts += [("ordered", node_of(value.dtype.ordered))]
+            parts += [(n, node_of(getattr(value.dtype, n))) for n in ("categories", "ordered")]
         if isinstance(value, pandas.Series):
             parts += [("index", node_of(value.index)), ("name", node_of(value.name))]
         if isinstance(value, pandas.Index):
@@ -586,9 +585,8 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         parts = [("pattern", node_of(value.pattern)), ("flags", node_of(int(value.flags)))]
         return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
-        name = value.name
-        is_own = name in sys.modules and not is_library(name)  # `getLogger(__name__)`
-        return leaf(kind, "the module's logger" if is_own else f"logger {name!r}")
+        is_own = value.name in sys.modules and not is_library(value.name)  # by `__name__`
+        return leaf(kind, "the module's logger" if is_own else f"logger {value.name!r}")
     if isinstance(value, types.MappingProxyType):
         return branch(kind, shown, [("dict", node_of(dict(value)))])
     return branch(kind, shown, list(_parts(value, node_of)))

@@ -434,7 +434,8 @@ class _Listener:
 def _how_it_ended(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended its process with exit code {code}"
-    return f"ended its process: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
+    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+    return f"ended its process: {signal.strsignal(-code)} ({name})"
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----

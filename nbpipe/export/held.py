@@ -27,7 +27,7 @@ from types import (
     TracebackType,
 )
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -244,7 +244,6 @@ def is_generator(value: object) -> bool:
 # -- The walk: what a value holds, each object once ------------------------------------------------
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
-_SETS = (set, frozenset)
 _ENTRIES = ("item", "key", "element")
 _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (  # and where they keep what they wrap
     ((staticmethod, classmethod), ("__func__",)),
@@ -354,12 +353,6 @@ def has_recipe(kind: type) -> bool:
 _LONGEST_KEY = 40
 _SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
 _EXACT = {dict, list, tuple, set, frozenset}
-_MIXED = (io.IOBase, Iterator)  # some of a type are handles, others are not
-_LOOKED_INTO = (
-    *(dict, list, tuple, deque, *_SETS, np.ndarray, FunctionType, type, types.MethodType),
-    *(functools.partial, CACHED, types.MappingProxyType, types.SimpleNamespace),
-)
-_DULL: WeakSet[type] = WeakSet(_PLAIN)  # types of values that hold nothing
 _PROTOCOL = 4
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _KEPT = ", or in a function under @functools.cache, which opens it once in each process"
@@ -450,26 +443,11 @@ def _kept_by(step: _Step) -> Iterator[_Step]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Tell whether a value holds nothing."""
-    if type(value) in (list, tuple):
-        return all(map(_is_dull, value))
-    if type(value) is dict:
-        return all(_is_dull(part) for pair in value.items() for part in pair)
-    return _is_dull(value)
-
-
-def _is_dull(value: object) -> bool:
-    """Tell whether values of a type hold nothing: a library's, which says how it is made again."""
-    kind = type(value)
-    if kind in _DULL or kind in _EXACT:
-        return kind in _DULL
-    if not has_recipe(kind) or not is_library(kind.__module__):
-        return False
-    if isinstance(value, (*_LOOKED_INTO, *_MIXED)) or is_tensor(value) or _way_out_of(value):
-        return False
-    if not any(hasattr(kind, name) for name in _CLOSING):  # others may be opened later
-        _DULL.add(kind)
-    return True
+    """Tell whether a value is plain, or a container of plain values alone."""
+    if type(value) in _EXACT:
+        parts = (*value, *value.values()) if type(value) is dict else value
+        return all(type(part) in _PLAIN for part in parts)
+    return type(value) in _PLAIN
 
 
 def _is_of_library(value: Any) -> bool:

@@ -478,10 +478,7 @@ def _tried(
     for path in lacks:
         if not any(one.startswith(f"{path}.") for one in lacks):
             found.imports[Import(path, None, None, is_local(path))] = None
-    pairs = list(zip(every, results, strict=True))
-    # What only needs something that failed is not to blame.
-    pairs.sort(key=lambda pair: isinstance(pair[1], Failure) and pair[1].reason[:6] == "needs ")
-    return pairs
+    return list(zip(every, results, strict=True))
 
 
 def archive_bytes(arrays: dict[str, object]) -> bytes:

@@ -527,33 +527,27 @@ _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)
 _HEAD = 100_000  # characters of a text that are looked at
-_NUMBERS = frozenset(("password", "passwd", "passphrase", "passcode", "pin"))
-_STORES = frozenset(  # what gives secrets and nothing else
-    ("getpass", "keyring", "userdata", "UserSecretsClient", "get_secret", "get_password")
+_NUMBERS = _set("password passwd passphrase passcode pin")
+_STORES = _set(  # what gives secrets and nothing else
+    "getpass keyring userdata UserSecretsClient get_secret get_password"
 )
-_LOOKUPS = _STORES | frozenset(  # names that stand for the environment, or for a store of secrets
-    ("environ", "environb", "getenv", "getenvb", "dotenv", "dotenv_values", "load_dotenv")
+_LOOKUPS = _STORES | _set(  # names that stand for the environment, or for a store of secrets
+    "environ environb getenv getenvb dotenv dotenv_values load_dotenv"
 )
-_ASKS = frozenset(("get", "getenv", "getenvb", "pop", "setdefault"))  # for a name, else a default
-_KEPT = frozenset(  # calls that give what they are given, in another form
-    (
-        *("array", "asarray", "frombuffer", "fromstring", "str_", "bytes_", "Series", "tensor"),
-        *("str", "bytes", "bytearray", "list", "tuple", "set", "frozenset", "SecretStr", "Secret"),
-        *("b64decode", "b64encode", "fromhex", "join", "encode", "decode", "strip", "format"),
-        *("replace", "lower", "upper", "quote", "unquote", "reversed", "dict", "cast"),
-        *("field", "Field", "attrib", "ib", "Parameter"),
-    )
+_ASKS = _set("get getenv getenvb pop setdefault")  # for a name, else a default
+_KEPT = _set(  # calls that give what they are given, in another form
+    "array asarray frombuffer fromstring str_ bytes_ Series tensor str bytes bytearray list tuple "
+    "set frozenset SecretStr Secret b64decode b64encode fromhex join encode decode strip format "
+    "replace lower upper quote unquote reversed dict cast field Field attrib ib Parameter"
 )
-_FORMS = _KEPT | frozenset(  # calls that give a text of texts
-    (
-        *("hexdigest", "digest", "sha1", "sha256", "sha512", "md5", "blake2b", "new", "hex"),
-        *("urlsafe_b64encode", "standard_b64encode", "b16encode", "b32encode", "hexlify"),
-        *("quote_plus", "removeprefix", "removesuffix", "rstrip", "lstrip", "title", "urlencode"),
-    )
+_FORMS = _KEPT | _set(  # calls that give a text of texts
+    "hexdigest digest sha1 sha256 sha512 md5 blake2b new hex urlsafe_b64encode "
+    "standard_b64encode b16encode b32encode hexlify quote_plus removeprefix removesuffix rstrip "
+    "lstrip title urlencode"
 )
 _AUTHS = re.compile(r"(?i)\w*(?:basic|digest|proxy|ntlm)\w*auth|auth")
-_SECOND = frozenset(("login", "set_password", "authenticate"))  # whose second argument is one
-_FIRST = frozenset(("Fernet", "hmac.new", "URLSafeSerializer", "URLSafeTimedSerializer"))
+_SECOND = _set("login set_password authenticate")  # whose second argument is one
+_FIRST = _set("Fernet hmac.new URLSafeSerializer URLSafeTimedSerializer")
 _HOLES = re.compile(r"\{[^{}]*\}|%[sdr]")  # of a template
 _SHORTEST_PART = 4  # characters of a literal that is a part of a secret
 

@@ -211,6 +211,10 @@ HAZARDS = {
         "import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGSEGV)",
         "ended its process: Segmentation fault (SIGSEGV) | last words",
     ),
+    "ends by a signal that has no name": (
+        "import os\nos.kill(os.getpid(), 40)",
+        "ended its process: Real-time signal 6 (signal 40)",
+    ),
     "closes every file": (
         "import os\nos.closerange(0, 1000)\nwhile True: pass",
         "ended its process: Killed (SIGKILL)",
