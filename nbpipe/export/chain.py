@@ -30,7 +30,6 @@ from ..ops.call import Call, FailurePolicy
 from ..ops.device import Target
 from ..ops.index import LocalStore
 from ..ops.route import Route
-from ..ops.sample import Claim
 from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered, taken_names
@@ -259,15 +258,12 @@ def _object(value: Any, place: Place) -> str:
 
 
 # -- Arguments: plain options of stages as source --------------------------------------------------
-def _claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
-    """Write the arguments of a claim; a store of this process is refused."""
-    arguments = [f"chunk={spec.chunk}"]
-    if isinstance(spec.store, LocalStore):
-        arguments.append("store=nbpipe.ranks.LocalStore()")
-    elif spec.store is not None:
-        way_out = "call torch.distributed.init_process_group before the first epoch"
-        raise _live(stage, "store", spec.store, way_out, use)
-    return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
+def _store_of(stage: Stage, store: object, use: Use) -> str:
+    """Write the store of a claim; one of this process is refused."""
+    if isinstance(store, LocalStore):
+        return "nbpipe.ranks.LocalStore()"
+    way_out = "call torch.distributed.init_process_group before the first epoch"
+    raise _live(stage, "store", store, way_out, use)
 
 
 def _target_of(stage: Stage, use: Use) -> Target:
@@ -845,17 +841,17 @@ class _ChainWriter:
         if spec.runs == "device":
             target = _target_of(stage, self._place(stage, None, "").use)
             return [self._device(stage, target), *self._knob_arguments(stage)]
-        if spec.claims:
-            return _claim_arguments(stage, spec, self._place(stage, None, "").use)
         given = [
             self._argument(stage, word, value, named=word not in spec.positional)
             for word, value in spec.arguments(stage.given)
         ]
+        given += [f"name={quoted(stage.name)}"] if stage.named else []
         return given + self._knob_arguments(stage)
 
     def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
         place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
-        text = self._expression(value, place)
+        is_store = word == "store"
+        text = _store_of(stage, value, place.use) if is_store else self._expression(value, place)
         return f"{word}={text}" if named else text
 
     def _device(self, stage: Stage, target: Target) -> str:

@@ -80,11 +80,12 @@ class Claim(Operation):
 
     label: ClassVar[str] = "claim"
     claims: ClassVar[bool] = True
+    derived: ClassVar[tuple[str, ...]] = ("place",)
     new_order: ClassVar[bool | None] = True
     ordered: ClassVar[bool] = False  # which rank gets a row is a matter of time
     chunk: int
-    store: Store | None
-    place: str
+    store: Store | None = None
+    place: str = ""
 
     def detail(self) -> str:
         """Return the size of a chunk."""
