@@ -6,13 +6,17 @@ import argparse
 import asyncio
 import math
 import os
+import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..base.threads import FREE_THREADED
 from ..errors import NbpipeError
 from ..export.secrets import know, knowing, scrubbed
+from ..version import __version__
 from .export import export
 from .run import run
 from .terminal import (
@@ -23,7 +27,9 @@ from .terminal import (
     TERMINATED,
     BadUsageError,
     FailedError,
+    printable,
     printable_lines,
+    say,
     secrets_of,
     tell,
     write_any_character,
@@ -31,13 +37,6 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
-import platform
-from collections.abc import Iterator
-from importlib import metadata
-
-from ..base.threads import FREE_THREADED
-from ..version import __version__
-from .terminal import printable
 
 _ENDS = "exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted"
 
@@ -47,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_any_character()
     with knowing():
         know(secrets_of(sys.argv[1:] if arguments is None else arguments))
-        return _done(_parser().parse_args(arguments))
+        return _without_reader(lambda: _done(_parser().parse_args(arguments)))
 
 
 def _done(options: argparse.Namespace) -> int:
     """Do what was asked for; tell how it ended, and return the exit code."""
     name = f"nbpipe {options.name}"
     try:
-        return _without_reader(options.command, options)
+        return int(options.command(options))
     except BadUsageError as error:
         tell(f"{name}: {printable_lines(str(error))}")
         return BAD_USAGE
@@ -72,12 +71,10 @@ def _done(options: argparse.Namespace) -> int:
         return TERMINATED
 
 
-def _without_reader(
-    command: Callable[[argparse.Namespace], int], options: argparse.Namespace
-) -> int:
+def _without_reader(command: Callable[[], int]) -> int:
     """Run a command; whoever read its output may leave."""
     try:
-        return command(options)
+        return command()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -94,6 +91,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         super()._print_message(scrubbed(message), file)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # whoever read it may have left: that is found here, not at exit
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -218,7 +217,7 @@ class VersionAction(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
     ) -> None:
         """Print them, a line for each."""
-        sys.stdout.writelines(f"{printable(line)}\n" for line in versions())
+        say("\n".join(map(printable, versions())))
         parser.exit()
 
 

@@ -1,6 +1,8 @@
 """What the command can be asked for, and what it says without running anything."""
 
+import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from types import SimpleNamespace
@@ -8,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nbpipe.cli import main
-from tests.cli.commands import PIPE, command
+from tests.cli.commands import PIPE, command, environment
 from tests.export.leaks import filled
 from tests.ipynb import write_notebook
 
@@ -36,6 +38,18 @@ def test_version(tmp_path):
     assert first == f"nbpipe {__version__}"
     assert python.split()[:2] == [platform.python_implementation(), platform.python_version()]
     assert f"numpy {metadata.version('numpy')}" in others
+
+
+def test_a_reader_of_the_versions_may_leave():
+    """What is printed to nobody, as to `head` that has seen enough, is no failure."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    asked = [sys.executable, "-m", "nbpipe", "--version"]
+    with os.fdopen(writing, "wb") as nobody:
+        ended = subprocess.run(
+            asked, stdout=nobody, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])
