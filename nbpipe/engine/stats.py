@@ -461,6 +461,7 @@ class StageRuntime:
         free = lender.concurrency - lender.active
         self.concurrency = self.active + (0 if places is None else max(0, free))
         self.limit_lot()
+        self.lot = min(self.lot, lender.lot)
         self.prefetch = 0
         self.prefetch = (-_NOTHING if places is None else places) - self.places(lots=lots)
 

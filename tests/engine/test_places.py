@@ -114,3 +114,16 @@ def test_what_a_batch_gathers_is_not_lent():
     assert ahead.admit(current)
     borrowed = ahead.epoch.order[1]
     assert borrowed.runtime.places(lots=True) == PLACES - LOT
+
+
+def test_an_epoch_read_ahead_takes_no_more_at_once_than_the_stage():
+    """Where calls of the stage turned slow, an epoch that knew cheap ones begins all the same."""
+    runtimes = {}
+    built(chain(), runtimes)
+    ahead = Ahead(runtimes, None)
+    ahead.epoch = built(chain(), runtimes, ahead=ahead)
+    assert ahead.admit(None)
+    borrowed = fed(ahead.epoch.order[0])
+    assert ahead.admit(None)
+    assert borrowed.room() == PREFETCH + CONCURRENCY
+    assert borrowed.take(0).count == 1
