@@ -70,7 +70,7 @@ class Knob:
         self._lock = threading.RLock()  # garbage may end its watch below us
         self._watchers: tuple[tuple[Watcher], ...] = ()
         self._last: KnobChange | None = None
-        self._value = self._checked(value)
+        self._value = self.checked(value)
         self.default = self._value
 
     @property
@@ -97,7 +97,7 @@ class Knob:
         Raises:
             KnobError: not an integer, or out of range; nothing changed.
         """
-        new = self._checked(value)
+        new = self.checked(value)
         with self._lock:
             old = self._value
             if new == old:
@@ -128,7 +128,12 @@ class Knob:
 
         return unwatch
 
-    def _checked(self, value: SupportsIndex) -> int:
+    def checked(self, value: SupportsIndex) -> int:
+        """Return a value as the knob would take it.
+
+        Raises:
+            KnobError: not an integer, or out of range.
+        """
         number = as_int(value)
         if number is None or not self.minimum <= number <= self.maximum:
             raise KnobError(

@@ -112,9 +112,10 @@ class RunMagic:
     def _knobs(self, words: list[str]) -> str:
         given = [word.partition("=") for word in words if "=" in word]
         target = self._target([word for word in words if "=" not in word], "knobs")
-        for place, _, value in given:
-            _turn(target, place, value)
         knobs = _knobs_of(target.stages)
+        turns = [_checked(target, place, value) for place, _, value in given]
+        for knob, number in turns:  # all of them, or none
+            knob.set(number, by="%nbpipe")
         if not knobs:
             return f"{target.called} has no knobs"
         wanted = [place for place, _, _ in given] or knobs
@@ -244,7 +245,7 @@ def _knobs_of(stages: Mapping[str, Stage]) -> dict[str, Any]:
     }
 
 
-def _turn(target: _Target, place: str, value: str) -> None:
+def _checked(target: _Target, place: str, value: str) -> tuple[Any, int]:
     knobs = _knobs_of(target.stages)
     knob = knobs.get(place)
     if knob is None:
@@ -253,7 +254,7 @@ def _turn(target: _Target, place: str, value: str) -> None:
             f"{target.called} has no knob {place!r}{near_match(place, known)} "
             f"(knobs: {', '.join(knobs) or 'none'})"
         )
-    knob.set(int(value) if re.fullmatch(r"[+-]?\d+", value) else value, by="%nbpipe")
+    return knob, knob.checked(int(value) if re.fullmatch(r"[+-]?\d+", value) else value)
 
 
 # -- Completion of a stage -------------------------------------------------------------------------

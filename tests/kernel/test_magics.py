@@ -76,6 +76,14 @@ def test_a_run_is_exported(magic, notebook):
     assert "decode_concurrency: int = 6" in text
 
 
+def test_of_several_knobs_all_are_turned_or_none(magic):
+    """A mistake in the last of them leaves the first as it was."""
+    before = magic("print(pipe['decode'].concurrency)")
+    with pytest.raises(CellError, match="must be an int"):
+        magic("%nbpipe knobs decode.concurrency=9 batch.prefetch=none")
+    assert magic("print(pipe['decode'].concurrency)") == before
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
