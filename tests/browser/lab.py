@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
 START_S = 60
 CELL_MS = 60_000  # a cell takes no longer
+SUBSHELL_MS = 10_000  # nor does a kernel that makes a subshell
 # What makes a kernel as good as new for the next notebook; what was imported stays.
 EMPTY = """
 get_ipython().reset(new_session=True)
@@ -260,9 +261,13 @@ class NotebookPage:
                 }
                 return kernel.status === 'idle';
             };
+            const emptied = async () => {  // a cell of a failed test may run for ever
+                const future = kernel.requestExecute({code, silent: true, store_history: false});
+                const late = new Promise(then => setTimeout(then, ms, null));
+                return await Promise.race([future.done, late]) !== null;
+            };
             let kept = null;
-            if (kernel && keep && await idle()) {
-                await kernel.requestExecute({code, silent: true, store_history: false}).done;
+            if (kernel && keep && await idle() && await emptied()) {
                 kept = kernel.id;
             } else if (kernel) {
                 await panel.sessionContext.shutdown();
@@ -271,6 +276,7 @@ class NotebookPage:
             return [kept, document.querySelector('.jp-Dialog') !== null]""",
             keep=keep,
             code=EMPTY,
+            ms=CELL_MS // 2,
         )
         # JupyterLab may yet bring to the front, once more, what the address names.
         return kernel, not asks and not self._is_reloaded
@@ -334,12 +340,21 @@ class NotebookPage:
         )
 
     def start_cell(self, index: int) -> None:
-        """Send a cell to the kernel, and do not wait for it."""
+        """Send a cell to the kernel, and do not wait for it.
+
+        JupyterLab asks the kernel for a subshell with the first widget that it is told of; what a
+        widget says before that is there waits for the end of the cell, so it is waited for.
+        """
         self._run(
-            """panel.content.activeCellIndex = index;
+            """const kernel = panel.sessionContext.session?.kernel;
+            const comms = kernel?.supportsSubshells ? [...kernel._comms.values()] : [];
+            const late = new Promise(then => setTimeout(then, ms));
+            await Promise.race([late, Promise.all(comms.map(comm => comm.subshellStarted))]);
+            panel.content.activeCellIndex = index;
             panel.content.deselectAll();
             void app.commands.execute('notebook:run-cell')""",
             index=index,
+            ms=SUBSHELL_MS,
         )
 
     def run_cell(self, index: int) -> None:
