@@ -18,7 +18,7 @@ from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
 from ..ops.remaining import Remaining, Rows
 from .failures import Budget, Failed
-from .stats import BLOCKED, READY, STARVED, StageRuntime
+from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, StageRuntime
 from .task import DROPPED, SIZED, Chunk, Dropped, Queue, SizedEntries, Task
 
 if TYPE_CHECKING:
@@ -345,6 +345,24 @@ class Node(ABC):
         places = runtime.prefetch + runtime.concurrency + self.gathers
         return places - self.waiting - self.running - self.held()
 
+    def comes_back(self, now_ns: int) -> bool:
+        """Tell whether calls are slow, but a thread is about to come back from one."""
+        runtime = self.runtime
+        return (
+            SLOW_NS < runtime.cost_ns <= SOON_NS * runtime.active
+            and now_ns - runtime.ended_ns <= SOON_NS
+            and not self.remote
+        )
+
+    def is_attended(self, now_ns: int) -> bool:
+        """Tell whether threads at work here will soon have begun what waits.
+
+        Where what makes it is cheap, there may be more at any moment.
+        """
+        above = self.upstream[0].runtime if self.upstream else None
+        few = above is not None and above.cost_ns > SLOW_NS
+        return few and self.inbox.count <= self.runtime.active and self.comes_back(now_ns)
+
     def held(self) -> int:
         """Return the number of results ready for the next node."""
         return self.out.count + self.out.lent
@@ -397,6 +415,7 @@ class Node(ABC):
             spent_ns -= self._settle_tally(task.rows, now_ns, spent_ns if away_ns else 0)
         runtime.account(now_ns, done, max(0, spent_ns - away_ns), away_ns)
         runtime.active -= 1
+        runtime.ended_ns = now_ns
         self.running -= 1
         runtime.counters.items_in += task.inputs or (done - at if self.counts_in else 0)
         if task.retried:

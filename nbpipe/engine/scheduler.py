@@ -235,6 +235,7 @@ class Scheduler:
         self._ticker = Ticker(lambda: self._change(self._free))
         self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
+        self._left_waiting = False  # since the last tick
         self.regions = Regions(seed, memory_bytes)
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
@@ -391,7 +392,10 @@ class Scheduler:
                         self._settled(task.node, now_ns)
                 epoch = self.epoch
                 if not (seat.dismissed or self.paused):
-                    following = (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns)
+                    if task is not None and past is epoch:
+                        following = self._stay(task.node, now_ns)
+                    following = following or (epoch and epoch.take(now_ns))
+                    following = following or self._take_ahead(now_ns)
                 seat.work = following
                 if following is None:
                     self._team.park(seat)
@@ -413,6 +417,28 @@ class Scheduler:
                 return following
             self._submit(following, now_ns)
             task = None
+
+    def _stay(self, node: Node, now_ns: int) -> Task | None:
+        """Choose another task of the node that a thread comes from, where it need not go on.
+
+        Threads at work in the next node are about to come back for what it made there. Were it to
+        go on with that itself, another one would have to be woken for its place here.
+        """
+        following, memory = node.downstream, node.epoch.memory
+        if following is None or not following.inbox.count or not following.is_attended(now_ns):
+            return None
+        task = node.take(now_ns) if node.runnable() else None
+        if task is not None:
+            self._leave_waiting()
+            if memory is not None:
+                memory.began(node)
+        return task
+
+    def _leave_waiting(self) -> None:
+        """Leave what may start to a thread that is about to come back; see at a tick if it did."""
+        self._left_waiting = True
+        if self._ticker.asleep:
+            self._ticker.attend()
 
     def _submit(self, first: Task, now_ns: int) -> None:
         """Send a task, and what else may start there, on to the event loop."""
@@ -512,10 +538,16 @@ class Scheduler:
                     continue
                 if node.inbox.count < node.needs and not node.active_without_input:
                     continue
-                if runtime.cost_ns <= SLOW_NS and node.out.count > node.gathers:
+                ready = node.out.count - node.gathers
+                if ready > 0 and runtime.cost_ns <= SLOW_NS:
                     continue  # whoever comes next does it, unless what takes from it starves
-                if node.runnable():
-                    return self._team.unpark()
+                if not node.runnable():
+                    continue
+                full = 2 * ready > runtime.prefetch
+                if node.comes_back(now_ns) if full else node.is_attended(now_ns):
+                    self._leave_waiting()
+                    continue
+                return self._team.unpark()
         return None
 
     def _start(self, seat: Seat | None) -> None:
@@ -547,9 +579,10 @@ class Scheduler:
             epoch.count_lent()
             if epoch.pumps:
                 epoch.pump(now_ns)
-        if not watched:
+        if not (watched or self._left_waiting):
             self._note_states(now_ns)
             self._ticker.sleep()
+        self._left_waiting = False
 
     # -- live changes, from any thread ----------------------------------------------------
     def refresh(self) -> None:

@@ -279,6 +279,7 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
+SOON_NS = 500_000  # what waits is left so long to a thread that is about to come back
 CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 256  # cheap ones get more, but at most so many,
 CHUNK_NS = 250_000  # what takes about this long,
@@ -311,6 +312,7 @@ class StageRuntime:
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
         booking_ns: from when on it is to be booked again.
+        ended_ns: when a call last ended.
         measured_ns: time at which a result was last measured.
         timing_ns: from when on the processor time of a task in a thread of the run is measured.
         lender: of an epoch that is read ahead, the run's own runtime of the stage: the limits
@@ -332,6 +334,7 @@ class StageRuntime:
     state: int = STARVED
     since_ns: int = 0
     booking_ns: int = 0
+    ended_ns: int = 0
     measured_ns: int = 0
     timing_ns: int = 0
     lender: StageRuntime | None = None
