@@ -292,6 +292,27 @@ def test_256_calls_are_in_progress_at_once(kind):
     assert calls.peak == 256
 
 
+def test_an_item_left_to_a_call_that_hangs_is_begun_by_another_thread():
+    """A call that suddenly waits for the next item's gets it, though no thread comes back."""
+    begun = [threading.Event() for _ in range(400)]
+
+    def first(item):
+        sum(range(4000))
+        if item % 10 == 1 and item > 1:
+            assert begun[item - 1].wait(HANG_S)  # no thread comes back here either
+        return item
+
+    def second(item):
+        begun[item].set()
+        sum(range(4000))
+        if item % 10 == 9 and item < 399:
+            assert begun[item + 1].wait(HANG_S)
+        return item
+
+    with nbpipe.source(range(400)).map(first).map(second, concurrency=2).start() as run:
+        assert drained(run) == list(range(400))
+
+
 def test_256_coroutines_need_no_256_threads():
     """Calls of an async stage wait on one event loop."""
     gate, calls = Gate(), Calls()
