@@ -345,23 +345,36 @@ class Node(ABC):
         places = runtime.prefetch + runtime.concurrency + self.gathers
         return places - self.waiting - self.running - self.held()
 
-    def comes_back(self, now_ns: int) -> bool:
-        """Tell whether calls are slow, but a thread is about to come back from one."""
-        runtime = self.runtime
-        return (
-            SLOW_NS < runtime.cost_ns <= SOON_NS * runtime.active
-            and now_ns - runtime.ended_ns <= SOON_NS
-            and not self.remote
-        )
-
     def is_attended(self, now_ns: int) -> bool:
-        """Tell whether threads at work here will soon have begun what waits.
+        """Tell whether a thread that is at work here comes back soon enough for what may start.
 
-        Where what makes it is cheap, there may be more at any moment.
+        The last one came a moment ago, and either the next node has enough of what was made, or
+        little waits: not where it is cheap to make, as there may be more at any moment.
         """
-        above = self.upstream[0].runtime if self.upstream else None
-        few = above is not None and above.cost_ns > SLOW_NS
-        return few and self.inbox.count <= self.runtime.active and self.comes_back(now_ns)
+        runtime, active = self.runtime, self.runtime.active
+        soon = SLOW_NS < runtime.cost_ns <= SOON_NS * active and not self.remote
+        if not soon or now_ns - runtime.ended_ns > SOON_NS:
+            return False
+        if 2 * (self.out.count - self.gathers) > runtime.prefetch:
+            return True
+        above = self.upstream[0] if self.upstream else None
+        return above is not None and above.runtime.cost_ns > SLOW_NS and self.inbox.count <= active
+
+    def take_again(self, now_ns: int) -> Task | None:
+        """Choose another task for a thread that was at work here, where it need not go on.
+
+        Threads at work in the next node are about to come back for what it made there. Were it to
+        go on with that itself, another one would have to be woken for its place here.
+        """
+        following = self.downstream
+        if following is None or not 0 < following.inbox.count <= following.runtime.active:
+            return None
+        if self.epoch.memory is not None or not following.is_attended(now_ns):
+            return None
+        task = self.take(now_ns)
+        if task is not None:
+            task.watched = True  # a call there may hang
+        return task
 
     def held(self) -> int:
         """Return the number of results ready for the next node."""

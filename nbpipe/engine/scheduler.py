@@ -234,7 +234,6 @@ class Scheduler:
         self._loop = EventLoop(self)
         self._ticker = Ticker(lambda: self._change(self._free))
         self._running: set[Task] = set()  # on the event loop
-        self._cheap = 0  # running tasks for which no other thread was woken
         self._left_waiting = False  # since the last tick
         self.regions = Regions(seed, memory_bytes)
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
@@ -379,31 +378,27 @@ class Scheduler:
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
             task.measure()
         while True:
-            following = new_seat = _dropped = None
+            following = again = new_seat = _dropped = None
             with self.lock:
                 if task is None:
                     self._team.woken(seat)
                     now_ns = perf_counter_ns()
                 else:
                     now_ns, past = task.ended_ns, task.node.epoch
-                    self._cheap -= task.cheap
                     task.node.settle(task)
                     if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
                         self._settled(task.node, now_ns)
                 epoch = self.epoch
                 if not (seat.dismissed or self.paused):
-                    if task is not None and past is epoch:
-                        following = self._stay(task.node, now_ns)
-                    following = following or (epoch and epoch.take(now_ns))
-                    following = following or self._take_ahead(now_ns)
+                    again = task.node.take_again(now_ns) if task and past is epoch else None
+                    following = again or (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns)
                 seat.work = following
                 if following is None:
                     self._team.park(seat)
                 else:
-                    self._cheap += following.cheap
                     if following.watched and self._ticker.asleep:
                         self._ticker.attend()
-                    if self._team.coming is None and not (following.cheap or following.node.remote):
+                    if not (again or following.cheap or self._team.coming or following.node.remote):
                         new_seat = self._wake(now_ns)
                 if epoch is not None:
                     if epoch.waiting and (epoch.sink.count or epoch.exhausted):
@@ -417,28 +412,6 @@ class Scheduler:
                 return following
             self._submit(following, now_ns)
             task = None
-
-    def _stay(self, node: Node, now_ns: int) -> Task | None:
-        """Choose another task of the node that a thread comes from, where it need not go on.
-
-        Threads at work in the next node are about to come back for what it made there. Were it to
-        go on with that itself, another one would have to be woken for its place here.
-        """
-        following, memory = node.downstream, node.epoch.memory
-        if following is None or not following.inbox.count or not following.is_attended(now_ns):
-            return None
-        task = node.take(now_ns) if node.runnable() else None
-        if task is not None:
-            self._leave_waiting()
-            if memory is not None:
-                memory.began(node)
-        return task
-
-    def _leave_waiting(self) -> None:
-        """Leave what may start to a thread that is about to come back; see at a tick if it did."""
-        self._left_waiting = True
-        if self._ticker.asleep:
-            self._ticker.attend()
 
     def _submit(self, first: Task, now_ns: int) -> None:
         """Send a task, and what else may start there, on to the event loop."""
@@ -541,14 +514,17 @@ class Scheduler:
                 ready = node.out.count - node.gathers
                 if ready > 0 and runtime.cost_ns <= SLOW_NS:
                     continue  # whoever comes next does it, unless what takes from it starves
-                if not node.runnable():
-                    continue
-                full = 2 * ready > runtime.prefetch
-                if node.comes_back(now_ns) if full else node.is_attended(now_ns):
+                if node.is_attended(now_ns):
                     self._leave_waiting()
-                    continue
-                return self._team.unpark()
+                elif node.runnable():
+                    return self._team.unpark()
         return None
+
+    def _leave_waiting(self) -> None:
+        """Leave what may start to a thread that is about to come back; see at a tick if it did."""
+        self._left_waiting = True
+        if self._ticker.asleep:
+            self._ticker.attend()
 
     def _start(self, seat: Seat | None) -> None:
         if seat is not None:
@@ -646,7 +622,7 @@ class Scheduler:
     def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
         last = epoch.last
         assert last is not None
-        if self._cheap and last.comes_in_lots(SLOW_NS):
+        if last.comes_in_lots(SLOW_NS) and any(task.cheap for task in self.at_work()):
             return None  # a thread is about to come back from cheap work, and will see
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
