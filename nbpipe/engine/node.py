@@ -357,8 +357,9 @@ class Node(ABC):
             return False
         if 2 * (self.out.count - self.gathers) > runtime.prefetch:
             return True
-        above = self.upstream[0] if self.upstream else None
-        return above is not None and above.runtime.cost_ns > SLOW_NS and self.inbox.count <= active
+        if self.active_without_input or self.inbox.count > active:
+            return False
+        return bool(self.upstream) and self.upstream[0].runtime.cost_ns > SLOW_NS
 
     def take_again(self, now_ns: int) -> Task | None:
         """Choose another task for a thread that was at work here, where it need not go on.
