@@ -337,12 +337,17 @@ class MapNode(Node):
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""
         step: AsyncStep = self.first  # type: ignore[assignment]
-        entry = task.entry(0)
+        value = task.chunk.values[0]
+        plain = step.timeout_s is None and not step.wants_rng
         try:
-            result: Any = step.wrap(entry, await step.awaitable(entry))
+            result = await (step.fn(value) if plain else step.awaitable(task.entry(0)))
+            if step.keeps:
+                result = value if result else DROPPED
         except BaseException as error:
-            result = await step.recover_async(entry, error, task)
-        keep_result(task, result)
+            keep_result(task, await step.recover_async(task.entry(0), error, task))
+            return
+        task.irregular = result is DROPPED
+        task.results.append(result)
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""

@@ -170,9 +170,15 @@ def test_items_that_cannot_be_looked_at_pass():
         assert delivered(failing_run)[1].path == 0
 
 
-def test_predicate_without_a_truth_value_is_a_failure():
+async def zeros(_):
+    """Give two zeros, from the event loop."""
+    return np.zeros(2)
+
+
+@pytest.mark.parametrize("predicate", [lambda _: np.zeros(2), zeros])
+def test_predicate_without_a_truth_value_is_a_failure(predicate):
     """A predicate that gives an array fails as the user's own code would."""
-    chain = nbpipe.source(range(3)).filter(lambda _: np.zeros(2))
+    chain = nbpipe.source(range(3)).filter(predicate)
     with chain.start() as run:
         assert isinstance(delivered(run)[1].__cause__, ValueError)
 
