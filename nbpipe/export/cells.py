@@ -19,10 +19,12 @@ from types import CodeType
 from typing import Any
 
 from .module import Import, expression, indented
+from .secrets import as_text, is_suspicious_name
 from .source import (
     Lines,
     body_of,
     indent_of,
+    last_name,
     line_of,
     lines_of,
     names_read,
@@ -130,6 +132,12 @@ _FUTURE = sum(
     if name != "nested_scopes"
 )
 _SETUP = re.compile(r"^[ \t]*#\|[ \t]*nbpipe:[ \t]*setup[ \t]*\r?$", re.MULTILINE)
+_STORES = frozenset(  # what gives secrets and nothing else
+    ("getpass", "keyring", "userdata", "UserSecretsClient", "get_secret", "get_password")
+)
+_LOOKUPS = _STORES.union(
+    ("environ", "environb", "getenv", "getenvb", "dotenv", "dotenv_values", "load_dotenv")
+)
 _AFTER = re.compile(r"(?:[ \t\f]*;)?(?P<comment>[ \t\f]*#.*)?[ \t\f]*\\?[ \t\f]*")
 
 
@@ -237,6 +245,25 @@ class Statement:
     def last_line(self) -> int:
         """Its last line."""
         return self.node.end_lineno or self.node.lineno
+
+    @property
+    def reads_environment(self) -> bool:
+        """It looks something up in the environment, or in a store of secrets.
+
+        Known: `os.environ`, `os.getenv`, getpass, dotenv, keyring, and those of Colab and Kaggle.
+        """
+        return any(last_name(part) in _LOOKUPS for part in ast.walk(self.node))
+
+    @property
+    def reads_secret(self) -> bool:
+        """It looks up what is a secret, by where that is, or by the name that it has there."""
+        parts = list(ast.walk(self.node))
+        calls = [one.func for one in parts if isinstance(one, ast.Call)]
+        if any(last_name(part) in _STORES for call in calls for part in ast.walk(call)):
+            return True
+        values = (one.value for one in parts if isinstance(one, ast.Constant))
+        names = (as_text(one) for one in values if isinstance(one, str | bytes))
+        return self.reads_environment and any(map(is_suspicious_name, names))
 
     @property
     def text(self) -> str:

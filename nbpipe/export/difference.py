@@ -41,7 +41,7 @@ from .held import (
     is_generator,
     is_library,
 )
-from .secrets import HIDDEN, is_plain, is_secret, scrubbed
+from .secrets import HIDDEN, is_secret, knowing, scrubbed
 
 # -- Nodes: what a fingerprint consists of, and words for where two of them differ -----------------
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
@@ -51,6 +51,7 @@ _SIZE = 2_000  # nodes inside one that are kept
 _LONGEST = 60  # characters of a value in a message
 _TEXTS = ("str", "bytes")
 _QUOTES = 2  # of a text that is shown
+_WORD = re.compile(r"(?:[A-Z]*[a-z]*|[a-z]*(?:[A-Z][a-z]+)*|[^\W\d_]*[^\x00-\x7f][^\W\d_]*)\d{0,8}")
 
 
 def _digest_of(*parts: Any) -> str:
@@ -158,7 +159,7 @@ def _inner_difference(where: str, one: Node, other: Node) -> str | None:
 
 
 def _joined(where: str, label: str) -> str:
-    if label.startswith(("['", '["', "[b'", '[b"')) and not is_plain(label):
+    if label.startswith(("['", '["', "[b'", '[b"')) and not _is_plain(label):
         label = "[...]"  # a key may be a secret, too
     return f"{where}{label}" if label.startswith("[") or not where else f"{where} {label}"
 
@@ -169,10 +170,15 @@ def _count(node: Node) -> str:
     return f"{node['shown']} of {node.get('count', 0):,}"
 
 
+def _is_plain(text: str) -> bool:
+    """Tell whether a text is made of words and numbers, as names of files are."""
+    return all(map(_WORD.fullmatch, re.findall(r"[^\W_]+", text)))
+
+
 def _shown(node: Node) -> str:
     """Return a value in short; of a text that may be a secret, only how long it is."""
     text = str(node["shown"])
-    if node["kind"] in _TEXTS and HIDDEN not in text and not is_plain(text):
+    if node["kind"] in _TEXTS and HIDDEN not in text and not _is_plain(text):
         return f"a {node['kind']} of {node.get('count', len(text) - _QUOTES)} characters"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -578,7 +584,7 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         kept = {name: one for name, one in attributes_of(value).items() if name.endswith("value")}
         return branch(kind, shown, list(_attributes(kept, node_of)))
     if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
-        text = scrubbed(_ADDRESS.sub("", repr(value)), known=False)
+        text = scrubbed(_ADDRESS.sub("", repr(value)))
         own = list(_own(value, node_of))
         return branch(kind, text, own) if own else leaf(kind, text)
     if isinstance(value, re.Pattern):
@@ -659,7 +665,8 @@ def fingerprint_of(value: object) -> Any:
     the type counts. At most 100,000 values are looked at one by one.
     """
     try:
-        return _NodeMaker().node_of(value)
+        with knowing(anew=True):  # what a fresh process knows, too
+            return _NodeMaker().node_of(value)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
         return leaf(type(value).__qualname__, type(value).__qualname__)
 
@@ -779,7 +786,7 @@ def _plain(value: Any, name: str) -> Node:
 def _text(kind: str, value: str | bytes, name: str) -> Node:
     head = value[: 4 * _LONG_TEXT]
     text = head if isinstance(head, str) else head.decode("latin-1")
-    if is_secret(name, text, known=False):  # a fresh process is to find the same
+    if is_secret(name, text):
         return leaf(kind, repr(HIDDEN), digest=_digest_of(value))
     if len(value) <= _LONG_TEXT:
         return leaf(kind, repr(value))

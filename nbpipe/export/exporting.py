@@ -36,11 +36,9 @@ from .secrets import (
     advice,
     as_text,
     is_suspicious_name,
-    is_text_of_texts,
     knowing,
     masked,
-    reads_environment,
-    reads_secret,
+    names_kept,
     scrubbed,
     told_in,
 )
@@ -151,11 +149,11 @@ def _is_derived(statement: Statement, derived: set[str]) -> bool:
     node = statement.node
     if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
         return False
-    if reads_secret(node):
+    if statement.reads_secret:
         return True
-    if reads_environment(node) and any(map(is_suspicious_name, statement.binds)):
+    if statement.reads_environment and any(map(is_suspicious_name, statement.binds)):
         return True
-    return not derived.isdisjoint(names_in(node.value)) and is_text_of_texts(node.value)
+    return not derived.isdisjoint(names_kept(node.value))
 
 
 # -- Effects: statements of the notebook that act on what the module uses, and are not in it -------

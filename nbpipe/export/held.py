@@ -550,9 +550,12 @@ def _secrets_at(step: _Step) -> _Secrets:
     elif type(value).__name__ in _SECRET_TYPES:
         yield place, ""
     else:
-        if _is_named(step) and is_letters(value):
-            yield place, bytes(np.asarray(value).ravel().tolist()).decode("latin-1")
-        if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
+        named = _is_named(step)
+        is_array = isinstance(value, np.ndarray | np.generic) or is_tensor(value)
+        numbers = _as_array(value).ravel()[:_HEAD].tolist() if is_array and named else value
+        if named and isinstance(numbers, list | tuple) and is_letters(numbers):
+            yield place, bytes(numbers[:_HEAD]).decode("latin-1")
+        if is_array:
             yield from _secrets_in_array(step)
 
 

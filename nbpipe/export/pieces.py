@@ -44,7 +44,7 @@ from .difference import fingerprint_of, loosened
 from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, in_quotes_of
 from .module import Comments, Import, Piece, Spelling, identifier
-from .secrets import reads_environment, secret_in_text
+from .secrets import secret_in_text
 from .source import defaults_in, indent_of, last_name, names_in, names_read, replaced, root_of
 
 
@@ -388,7 +388,7 @@ def _is_lookup(scope: Scope, statement: Statement) -> bool:
     """Tell whether a value comes from the environment, perhaps by way of other variables."""
     if not (is_assignment(statement.node) or isinstance(statement.node, ast.AugAssign)):
         return False
-    if reads_environment(statement.node):
+    if statement.reads_environment:
         return True
     names = sorted(names_read(statement.node, future=True).now)
     bound = (scope.cells.bindings(name) for name in names)

@@ -12,16 +12,13 @@ import os
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice, pairwise, takewhile
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
-from ..base.tree import is_tensor
 from .source import defaults_in, last_name, lines_of, replaced, tree_of
 
 HIDDEN = "***"
@@ -73,9 +70,8 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MARKER = re.compile(r"[<\[({|#@▁Ġ$%].*|.*[>\])}|]|\**|x*|\.*", re.DOTALL)
 _HOLDER = re.compile(r"(?i)\s*|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
 _IDENTIFIER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*(?:[_-]\d+)?")
-_EDGE = r"(?<![A-Za-z0-9_])"
 _KNOWN = re.compile(
-    _EDGE + r"(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]{0,80}\d)[\w-]{20,}"
+    r"(?<![A-Za-z0-9_])(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]{0,80}\d)[\w-]{20,}"
     r"|[srp]k_(?:live|test)_\w{10,}"
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|gl(?:pat|ptt|dt|rt|ft|soat)-[\w-]{12,}"
     r"|(?:xox[abeprs]|xapp)-[\w-]{10,}"
@@ -91,13 +87,6 @@ _KNOWN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
     r"(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----)?"
     r"|AccountKey=[\w+/=]{20,}"
-)
-_PREFIXES = (  # what those begin with
-    *("hf_", "sk-", "k_live_", "k_test_", "gh", "gl", "xox", "xapp-", "AKIA", "ASIA", "AROA"),
-    *("AIDA", "AIza", "ya29.", "GOCSPX-", "eyJ", "npm_", "pypi-", "SG.", "_v1_", "r8_", "shp"),
-    *("dapi", "gsk_", "nvapi-", "xai-", "pplx-", "hvs.", "_pat_", "lin_api_", "ntn_"),
-    *("ATATT3", "PMAK-", "glsa_", "sbp_", "AGE-SECRET", ":AA", "-----BEGIN ", "AccountKey="),
-    *("earer", "EARER"),
 )
 _LOGIN = re.compile(  # %s and the word itself stand for what comes later
     r"(?<![\w+.-])[A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]{0,100}:"
@@ -156,7 +145,6 @@ _PAIRS = re.compile(r"(?m)(?:^|[;\s])[\w.-]{1,60}[ \t]{0,3}(?:=|:(?=[ \t]))[ \t]
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{12,4000}={0,2}")
 _TYPED = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{6,}")
 _ENDS = re.compile(r"[ \t]*(?:\n|$)")
-_WORD = re.compile(r"(?:[A-Z]*[a-z]*|[a-z]*(?:[A-Z][a-z]+)*|[^\W\d_]*[^\x00-\x7f][^\W\d_]*)\d{0,8}")
 _COUNTED = re.compile(r"\d+[-_.+]?[A-Za-z-]+")  # as "32-character"
 _LEAST_BITS = 3.6  # Shannon entropy of a character
 _LEAST_CHANGES = 0.5  # of all neighbours, those of different classes of characters
@@ -169,7 +157,7 @@ _LEAST_LINE = 20  # of a line of a secret of several lines
 _FEW_PAIRS = 2
 _LONG_FORM = 10  # characters of what is known that is one also inside a word
 # The secrets of the environment, and with them what the export under way has found.
-_known: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("known", default=None)
+_known: ContextVar[frozenset[str] | None] = ContextVar("known", default=None)
 
 
 def words_of(name: str) -> list[str]:
@@ -203,19 +191,22 @@ def is_suspicious_name(name: str) -> bool:
     return is_secret_name(name) or bool(words and words[-1] in _WEAK | {"pass", "pw"})
 
 
-def is_secret(name: str, text: str, *, known: bool = True) -> bool:
-    """Tell whether a text is a secret, by the name it has (which may be empty) or by its look.
-
-    Args:
-        name: of what holds it.
-        text: any.
-        known: what the export under way has found counts too.
-    """
-    if _HOLDER.fullmatch(text) or text.strip(" :=").lower() in _TAME:
+def is_secret(name: str, text: str) -> bool:
+    """Tell whether a text is a secret, by the name it has (which may be empty) or by its look."""
+    if _is_filler(text):
         return False
-    if looks_secret(text, dense=not _is_of_hash(words_of(name)), known=known):
-        return True
-    if not name or _MARKER.fullmatch(text) or _is_its_name(name, text):
+    dense = not _is_of_hash(words_of(name))
+    return looks_secret(text, dense=dense) or _is_secret_named(name, text)
+
+
+def _is_filler(text: str) -> bool:
+    """Tell whether a text stands where a secret may be, and is none: "required", "your-key"."""
+    return bool(_HOLDER.fullmatch(text)) or text.strip(" :=").lower() in _TAME
+
+
+def _is_secret_named(name: str, text: str) -> bool:
+    """Tell whether a text is a secret because of its name."""
+    if not name or _is_filler(text) or _MARKER.fullmatch(text) or _is_its_name(name, text):
         return False
     return _is_secret_by_name(name, text)
 
@@ -241,19 +232,16 @@ def _is_secret_by_name(name: str, text: str) -> bool:
         return True
     if words[-1] in ("pass", "pw"):
         return _TYPED.fullmatch(text) is not None
-    if words[-1] in _WEAK and _holds_mixed(words[-1], text):
-        return True
+    if words[-1] in _WEAK:
+        parts = [text]
+        if words[-1] in ("cookie", "cookies"):
+            parts = [part.rpartition("=")[2] for part in re.split(r"[;\s]+", text)]
+        if any(map(_is_mixed, parts)):
+            return True
     bare = words in (["token"], ["my", "token"], ["cookie"], ["auth"])
     if not bare or " " in text or _IDENTIFIER.fullmatch(text):
         return False
     return len(text) >= (_SHORTEST_TOKEN if any(map(str.isdigit, text)) else _LONG_TOKEN)
-
-
-def _holds_mixed(word: str, text: str) -> bool:
-    """Tell whether a text under a name that speaks of keys, as `key`, looks like one."""
-    if word in ("cookie", "cookies"):
-        return any(_is_mixed(part.rpartition("=")[2]) for part in re.split(r"[;\s]+", text))
-    return _is_mixed(text)
 
 
 def _is_mixed(text: str) -> bool:
@@ -286,23 +274,18 @@ def _is_rare(text: str) -> bool:
     return len(text) >= _LEAST_VARIABLE and not _IDENTIFIER.fullmatch(text)
 
 
-def is_plain(text: str) -> bool:
-    """Tell whether a text is made of words and numbers, as names of files are."""
-    return all(map(_WORD.fullmatch, re.findall(r"[^\W_]+", text)))
-
-
-def looks_secret(text: str, *, dense: bool = True, known: bool = True) -> bool:
+def looks_secret(text: str, *, dense: bool = True) -> bool:
     """Tell whether a text holds a secret by its look alone.
 
     Args:
         text: any.
         dense: a random-looking text of 20 to 120 characters counts; longer ones are data, and
             those of one case, as hexadecimal hashes, do not look random.
-        known: what the export under way has found counts too.
     """
     if next(_spans(text), None) is not None:
         return True
-    if _holds_known(text, known=known):
+    forms = _known_forms()
+    if forms is not None and (forms.search(text) or any(_encoded(text, forms))):
         return True
     return dense and len(text) <= _LONGEST_KEY and _is_dense(text.strip())
 
@@ -310,10 +293,8 @@ def looks_secret(text: str, *, dense: bool = True, known: bool = True) -> bool:
 def holds_token(data: bytes) -> bool:
     """Tell whether bytes of any kind hold a token of a known form, or a secret that is known."""
     text = data.decode("latin-1")
-    forms = _known_forms(known=True)
-    if forms is not None and forms.search(text):
-        return True
-    return any(one in text for one in _PREFIXES) and _KNOWN.search(text) is not None
+    forms = _known_forms()
+    return _KNOWN.search(text) is not None or (forms is not None and bool(forms.search(text)))
 
 
 def secrets_held(text: str) -> list[str]:
@@ -325,9 +306,8 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     """Return the places of secrets in a text, by what stands around them or how they begin."""
     if len(text) < _SHORTEST_TOKEN or (len(text) < _LONG_TOKEN and text.isidentifier()):
         return
-    if any(one in text for one in _PREFIXES):
-        for match in _KNOWN.finditer(text):
-            yield match.span("bearer" if match["bearer"] else 0)
+    for match in _KNOWN.finditer(text):
+        yield match.span("bearer" if match["bearer"] else 0)
     for pattern, needed, is_one in _SHAPES:
         if needed in text:
             yield from (one.span("secret") for one in pattern.finditer(text) if is_one(one))
@@ -356,10 +336,7 @@ def _is_secret_parameter(match: re.Match[str]) -> bool:
 
 def _is_secret_assigned(name: str, value: str) -> bool:
     """Tell whether a text that stands behind a name, in a text of any language, is a secret."""
-    name = name.rpartition(".")[2]
-    if not name or _HOLDER.fullmatch(value) or value.lower() in _TAME or _MARKER.fullmatch(value):
-        return False
-    return not _is_its_name(name, value) and _is_secret_by_name(name, value)
+    return _is_secret_named(name.rpartition(".")[2], value)
 
 
 def _is_told(match: re.Match[str], *, is_config: bool) -> bool:
@@ -417,12 +394,16 @@ def _is_dense(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def knowing(values: Iterable[str] = ()) -> Iterator[None]:
-    """Have texts be secret wherever they stand, for as long as this lasts; words are left out."""
-    variables = _variables()
-    before = _known.get() or (variables, frozenset())
-    found = before[1].union(variables, filter(_is_rare, values))
-    token = _known.set((variables, found))
+def knowing(values: Iterable[str] = (), *, anew: bool = False) -> Iterator[None]:
+    """Have texts be secret wherever they stand, for as long as this lasts; words are left out.
+
+    Args:
+        values: the texts; the secrets of the environment come with them.
+        anew: forget meanwhile what was known before.
+    """
+    before = None if anew else _known.get()
+    found = (before or frozenset()).union(_variables(), filter(_is_rare, values))
+    token = _known.set(found)
     try:
         yield
     finally:
@@ -433,12 +414,12 @@ def know(values: Iterable[str]) -> None:
     """Have more texts be secret until the `knowing` around this ends, words too."""
     before = _known.get()
     if before is not None:
-        _known.set((before[0], before[1].union(one for one in values if one not in _TAME)))
+        _known.set(before.union(one for one in values if one not in _TAME))
 
 
-def _known_forms(*, known: bool) -> re.Pattern[str] | None:
-    here = _known.get()
-    return _forms(_variables() if here is None else here[1] if known else here[0])
+def _known_forms() -> re.Pattern[str] | None:
+    known = _known.get()
+    return _forms(_variables() if known is None else known)
 
 
 def _variables() -> frozenset[str]:
@@ -475,13 +456,6 @@ def _pattern(form: str) -> str:
     return text if len(form) >= _LONG_FORM else f"(?<![A-Za-z0-9]){text}(?![A-Za-z0-9])"
 
 
-def _holds_known(text: str, *, known: bool) -> bool:
-    forms = _known_forms(known=known)
-    return forms is not None and (
-        forms.search(text) is not None or next(_encoded(text, forms), None) is not None
-    )
-
-
 def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
     """Return the runs of base64 in a text that hold what is searched for."""
     for match in _RUN.finditer(text):
@@ -492,18 +466,14 @@ def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
             yield match
 
 
-def scrubbed(text: str, *, known: bool = True) -> str:
+def scrubbed(text: str) -> str:
     """Replace the secrets in a text by three asterisks.
-
-    Args:
-        text: any.
-        known: what the export under way has found is replaced too.
 
     Examples:
         >>> scrubbed("login to https://me:pa55word@example.org failed")
         'login to https://me:***@example.org failed'
     """
-    forms = _known_forms(known=known)
+    forms = _known_forms()
     if forms is not None:
         text = forms.sub(HIDDEN, text)
         text = _without(text, [match.span() for match in _encoded(text, forms)])
@@ -526,30 +496,31 @@ _PAIR = 2  # a name and its value
 _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)
-_HEAD = 100_000  # characters of a text that are looked at
 _NUMBERS = _set("password passwd passphrase passcode pin")
-_STORES = _set(  # what gives secrets and nothing else
-    "getpass keyring userdata UserSecretsClient get_secret get_password"
-)
-_LOOKUPS = _STORES | _set(  # names that stand for the environment, or for a store of secrets
-    "environ environb getenv getenvb dotenv dotenv_values load_dotenv"
-)
 _ASKS = _set("get getenv getenvb pop setdefault")  # for a name, else a default
 _KEPT = _set(  # calls that give what they are given, in another form
     "array asarray frombuffer fromstring str_ bytes_ Series tensor str bytes bytearray list tuple "
     "set frozenset SecretStr Secret b64decode b64encode fromhex join encode decode strip format "
-    "replace lower upper quote unquote reversed dict cast field Field attrib ib Parameter"
-)
-_FORMS = _KEPT | _set(  # calls that give a text of texts
-    "hexdigest digest sha1 sha256 sha512 md5 blake2b new hex urlsafe_b64encode "
-    "standard_b64encode b16encode b32encode hexlify quote_plus removeprefix removesuffix rstrip "
-    "lstrip title urlencode"
+    "replace lower upper quote unquote reversed dict cast field Field attrib ib Parameter "
+    "hexdigest digest sha1 sha256 sha512 md5 blake2b new hex urlsafe_b64encode standard_b64encode "
+    "b16encode b32encode hexlify quote_plus removeprefix removesuffix rstrip lstrip title urlencode"
 )
 _AUTHS = re.compile(r"(?i)\w*(?:basic|digest|proxy|ntlm)\w*auth|auth")
-_SECOND = _set("login set_password authenticate")  # whose second argument is one
-_FIRST = _set("Fernet hmac.new URLSafeSerializer URLSafeTimedSerializer")
+_CREDENTIALS = {  # functions of libraries, and which of their arguments is a secret
+    **dict.fromkeys(("Fernet", "hmac.new", "URLSafeSerializer", "URLSafeTimedSerializer"), 0),
+    **dict.fromkeys(("jwt.encode", "jwt.decode", "login", "authenticate"), 1),
+    "set_password": -1,
+}
+_PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in what they give
+    **dict.fromkeys((ast.Starred, ast.Await, ast.NamedExpr, ast.Subscript), ("value",)),
+    **dict.fromkeys((ast.Attribute, ast.FormattedValue), ("value",)),
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), ("elts",)),
+    **dict.fromkeys((ast.Dict, ast.BoolOp, ast.JoinedStr), ("values",)),
+    ast.BinOp: ("left", "right"),
+    ast.IfExp: ("body", "orelse"),
+    ast.Lambda: ("body",),
+}
 _HOLES = re.compile(r"\{[^{}]*\}|%[sdr]")  # of a template
-_SHORTEST_PART = 4  # characters of a literal that is a part of a secret
 
 
 def advice(name: str) -> str:
@@ -566,16 +537,10 @@ def as_text(value: str | bytes | bytearray) -> str:
     return str(value) if isinstance(value, str) else bytes(value).decode("latin-1")
 
 
-def is_letters(value: Any) -> bool:
+def is_letters(numbers: Sequence[object]) -> bool:
     """Tell whether numbers may be the letters of a text, as those of `list(b"...")` are."""
-    if isinstance(value, np.ndarray) or is_tensor(value):
-        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
-        if array.dtype.kind not in "iu" or array.size < _SHORTEST_LETTERS:
-            return False
-        return bool(array.min() >= _LETTERS[0] and array.max() <= _LETTERS[-1])
-    if not isinstance(value, list | tuple) or len(value) < _SHORTEST_LETTERS:
-        return False
-    return all(type(one) is int and one in _LETTERS for one in islice(value, _HEAD))
+    few = len(numbers) < _SHORTEST_LETTERS
+    return not few and all(type(one) is int and one in _LETTERS for one in numbers)
 
 
 def is_secret_number(name: str, value: object) -> bool:
@@ -586,11 +551,12 @@ def is_secret_number(name: str, value: object) -> bool:
 
 def is_table(values: Iterable[object]) -> bool:
     """Tell whether texts are given numbers, as in the vocabulary of a tokenizer."""
-    kinds = {type(value) for value in values}
-    return kinds == {int}
+    return set(map(type, values)) == {int}
 
 
 Pairs = Iterator[tuple[str, str]]  # the name that a text is given, and the text
+_Named = Iterator[tuple[str, ast.AST]]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def secret_in_text(text: str) -> bool:
@@ -606,18 +572,16 @@ def secrets_in_text(text: str) -> Pairs:
     tree = tree_of(text)
     if tree is None:
         if scrubbed(text) != text:
-            yield "", ""
+            yield "", text
         return
-    yield from _secrets_in(tree)
-    yield from (("", comment) for comment in _comments(text) if _is_secret_comment(comment))
+    yield from ((name, secret) for _, name, secret in _secrets_in(tree))
+    yield from (("", comment) for comment in _secret_comments(text))
 
 
 def told_in(text: str) -> Iterator[str]:
     """Return what nobody may read elsewhere of a source text: its secrets, where they are rare."""
     for _, secret in secrets_in_text(text):
         yield from filter(_is_rare, secrets_held(secret) or (secret,))
-    if tree_of(text) is None:
-        yield from filter(_is_rare, secrets_held(text))
 
 
 def masked(text: str) -> str:
@@ -625,154 +589,176 @@ def masked(text: str) -> str:
     tree = tree_of(text)
     if tree is None:
         return scrubbed(text)
-    found = {secret for _, secret in _secrets_in(tree)}
-    if found:
-        text = _without_literals(text, tree, found)
-    for comment in _comments(text):
-        if _is_secret_comment(comment):
-            text = text.replace(comment, HIDDEN)
+    found = list(_secrets_in(tree))
+    texts, nodes = {text for _, _, text in found}, {node for node, _, _ in found}
+    text = replaced(text, ((one, repr(HIDDEN)) for one in _outermost(tree, nodes, texts)))
+    for comment in _secret_comments(text):
+        text = text.replace(comment, HIDDEN)
     return scrubbed(text)
 
 
-def _secrets_in(tree: ast.Module) -> Pairs:
-    nodes = list(ast.walk(tree))
-    takes, public = _parameters(nodes), _public(nodes)
+def _secrets_in(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str]]:
+    """Return the expressions that are secrets, each with its name, if it has one, and the text."""
+    nodes = list(ast.walk(tree))  # what holds others comes before them
+    takes = _parameters(nodes)
+    under: dict[ast.AST, list[str]] = {}  # the names that stand for a part
     for node in nodes:
-        for name, value in (*_literals(node), *_arguments(node, takes)):
-            if is_secret(name or public.get(id(node), ""), value):
-                yield name, value
+        for name, part in _named_parts(node, takes):
+            under.setdefault(part, []).append(name)
+            if isinstance(part, ast.Constant) and is_secret_number(name, part.value):
+                yield part, "password", str(part.value)
+        if not isinstance(node, ast.expr):
+            continue
+        names = under.get(node, [""])
+        marks = list(filter(is_suspicious_name, names))
+        for part in _kept(node) if marks else ():
+            under.setdefault(part, []).extend(marks)
+        for text in (*_texts(node), *_composed(node), *(_disguised(node) if marks else ())):
+            yield from ((node, name, text) for name in names if is_secret(name, text))
 
 
-def _without_literals(text: str, tree: ast.Module, found: set[str]) -> str:
-    """Replace the literals that are secrets, or parts of one."""
-    held = (node for node in _outer_literals(tree) if _holds(node, found))
-    return replaced(text, ((node, repr(HIDDEN)) for node in held))
-
-
-def _outer_literals(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
-    """Return the literals of a tree; those in an f-string are a part of it."""
+def _outermost(node: ast.AST, nodes: set[ast.expr], texts: set[str]) -> Iterator[ast.expr]:
+    """Return those of some nodes, or of these texts, that are in no other."""
     for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.Constant | ast.JoinedStr):
+        if isinstance(one, ast.expr) and (one in nodes or not texts.isdisjoint(_texts(one))):
             yield one
         else:
-            yield from _outer_literals(one)
-
-
-def _holds(node: ast.Constant | ast.JoinedStr, found: set[str]) -> bool:
-    if isinstance(node, ast.JoinedStr):
-        return any(isinstance(one, ast.Constant) and _holds(one, found) for one in node.values)
-    value = node.value
-    text = as_text(value) if isinstance(value, str | bytes) else str(value)
-    return text in found or (
-        len(text) >= _SHORTEST_PART and any(text in secret for secret in found)
-    )
-
-
-def _public(nodes: list[ast.AST]) -> dict[int, str]:
-    """Return the names of the literals that are hashes, or ids of something public, by id."""
-    pairs: list[tuple[Any, ast.expr | None]] = []
-    for node in nodes:
-        match node:
-            case ast.Assign(targets, value):
-                pairs += [(last_name(target), value) for target in targets]
-            case ast.AnnAssign(target, _, value):
-                pairs.append((last_name(target), value))
-            case ast.keyword(name, value):
-                pairs.append((name, value))
-            case ast.Dict(keys, values):
-                pairs += zip([getattr(key, "value", "") for key in keys], values, strict=True)
-    literals = [(name, value) for name, value in pairs if isinstance(value, ast.Constant)]
-    return {
-        id(value): name
-        for name, value in literals
-        if isinstance(name, str) and _is_of_hash(words_of(name))
-    }
+            yield from _outermost(one, nodes, texts)
 
 
 def _parameters(nodes: list[ast.AST]) -> dict[str, list[str]]:
     """Return what the functions, methods and classes of a text call their arguments, by place."""
     takes: dict[str, list[str]] = {}
-    methods: set[ast.AST] = set()
     for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            methods.update(node.body)
-            takes[node.name] = _fields(node)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-            takes[node.name] = names[1:] if node in methods and _is_bound(node) else names
+        if isinstance(node, _Function):
+            takes[node.name] = _taken(node)
+        elif isinstance(node, ast.ClassDef):  # those of its `__init__`, or its fields
+            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+            takes[node.name] = [one.id for one in targets if isinstance(one, ast.Name)]
+            for one in node.body:
+                if isinstance(one, _Function) and one.name == "__init__":
+                    takes[node.name] = _taken(one)
     return takes
 
 
-def _is_bound(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return all(getattr(mark, "id", None) != "staticmethod" for mark in node.decorator_list)
+def _taken(node: _Function) -> list[str]:
+    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
-def _fields(node: ast.ClassDef) -> list[str]:
-    """Return what a class is called with: the arguments of its `__init__`, or its fields."""
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.name == "__init__":
-            return [each.arg for each in (*one.args.posonlyargs, *one.args.args)][1:]
-    targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
+    """Return what a node gives a name to, as a variable, a key or a parameter."""
+    match node:
+        case ast.Assign(targets, value):
+            for target in targets:
+                yield from _given(target, value)
+        case ast.AnnAssign() | ast.NamedExpr() | ast.AugAssign():
+            yield from _given(node.target, node.value)
+        case ast.keyword(name, value):
+            yield from _called(name or "", value)
+        case ast.Dict(keys, values):
+            table = len(values) > 1 and is_table(getattr(one, "value", one) for one in values)
+            for key, value in () if table else zip(keys, values, strict=True):
+                yield from _given(key, value)
+        case ast.Tuple([key, value]):
+            yield from _given(key, value)
+        case ast.List([key, value]) if any(map(is_secret_name, _texts(key))):
+            yield from _given(key, value)
+        case ast.Compare(left, _, [right, *_]):
+            yield from (*_given(left, right), *_given(right, left))
+        case ast.arguments():
+            for name, default in defaults_in(node):
+                yield from _called(name, default)
+        case ast.Call():
+            yield from _arguments(node, takes)
 
 
-def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Pairs:
-    """Return the literals in a call, each with the name of the parameter that it is for."""
-    if not isinstance(node, ast.Call):
-        return
-    function, given = node.func, node.args
+def _arguments(call: ast.Call, takes: dict[str, list[str]]) -> _Named:
+    """Return the arguments of a call, each with the name of the parameter that it is for."""
+    function, given = call.func, call.args
+    if len(given) > 1:  # as in `setattr(x, "password", ...)`
+        yield from _given(*given[-2:])
     if last_name(function) == "partial" and given:
         function, given = given[0], given[1:]
     plain = list(takewhile(lambda one: not isinstance(one, ast.Starred), given))
     for name, value in zip(takes.get(last_name(function), ()), plain, strict=False):
-        yield from _named(name, value)
-    for value in _credentials(function, plain):
-        yield from (("password", text) for text in _within(value))
+        yield from _called(name, value)
+    yield from (("password", value) for value in _credentials(function, plain))
 
 
 def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
-    """Return the arguments of a library's function that are secrets by what it does."""
+    """Return the argument of a library's function that is a secret by what it does."""
     name, owner = last_name(function), last_name(getattr(function, "value", function))
-    if name in _FIRST or f"{owner}.{name}" in _FIRST:
-        return given[:1]
-    if len(given) < _PAIR:
-        return []
-    if f"{owner}.{name}" in ("jwt.encode", "jwt.decode"):
-        return given[1:2]
-    if _AUTHS.fullmatch(name) or name in _SECOND:
-        return given[2:3] or given[1:2] if name == "set_password" else given[1:2]
+    usual = 1 if _AUTHS.fullmatch(name) else None
+    at = _CREDENTIALS.get(f"{owner}.{name}", _CREDENTIALS.get(name, usual))
+    return [] if at is None else given[at:][:1]
+
+
+def _given(target: ast.expr | None, value: ast.expr | None) -> _Named:
+    """Return what something is given: a variable, an attribute, a key."""
+    match target, value:
+        case ((ast.Tuple(names) | ast.List(names)), (ast.Tuple(values) | ast.List(values))):
+            for one, other in zip(names, values, strict=False):
+                yield from _given(one, other)
+        case ((ast.Name() | ast.Attribute()), _):
+            yield from _called(last_name(target), value)
+        case ast.Subscript(_, key), _:
+            yield from _given(key, value)
+        case ast.Tuple([*_, ast.Constant() as last]), _:
+            yield from _given(last, value)
+        case ast.Constant(str() | bytes() as name), _:
+            yield from _called(as_text(name), value)
+
+
+def _called(name: str, value: ast.expr | None) -> _Named:
+    """Return a value with its name; of a pair that is called `auth`, the second."""
+    if words_of(name)[-1:] == ["auth"] and isinstance(value, ast.Tuple | ast.List):
+        yield from (("password", part) for part in value.elts[1:])
+    elif value is not None:
+        yield name, value
+
+
+def _kept(node: ast.AST) -> Iterator[ast.AST]:
+    """Return the parts that what an expression gives consists of, in some form."""
+    if not isinstance(node, ast.Call):
+        for field in _PARTS.get(type(node), ()):
+            parts = getattr(node, field)
+            yield from parts if isinstance(parts, list) else [parts]
+        return
+    name, owner = last_name(node.func), getattr(node.func, "value", None)
+    if name in _ASKS:
+        yield from node.args[1:]
+    elif name in _KEPT:
+        if name != "format" and owner is not None:
+            yield owner
+        yield from (*node.args, *(one.value for one in node.keywords))
+
+
+def _texts(node: ast.AST) -> list[str]:
+    """Return the text that an expression is: a literal, or literals added up."""
+    match node:
+        case ast.Constant(str() | bytes() as value):
+            return [as_text(value)]
+        case ast.BinOp(left, ast.Add(), right):
+            return ["".join(_texts(left) + _texts(right))]
+        case ast.FormattedValue(inner):
+            return _texts(inner)
+        case ast.JoinedStr(parts):
+            return ["".join(text for part in parts for text in _texts(part))]
     return []
 
 
-def _literals(node: ast.AST) -> Pairs:
-    """Return the texts that stand in a node, each with the name it is given there."""
-    if isinstance(node, ast.Constant | ast.BinOp | ast.JoinedStr):
-        yield from (("", text) for text in _texts(node))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-            yield from (("", text) for text in _filled(node.left, given))
-    elif isinstance(node, ast.Assign):
-        yield from (pair for target in node.targets for pair in _given(target, node.value))
-    elif isinstance(node, ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
-        yield from _given(node.target, node.value)
-    elif isinstance(node, ast.keyword):
-        yield from _named(node.arg or "", node.value)
-    elif isinstance(node, ast.Dict):
-        table = len(node.values) > 1 and is_table(getattr(one, "value", one) for one in node.values)
-        for key, value in zip(node.keys, node.values, strict=True):
-            yield from () if table else _given(key, value)
-    elif isinstance(node, ast.Tuple | ast.List):
-        yield from _listed(node)
-    elif isinstance(node, ast.Compare):
-        yield from _given(node.left, node.comparators[0])
-        yield from _given(node.comparators[0], node.left)
-    elif isinstance(node, ast.Call):
-        yield from _given(*node.args[-2:]) if len(node.args) > 1 else ()
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-            yield from (("", text) for text in _filled(node.func.value, node.args))
-    elif isinstance(node, ast.arguments):
-        for name, default in defaults_in(node):
-            yield from _named(name, default)
+def _composed(node: ast.AST) -> list[str]:
+    """Return what literals say together: a template that is filled, the words of a command."""
+    match node:
+        case ast.BinOp(template, ast.Mod(), given):
+            return _filled(template, given.elts if isinstance(given, ast.Tuple) else [given])
+        case ast.Call(ast.Attribute(template, "format"), given):
+            return _filled(template, given)
+        case ast.Tuple(parts) | ast.List(parts):
+            words = [text for part in parts for text in _texts(part)]
+            return [" ".join(words)] if any(one[:1] == "-" for one in words) else []
+    return []
 
 
 def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
@@ -784,139 +770,30 @@ def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
     return [_HOLES.sub(lambda match: "".join(next(gaps, [match[0]])) or match[0], texts[0])]
 
 
-def _listed(node: ast.Tuple | ast.List) -> Pairs:
-    """Return what stands in a list: the second of a pair, and what follows an option."""
-    if len(node.elts) == _PAIR:
-        names = [] if isinstance(node, ast.Tuple) else _texts(node.elts[0])
-        if isinstance(node, ast.Tuple) or any(map(is_secret_name, names)):
-            yield from _given(*node.elts)
-    for flag, value in pairwise(node.elts):
-        for option in _texts(flag) if isinstance(flag, ast.Constant) else ():
-            if option.startswith("-"):
-                yield from (("", f"{option} {text}") for text in _texts(value))
-    texts = [text for one in node.elts if isinstance(one, ast.Constant) for text in _texts(one)]
-    if any(one[:1] == "-" for one in texts):
-        yield "", " ".join(texts)
+def _disguised(node: ast.AST) -> list[str]:
+    """Return what only its name tells to be a secret: letters, or what stands in a template."""
+    if isinstance(node, ast.Call) and last_name(node.func) == "format":
+        return [_HOLES.sub("", text) for text in _texts(getattr(node.func, "value", node))]
+    letters: list[Any] = [getattr(one, "value", None) for one in getattr(node, "elts", ())]
+    return [bytes(letters).decode("ascii")] if is_letters(letters) else []
 
 
-def _given(target: ast.expr | None, value: ast.expr | None) -> Pairs:
-    """Return the literals that something is given: a variable, an attribute, a key."""
-    match target, value:
-        case ((ast.Tuple(names) | ast.List(names)), (ast.Tuple(values) | ast.List(values))):
-            for one, other in zip(names, values, strict=False):
-                yield from _given(one, other)
-        case ((ast.Name() | ast.Attribute()), _):
-            yield from _named(last_name(target), value)
-        case ast.Subscript(_, key), _:
-            yield from _given(key, value)
-        case ast.Tuple([*_, ast.Constant() as last]), _:
-            yield from _given(last, value)
-        case ast.Constant(str() | bytes() as name), _:
-            yield from _named(as_text(name), value)
+def _secret_comments(text: str) -> Iterator[str]:
+    for token in lines_of(text).tokens:
+        comment = token.string.lstrip("#!: ")
+        if token.type == tokenize.COMMENT and scrubbed(comment) != comment:
+            yield comment
+        elif token.type == tokenize.COMMENT and (tree := tree_of(comment)):
+            yield from (comment for _ in islice(_secrets_in(tree), 1))
 
 
-def _named(name: str, value: ast.expr | None) -> Pairs:
-    yield from ((name, text) for text in _texts(value))
-    if isinstance(value, ast.Constant) and is_secret_number(name, value.value):
-        yield "password", str(value.value)
-    if words_of(name)[-1:] == ["auth"] and isinstance(value, ast.Tuple | ast.List):
-        yield from (("password", text) for part in value.elts[1:] for text in _within(part))
-    elif value is not None and is_suspicious_name(name):
-        yield from ((name, text) for text in _within(value))
-
-
-def _within(node: ast.expr) -> Iterator[str]:
-    """Return the texts that an expression gives in some form: joined, encoded, in a container."""
-    if isinstance(node, ast.Constant | ast.JoinedStr):
-        yield from _texts(node)
-    elif isinstance(node, ast.IfExp):
-        yield from (*_within(node.body), *_within(node.orelse))
-    elif isinstance(node, ast.Call):
-        yield from (text for part in _kept(node) for text in _within(part))
-    elif isinstance(node, ast.Lambda):
-        yield from _within(node.body)
-    else:
-        letters: list[Any] = [getattr(one, "value", None) for one in getattr(node, "elts", ())]
-        if is_letters(letters):
-            yield bytes(letters).decode("ascii")
-        kinds = {ast.BinOp: ("left", "right"), ast.Dict: ("values",), ast.BoolOp: ("values",)}
-        kinds |= dict.fromkeys((ast.List, ast.Tuple, ast.Set), ("elts",))
-        kinds |= dict.fromkeys((ast.Starred, ast.Await, ast.NamedExpr, ast.Subscript), ("value",))
-        for field in kinds.get(type(node), ()):
-            parts = getattr(node, field)
-            for part in parts if isinstance(parts, list) else [parts]:
-                yield from _within(part)
-
-
-def _kept(call: ast.Call) -> Iterator[ast.expr]:
-    """Return the arguments of a call that are in what it gives."""
-    name = last_name(call.func)
-    if name in _ASKS:
-        yield from call.args[1:]
-    elif name in _KEPT:
-        if name == "format" and isinstance(call.func, ast.Attribute):
-            texts = (_HOLES.sub("", text) for text in _texts(call.func.value))
-            yield from (ast.Constant(text) for text in texts)
-        elif isinstance(call.func, ast.Attribute) and not isinstance(call.func.value, ast.Name):
-            yield call.func.value
-        yield from (*call.args, *(one.value for one in call.keywords))
-
-
-def _texts(node: ast.expr | None) -> list[str]:
-    """Return the text that an expression is: a literal, or literals added up."""
+def names_kept(node: ast.AST) -> set[str]:
+    """Return the variables that an expression puts together, or gives another form."""
     match node:
-        case ast.Constant(str() | bytes() as value):
-            return [as_text(value)]
-        case ast.BinOp(left, ast.Add(), right):
-            return ["".join(_texts(left) + _texts(right))]
-        case ast.FormattedValue(inner):
-            return _texts(inner)
-        case ast.JoinedStr(parts):
-            return ["".join(text for part in parts for text in _texts(part))]
-        case ast.BoolOp(_, parts):
-            return [text for part in parts for text in _texts(part)]
-    return []
-
-
-def _comments(text: str) -> list[str]:
-    comments = (one.string for one in lines_of(text).tokens if one.type == tokenize.COMMENT)
-    return [one.lstrip("#!: ") for one in comments]
-
-
-def _is_secret_comment(comment: str) -> bool:
-    if scrubbed(comment) != comment:
-        return True
-    tree = tree_of(comment)
-    return tree is not None and next(_secrets_in(tree), None) is not None
-
-
-def reads_environment(node: ast.AST) -> bool:
-    """Tell whether code looks something up in the environment, or in a store of secrets.
-
-    Known: `os.environ`, `os.getenv`, getpass, dotenv, keyring, and those of Colab and Kaggle.
-    """
-    return any(last_name(part) in _LOOKUPS for part in ast.walk(node))
-
-
-def reads_secret(node: ast.AST) -> bool:
-    """Tell whether code looks up what is a secret, by where it is, or by the name it has there."""
-    parts = list(ast.walk(node))
-    calls = [one.func for one in parts if isinstance(one, ast.Call)]
-    if any(last_name(part) in _STORES for call in calls for part in ast.walk(call)):
-        return True
-    texts = [text for one in parts if isinstance(one, ast.Constant) for text in _texts(one)]
-    return reads_environment(node) and any(map(is_suspicious_name, texts))
-
-
-def is_text_of_texts(node: ast.expr) -> bool:
-    """Tell whether an expression only puts texts together, or gives one another form."""
-    if isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.JoinedStr):
-        return True
-    if isinstance(node, ast.BinOp):
-        return is_text_of_texts(node.left) and is_text_of_texts(node.right)
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.slice, ast.Slice) and is_text_of_texts(node.value)
-    if not isinstance(node, ast.Call) or last_name(node.func) not in _FORMS:
-        return False
-    owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-    return all(map(is_text_of_texts, (*owner, *node.args)))
+        case ast.Name(name):
+            return {name}
+        case ast.Dict() | ast.List() | ast.Tuple() | ast.Set():
+            return set()  # what is taken out of it may be anything
+        case ast.Subscript(_, part) if not isinstance(part, ast.Slice):
+            return set()
+    return {name for part in _kept(node) for name in names_kept(part)}

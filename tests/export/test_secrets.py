@@ -1,4 +1,3 @@
-import ast
 import base64
 import functools
 from dataclasses import dataclass, field
@@ -7,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from nbpipe.export.cells import Cell
 from nbpipe.export.held import secret_in
-from nbpipe.export.secrets import reads_environment, scrubbed, secret_in_text
+from nbpipe.export.secrets import scrubbed, secret_in_text
 
 HF = "hf_abcdefghijklmnopqrstuvwx"
 DENSE = "aB3xY9qLmN2pR7sT5vWz"
@@ -301,7 +301,8 @@ def test_secret_in_a_pair():
 )
 def test_reads_environment(text, expected):
     """Look-ups are known by their names."""
-    assert reads_environment(ast.parse(text)) is expected
+    [statement] = Cell("In[1]", 1, text).statements
+    assert statement.reads_environment is expected
 
 
 def test_scrubbed(monkeypatch):
