@@ -35,7 +35,7 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
-from ..executors.launch import Worker, launch_apart
+from ..executors.launch import UNKNOWN_EXIT, Worker, launch_apart
 from .difference import difference, fingerprint_of
 from .held import handle_in
 from .secrets import scrubbed
@@ -118,7 +118,7 @@ STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, 
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
 _LOADED = ("torch",)  # by the process that forks, where it is needed
-_STOP = b""  # what is said in place of a question
+_STOP = b""  # what is said once an answer was heard
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
@@ -337,7 +337,7 @@ class _Listener:
 
     Args:
         worker: the fresh process, whose fork answers.
-        connection: our end of the answer's.
+        connection: our end of the answer's; the other closes when the fork ends.
         output: where what is printed can be read.
     """
 
@@ -346,13 +346,12 @@ class _Listener:
         self._connection = connection
         self._output = output
         self._printed = bytearray()
-        self._lines: list[Any] = []
-        self._code: int | None = None  # the fork's exit code, once it has ended
-        self._open: list[Any] = [connection, worker.connection, worker.status, output]
+        self._open: list[Any] = [connection, worker.status, output]
 
     def listen(self, limits_s: Mapping[str, float]) -> Answer:
         """Read the answer, until it is whole, its process ends, or a step takes too long."""
-        step, said = "", ""
+        lines: list[Any] = []
+        step, words = "", ""
         ending: _Ending = "answered"
         end_s = time.monotonic() + limits_s[step]
         try:
@@ -360,20 +359,19 @@ class _Listener:
                 if isinstance(line, dict) and "step" in line:
                     step = line["step"]
                     end_s = time.monotonic() + limits_s[step]
-                self._lines.append(line)
+                lines.append(line)
             with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
                 self._answer(time.monotonic() + _GRACE_S)
         except TimeoutError:
-            ending, said = "late", f"took longer than {limits_s[step]:g} s"
-        except EOFError:  # its end closed the connection, or its own code did
+            ending, words = "late", f"took longer than {limits_s[step]:g} s"
+        except EOFError:
             ending = "died"
-            self._read_code(_GRACE_S)
-        self._end()
+        code = self._end()
         while self._read_output():
             pass
         if ending == "died":
-            said = _how_it_ended(self._code)
-        return Answer(tuple(self._lines), ending, said, self._last_printed())
+            words = _how_it_ended(code)
+        return Answer(tuple(lines), ending, words, self._last_printed())
 
     def _answer(self, end_s: float) -> Any:
         """Return the next line of the answer.
@@ -391,7 +389,7 @@ class _Listener:
                     return json.loads(self._connection.recv_bytes())
                 except ConnectionError as error:
                     raise EOFError from error
-            if self._worker.connection in ready or self._worker.status in ready:
+            if self._worker.status in ready:
                 raise EOFError
         raise TimeoutError
 
@@ -412,27 +410,21 @@ class _Listener:
             whole = whole.partition(b"\n")[2]
         return whole.decode("utf-8", errors="replace")
 
-    def _end(self) -> None:
-        """Have all be ended that still runs of the answer."""
-        with contextlib.suppress(OSError):
+    def _end(self) -> int:
+        """Have all be ended that still runs of the answer; return the exit code of its process."""
+        with contextlib.suppress(EOFError, OSError):  # the fresh process itself has ended
             self._worker.connection.send_bytes(_STOP)
-        self._read_code(_GRACE_S)
-        if self._code is None:  # the fresh process does not hear, or answers by itself
+            if wait([self._worker.connection, self._worker.status], _GRACE_S):
+                return int(json.loads(self._worker.connection.recv_bytes()))
+        code = self._worker.wait(0)
+        if code is None:  # it does not hear, or answers by itself
             os.killpg(self._worker.pid, signal.SIGKILL)
-            self._code = self._worker.wait(None)
-
-    def _read_code(self, timeout_s: float) -> None:
-        """Read how the fork ended, or the fresh process itself, if it does in this time."""
-        both = [self._worker.connection, self._worker.status]
-        if self._code is None and wait(both, timeout_s):
-            try:
-                self._code = json.loads(self._worker.connection.recv_bytes())["ended"]
-            except (EOFError, OSError):
-                self._code = self._worker.wait(timeout_s)
+            code = self._worker.wait(None)
+        return code if code is not None else UNKNOWN_EXIT
 
 
-def _how_it_ended(code: int | None) -> str:
-    if code is None or code >= 0:
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
         return f"ended its process with exit code {code}"
     name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
     return f"ended its process: {signal.strsignal(-code)} ({name})"
@@ -726,37 +718,23 @@ def main(connection: Connection, litter: str) -> NoReturn:
     """
     if sys.platform == "linux":  # what a fork starts is ours when its parent ends
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    ended, signalled = os.pipe()
-    os.set_blocking(signalled, False)
-    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # the handler itself has nothing to do
     with contextlib.suppress(EOFError, OSError):
         while True:
-            question = connection.recv_bytes()
-            if question == _STOP:  # it has ended before it was asked to
-                continue
+            given = json.loads(Path(os.fsdecode(connection.recv_bytes())).read_bytes())
             answers = recv_handle(connection)
-            given = json.loads(Path(os.fsdecode(question)).read_bytes())
+            os.set_inheritable(answers, False)  # noqa: FBT003  no other program keeps it open
             for name in given["loads"]:
                 with contextlib.suppress(Exception):  # the module's own import says why
                     importlib.import_module(name)
             pid = _forked() if sys.platform == "linux" else 0
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _answer(given, Connection(answers))
             os.close(answers)
-            while connection not in wait([connection, ended]) and not _has_ended(pid):
-                os.read(ended, _READ_BYTES)
-            connection.send_bytes(json.dumps({"ended": _end_children(pid)}).encode("ascii"))
+            connection.recv_bytes()  # the answer was heard, or its time is over
+            connection.send_bytes(json.dumps(_end_children(pid)).encode("ascii"))
     _end_children()
     shutil.rmtree(litter, ignore_errors=True)
     os._exit(0)
-
-
-def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended; it stays one."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end_children(pid: int = 0) -> int:
