@@ -424,7 +424,7 @@ class Found:
         owners: by each name of the module, the scope that it comes from; None: it is new.
         imports: what is imported, in the order of the finds.
         pieces: by the first of their names.
-        notes: what the user should know.
+        notes: what the user should know, each with what to say of it where items differ.
         changed: names that exported functions change, by who does.
         classes: the text of each class, as a tree.
         held: what the objects of the module hold, by name.
@@ -448,7 +448,7 @@ class Found:
     owners: dict[str, Scope | None] = field(default_factory=dict)
     imports: dict[Import, None] = field(default_factory=dict)
     pieces: dict[str, Piece] = field(default_factory=dict)
-    notes: dict[str, None] = field(default_factory=dict)
+    notes: dict[str, str | None] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
     classes: dict[str, ast.AST] = field(default_factory=dict)
     held: dict[str, HeldState] = field(default_factory=dict)

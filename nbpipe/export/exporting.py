@@ -6,7 +6,6 @@ import ast
 import contextlib
 import functools
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,17 +95,6 @@ def _tells(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _check_arrays(arrays: Mapping[str, Any]) -> None:
-    """Refuse data with a secret in it.
-
-    Raises:
-        ExportError: an array holds one.
-    """
-    for name, array in arrays.items():
-        if secret_in(name, np.asarray(array)) is not None:
-            raise ExportError(f"variable {name!r} {advice(name)}")
 
 
 def _secrets_of(scope: Scope) -> Iterator[str]:
@@ -454,80 +442,49 @@ def _tried(
     text = with_noqa(plain)
     _check_registers(whole, home)
     for statement in effects(home, whole.used):
-        collector.note(note_of(statement))
-    loading = [piece for piece in whole.pieces if "Path(__file__).with_name(" in piece.text]
-    loaded = {name for piece in loading for name in piece.names}
-    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
-    _check_arrays(arrays)
-    files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
-    rows = [
-        {**row, "knobs": {word: collector.value_of(knob) for word, knob in stage.knobs.items()}}
-        for row, stage in zip(graph(chain), addresses(chain).values(), strict=True)
-    ]
-    report = _proved(
-        chain,
-        whole,
+        note = note_of(statement)
+        collector.found.notes[note] = note
+    files = _assets(whole, collector)
+    stages = addresses(chain)
+    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
+    hints = [hint for hint in collector.found.notes.values() if hint is not None]
+    report = verified(
         text,
         file.name,
         fresh,
         reads=_unbound(plain, whole, collector),
-        items=items,
+        expected={name: one for piece in whole.pieces for name, one in piece.expected.items()},
+        expected_graph=_graph(chain, collector),
+        process_stages=[name for name, one in stages.items() if one.placement is not None],
+        items=items if in_order else None,
         check_items=count,
         files=files,
-        notes=[_with_cell(note, collector.found) for note in collector.found.notes],
-        expected_graph=rows,
+        hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
     )
     return text, files, report
 
 
-def _with_cell(note: str, found: Found) -> str:
-    """Add the cell to run again to a note on state."""
-    named = re.match(r"'(\w+)' ", note)
-    piece = found.pieces.get(named[1]) if named and "its first value" in note else None
-    cell = re.search(r"In\[\d+\]", piece.words) if piece else None
-    return note if cell is None else f"{note}; run {cell[0]} again, then export"
+def _assets(whole: Module, collector: Collector) -> dict[str, bytes]:
+    """Return the files that a module loads, by name.
+
+    Raises:
+        ExportError: one would hold a secret.
+    """
+    loading = [piece for piece in whole.pieces if "Path(__file__).with_name(" in piece.text]
+    loaded = {name for piece in loading for name in piece.names}
+    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
+    for name, array in arrays.items():
+        if secret_in(name, np.asarray(array)) is not None:
+            raise ExportError(f"variable {name!r} {advice(name)}")
+    return {str(collector.archive): archive_bytes(arrays)} if arrays else {}
 
 
-def _proved(
-    chain: Chain,
-    whole: Module,
-    text: str,
-    filename: str,
-    fresh: FreshProcess,
-    *,
-    items: Callable[[], Iterator[object]] | None,
-    notes: Iterable[str],
-    **more: Any,
-) -> Report:
-    """Have a fresh process import the module, and compare it with the notebook's pipeline."""
-    stages = addresses(chain)
-    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
-    elsewhere = [
-        name
-        for name, stage in stages.items()
-        if stage.fn is not None and stage.placement is not None
+def _graph(chain: Chain, collector: Collector) -> list[dict[str, Any]]:
+    """Return the graph of a chain, with the knobs that are written."""
+    return [
+        {**row, "knobs": {word: collector.value_of(knob) for word, knob in stage.knobs.items()}}
+        for row, stage in zip(graph(chain), addresses(chain).values(), strict=True)
     ]
-    expected = {
-        name: one
-        for piece in whole.pieces
-        for name, one in piece.expected.items()
-        if name in piece.names
-    }
-    return verified(
-        text,
-        filename,
-        fresh,
-        expected=expected,
-        process_stages=elsewhere,
-        items=items if in_order else None,
-        hint="\n".join(f"  it may come from this: {one}" for one in notes if _differs_by(one)),
-        **more,
-    )
-
-
-def _differs_by(note: str) -> bool:
-    """Tell whether what a note says may give other items."""
-    return "side effect" in note or "begins with its first value" in note
 
 
 def _home(chain: Chain) -> dict[str, Any]:

@@ -401,11 +401,15 @@ def _settled(piece: Piece, found: Found) -> Piece:
     if piece.kind == "setup" or not names:
         return piece
     for name in names:
-        found.notes[
-            f"{name!r} is changed by {found.changed[name]}; in the module it begins with its first "
-            "value"
-        ] = None
+        _note_first_value(piece, name, f"is changed by {found.changed[name]}", found)
     return replace(piece, spellings=piece.spellings[:1], expected={})
+
+
+def _note_first_value(piece: Piece, name: str, words: str, found: Found) -> None:
+    """Note that a variable begins anew, and what makes the notebook do so, too."""
+    note = f"{name!r} {words}; in the module it begins with its first value"
+    cell = re.search(r"In\[\d+\]", piece.words)
+    found.notes[note] = note if cell is None else f"{note}; run {cell[0]} again, then export"
 
 
 def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> None:
@@ -452,10 +456,7 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
             if found.alive.get(name, ("",))[0] in changed:
                 del found.alive[name]
             expected[name] = loosened(expected[name], [f"attribute {one!r}" for one in changed])
-            found.notes[
-                f"{name!r} keeps state in {', '.join(sorted(changed))}; in the module it begins "
-                "with its first value"
-            ] = None
+            _note_first_value(piece, name, f"keeps state in {', '.join(sorted(changed))}", found)
     return replace(piece, expected=expected)
 
 

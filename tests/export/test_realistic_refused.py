@@ -248,3 +248,26 @@ def test_secrets_of_magics_and_statements(notebook: Notebook):
     for secret in (word, token):
         assert holds(everywhere, secret) == []
         assert secret not in error.shown
+
+
+COLLATE = """
+import threading
+import nbpipe
+class Collate:
+    def __init__(self):
+        self.lock = threading.Lock()
+    def __call__(self, items):
+        with self.lock:
+            return sum(items)
+collate = Collate()
+# ---- next cell
+pipe = nbpipe.source(range(4)).batch(2, collate=collate, executor="process")
+# ---- next cell
+pipe.export("loader.py", check_items=0)
+"""
+
+
+def test_collate_that_no_process_takes(notebook: Notebook):
+    """What makes batches in other processes is pickled, too, though no item is compared."""
+    words = notebook.refused(COLLATE)
+    assert words.startswith("stage 'batch' runs in other processes, and they could not be sent its")
