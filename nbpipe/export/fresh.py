@@ -617,13 +617,13 @@ class _GrowingModule:
             reason = self._attempt(spelling, piece["expected"], names)
             if reason is not None:
                 failed = failed or reason
-                continue
-            if not self._data.seen and self._read.isdisjoint(spelling["now"]):
+            elif not self._data.seen and self._read.isdisjoint(spelling["now"]):
                 return {"choice": number}
-            chosen = chosen or (number, dict(vars(self._module)), self._text)
-            if not piece["settled"]:
-                break
-            self._rewind(*before)
+            else:
+                chosen = chosen or (number, dict(vars(self._module)), self._text)
+                if not piece["settled"]:
+                    break
+            self._rewind(*before)  # nothing of it is left bound
         if chosen is None:
             self._missing |= dict.fromkeys(piece["names"])
             return {"failed": failed}
@@ -634,15 +634,11 @@ class _GrowingModule:
     def _attempt(
         self, spelling: dict[str, Any], expected: dict[str, Any], names: list[str]
     ) -> dict[str, Any] | None:
-        """Run one spelling; where it fails nothing of it is left bound."""
+        """Run one spelling; return why it is not true, or None."""
         needed = [name for name in self._missing if name in spelling["now"]]
         if needed:
             return {"reason": f"needs {needed[0]!r}", "line": None}
-        bound, text = dict(vars(self._module)), self._text
-        reason = self._run(spelling["text"]) or self._compared(expected) or self._living(names)
-        if reason is not None:
-            self._rewind(bound, text)
-        return reason
+        return self._run(spelling["text"]) or self._compared(expected) or self._living(names)
 
     def _run(self, text: str) -> dict[str, Any] | None:
         above = self._text.count("\n")

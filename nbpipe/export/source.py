@@ -110,7 +110,6 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
 
 
 # -- Trees, and the places of expressions in a text ------------------------------------------------
-_ENDED = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what the parser counts as lines
 
 
 def tree_of(text: str) -> ast.Module | None:
@@ -159,7 +158,7 @@ def span_of(data: bytes, node: ast.expr | ast.keyword) -> tuple[int, int]:
         data: the text in UTF-8.
         node: a part of its tree.
     """
-    starts = list(accumulate(map(len, _ENDED.findall(data)), initial=0))
+    starts = list(accumulate(map(len, data.splitlines(keepends=True)), initial=0))
     last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
     return starts[node.lineno - 1] + node.col_offset, last
 
@@ -526,17 +525,15 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _changed(node: ast.AST, moving: frozenset[str]) -> Iterator[str]:
-    """Return the attribute of `self` that an expression changes, if it does."""
-    target: ast.AST | None = None
-    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        target = node
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        target = node.func.value
-        if node.func.attr not in CHANGING and getattr(target, "attr", None) not in moving:
-            return
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    if isinstance(target, ast.Attribute) and _is_own(target):
+    """Return the attribute of `self` that a part of some code changes, if it does."""
+    stored = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+    target = node if stored else changed_by(node)
+    if target is None and isinstance(node, ast.Call):  # as `self.numbers.random()`
+        owner = getattr(node.func, "value", None)
+        target = owner if getattr(owner, "attr", None) in moving else None
+    while isinstance(target, ast.Attribute | ast.Subscript) and not _is_own(target):
+        target = target.value  # as in `self.counts.seen += 1`
+    if isinstance(target, ast.Attribute):
         yield target.attr
 
 

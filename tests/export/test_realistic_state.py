@@ -261,3 +261,43 @@ def test_state_that_was_used(notebook: Notebook):
         """
     )
     assert "run In[2] again, then export" in words
+
+
+COUNTED = {
+    "an array in place": ("np.zeros(2)", "self.seen.sort()\n        self.seen[0] = x"),
+    "an attribute of an attribute": ("SimpleNamespace(n=0)", "self.seen.n += 1"),
+    "a list further in": ("{'names': SimpleNamespace(all=[])}", "self.seen['names'].all.append(x)"),
+    "an iterator": ("itertools.cycle('ab')", "next(self.seen)"),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_state_inside_an_attribute(notebook: Notebook, kind: str):
+    """What a stage changes anywhere inside its object begins with its first value, with a note."""
+    made, changes = COUNTED[kind]
+    exported = notebook.exported(
+        f"""
+import itertools
+from types import SimpleNamespace
+import nbpipe
+import numpy as np
+# ---- next cell
+class Counted:
+    def __init__(self):
+        self.seen = {made}
+
+    def __call__(self, x):
+        {changes}
+        return x
+
+
+counted = Counted()
+# ---- next cell
+pipe = nbpipe.source(range(3)).map(counted)
+list(pipe)
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.notes == [
+        "'counted' keeps state in seen; in the module it begins with its first value"
+    ]
