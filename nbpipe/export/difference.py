@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import copyreg
 import dataclasses
 import datetime as dt
 import decimal
@@ -492,11 +493,12 @@ def _torch(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
         return leaf(_kind_of(value), str(value))
     if isinstance(value, torch.nn.Module):
-        theirs = {name for name in vars(torch.nn.Module()) if name.startswith("_")}
+        theirs = [name for name in vars(torch.nn.Module()) if name.startswith("_")]
         own = {n: one for n, one in attributes_of(value).items() if n not in theirs}
-        parts = [("state_dict", node_of(dict(value.state_dict())))]
+        hooks = {n: list(getattr(value, n).values()) for n in theirs if n.endswith("_hooks")}
+        parts = [("parameters", node_of(dict(value.named_parameters(recurse=False))))]
         parts += [("buffers", node_of(dict(value.named_buffers(recurse=False))))]
-        parts += _attributes(own, node_of)
+        parts += _attributes(own | {n: one for n, one in hooks.items() if one}, node_of)
         inner = [(f"module {n!r}", node_of(part)) for n, part in value.named_children()]
         return branch(_kind_of(value), type(value).__qualname__, [*parts, *inner])
     return None
@@ -604,9 +606,10 @@ def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     if plain is not None:
         yield "value", node_of(_UNDRESSED[plain](value))
     if _is_plain_class(type(value)):
-        yield from _attributes(attributes_of(value), node_of)
+        yield from _attributes(attributes_of(value) or _texts_shown_by(value), node_of)
         return
-    reduced = value.__reduce_ex__(_PROTOCOL)
+    reduce = copyreg.dispatch_table.get(type(value))
+    reduced: Any = value.__reduce_ex__(_PROTOCOL) if reduce is None else reduce(value)
     if isinstance(reduced, str):
         yield "name", leaf("str", reduced)
         return
@@ -620,6 +623,14 @@ def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     yield from ((f"[{at}]", node_of(part)) for at, part in enumerate(items or ()))
     if pairs is not None:
         yield "items", node_of(dict(pairs))
+
+
+def _texts_shown_by(value: Any) -> dict[str, Any]:
+    """Return the texts that a value shows whose class is not written in Python, as a `Struct`."""
+    shown = (types.GetSetDescriptorType, types.MemberDescriptorType)
+    names = [name for name in dir(value) if isinstance(getattr(type(value), name, None), shown)]
+    found = {name: getattr(value, name, None) for name in names}
+    return {name: one for name, one in found.items() if isinstance(one, str | bytes)}
 
 
 def _is_plain_class(kind: type) -> bool:

@@ -10,6 +10,7 @@ import math
 import pickle
 import random
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -301,6 +302,8 @@ BESIDE = {
     "bytes in memory": lambda text: io.BytesIO(text.encode()),
     "text in memory": io.StringIO,
     "a view": lambda text: memoryview(text.encode()),
+    "a format": lambda text: struct.Struct(f"<{len(text)}i"),
+    "a function of numpy": lambda text: {"m": np.add, "km": np.subtract}[text],
 }
 
 
@@ -440,20 +443,33 @@ def test_what_modules_and_tensors_keep_for_themselves():
     """Private attributes, buffers that no state has, and attributes of tensors count."""
     torch = pytest.importorskip("torch")
 
-    def made(scale=1, mean=1, unit="m"):
+    def made(scale=1, mean=1, unit="m", hooks=0):
         net = torch.nn.Identity()
+        for _ in range(hooks):
+            net.register_forward_hook(print)
         net._scale = scale
         net.register_buffer("mean", torch.tensor([mean]), persistent=False)
         return [net, marked(torch.zeros(2), unit=unit)]
 
     base = fingerprint_of(made())
-    others = [made(), made(scale=2), made(mean=2), made(unit="km")]
+    others = [made(), made(scale=2), made(mean=2), made(unit="km"), made(hooks=1)]
     assert [difference(base, fingerprint_of(other)) for other in others] == [
         None,
         "[0] attribute '_scale': 1 in the notebook, 2 when its text runs anew",
         "[0] buffers['mean'][0]: 1 in the notebook, 2 when its text runs anew",
         "[1] attribute 'unit': 'm' in the notebook, 'km' when its text runs anew",
+        "[0] attribute '_forward_hooks': missing in the notebook, a list when its text runs anew",
     ]
+
+
+@pytest.mark.torch
+def test_frozen_parameter():
+    """Whether a parameter is trained counts."""
+    torch = pytest.importorskip("torch")
+    layers = [torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(1).requires_grad_(requires_grad=False)]
+    words = difference(*map(fingerprint_of, layers))
+    expected = "parameters['weight'] requires_grad: True in the notebook, False when its text runs"
+    assert words == f"{expected} anew"
 
 
 def test_pandas_and_pillow_values():
