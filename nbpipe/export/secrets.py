@@ -19,7 +19,7 @@ from itertools import islice, pairwise, takewhile
 from typing import Any
 from urllib.parse import quote
 
-from .source import defaults_in, last_name, lines_of, replaced, tree_of
+from .source import defaults_in, last_name, lines_of, parameters_in, replaced, tree_of
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -520,7 +520,7 @@ _PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in wha
     ast.IfExp: ("body", "orelse"),
     ast.Lambda: ("body",),
 }
-_HOLES = re.compile(r"\{[^{}]*\}|%[sdr]")  # of a template
+_HOLES = re.compile(r"\{(\w*)[^{}]*\}|%(?:\((\w+)\))?[sdr]")  # of a template, some with a name
 
 
 def advice(name: str) -> str:
@@ -556,7 +556,6 @@ def is_table(values: Iterable[object]) -> bool:
 
 Pairs = Iterator[tuple[str, str]]  # the name that a text is given, and the text
 _Named = Iterator[tuple[str, ast.AST]]
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def secret_in_text(text: str) -> bool:
@@ -600,7 +599,7 @@ def masked(text: str) -> str:
 def _secrets_in(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str]]:
     """Return the expressions that are secrets, each with its name, if it has one, and the text."""
     nodes = list(ast.walk(tree))  # what holds others comes before them
-    takes = _parameters(nodes)
+    takes = parameters_in(nodes)
     under: dict[ast.AST, list[str]] = {}  # the names that stand for a part
     for node in nodes:
         for name, part in _named_parts(node, takes):
@@ -626,26 +625,6 @@ def _outermost(node: ast.AST, nodes: set[ast.expr], texts: set[str]) -> Iterator
             yield from _outermost(one, nodes, texts)
 
 
-def _parameters(nodes: list[ast.AST]) -> dict[str, list[str]]:
-    """Return what the functions, methods and classes of a text call their arguments, by place."""
-    takes: dict[str, list[str]] = {}
-    for node in nodes:
-        if isinstance(node, _Function):
-            takes[node.name] = _taken(node)
-        elif isinstance(node, ast.ClassDef):  # those of its `__init__`, or its fields
-            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-            takes[node.name] = [one.id for one in targets if isinstance(one, ast.Name)]
-            for one in node.body:
-                if isinstance(one, _Function) and one.name == "__init__":
-                    takes[node.name] = _taken(one)
-    return takes
-
-
-def _taken(node: _Function) -> list[str]:
-    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-    return names[1:] if names[:1] in (["self"], ["cls"]) else names
-
-
 def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
     """Return what a node gives a name to, as a variable, a key or a parameter."""
     match node:
@@ -666,6 +645,16 @@ def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
             yield from _given(key, value)
         case ast.Compare(left, _, [right, *_]):
             yield from (*_given(left, right), *_given(right, left))
+        case ast.For(target, values) | ast.comprehension(target, values):
+            yield from _given(target, values)
+        case ast.MatchMapping(keys, patterns):
+            for key, pattern in zip(keys, patterns, strict=True):
+                yield from _given(key, getattr(pattern, "value", None))
+        case ast.FunctionDef(name, _, _, marks):  # what a property is, or `get_password` gives
+            gives = any(last_name(mark).endswith("property") for mark in marks)
+            returns = (one for one in ast.walk(node) if isinstance(one, ast.Return))
+            for one in returns if gives or words_of(name)[:1] == ["get"] else ():
+                yield from _called(name, one.value)
         case ast.arguments():
             for name, default in defaults_in(node):
                 yield from _called(name, default)
@@ -734,7 +723,7 @@ def _kept(node: ast.AST) -> Iterator[ast.AST]:
         yield from (*node.args, *(one.value for one in node.keywords))
 
 
-def _texts(node: ast.AST) -> list[str]:
+def _texts(node: ast.AST | None) -> list[str]:
     """Return the text that an expression is: a literal, or literals added up."""
     match node:
         case ast.Constant(str() | bytes() as value):
@@ -751,23 +740,33 @@ def _texts(node: ast.AST) -> list[str]:
 def _composed(node: ast.AST) -> list[str]:
     """Return what literals say together: a template that is filled, the words of a command."""
     match node:
+        case ast.BinOp(template, ast.Mod(), ast.Dict(keys, values)):
+            names = [getattr(key, "value", None) for key in keys]
+            return _filled(template, [], dict(zip(names, values, strict=True)))
         case ast.BinOp(template, ast.Mod(), given):
-            return _filled(template, given.elts if isinstance(given, ast.Tuple) else [given])
-        case ast.Call(ast.Attribute(template, "format"), given):
-            return _filled(template, given)
+            return _filled(template, given.elts if isinstance(given, ast.Tuple) else [given], {})
+        case ast.Call(ast.Attribute(template, "format"), given, named):
+            return _filled(template, given, {one.arg: one.value for one in named})
         case ast.Tuple(parts) | ast.List(parts):
             words = [text for part in parts for text in _texts(part)]
             return [" ".join(words)] if any(one[:1] == "-" for one in words) else []
     return []
 
 
-def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
+def _filled(
+    template: ast.expr, given: list[ast.expr], named: dict[str | None, ast.expr]
+) -> list[str]:
     """Return a template with the literals that are put into it."""
     texts = _texts(template) if isinstance(template, ast.Constant) else []
-    if not texts or not any(map(_texts, given)):
-        return []
-    gaps = iter([*map(_texts, given)])
-    return [_HOLES.sub(lambda match: "".join(next(gaps, [match[0]])) or match[0], texts[0])]
+    gaps, filled = iter(given), {name: "".join(_texts(one)) for name, one in named.items()}
+
+    def fill(hole: re.Match[str]) -> str:
+        name = hole[1] or hole[2]
+        text = filled[name] if name in filled else "".join(_texts(next(gaps, None)))
+        return text or hole[0]
+
+    found = [_HOLES.sub(fill, text) for text in texts]
+    return [] if found == texts else found
 
 
 def _disguised(node: ast.AST) -> list[str]:

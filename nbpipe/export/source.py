@@ -110,6 +110,7 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
 
 
 # -- Trees, and the places of expressions in a text ------------------------------------------------
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def tree_of(text: str) -> ast.Module | None:
@@ -149,6 +150,26 @@ def defaults_in(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
     pairs = zip(plain[len(plain) - len(node.defaults) :], node.defaults, strict=True)
     named = zip(node.kwonlyargs, node.kw_defaults, strict=True)
     return ((one.arg, value) for one, value in (*pairs, *named) if value is not None)
+
+
+def parameters_in(nodes: list[ast.AST]) -> dict[str, list[str]]:
+    """Return what the functions, methods and classes of a text call their arguments, by place."""
+    takes: dict[str, list[str]] = {}
+    for node in nodes:
+        if isinstance(node, Function):
+            takes[node.name] = _taken(node)
+        elif isinstance(node, ast.ClassDef):  # those of its `__init__`, or its fields
+            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+            takes[node.name] = [one.id for one in targets if isinstance(one, ast.Name)]
+            for one in node.body:
+                if isinstance(one, Function) and one.name == "__init__":
+                    takes[node.name] = _taken(one)
+    return takes
+
+
+def _taken(node: Function) -> list[str]:
+    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
 def span_of(data: bytes, node: ast.expr | ast.keyword) -> tuple[int, int]:
@@ -471,7 +492,6 @@ def _is_set(node: ast.expr) -> bool:
 
 
 # -- Attributes that the methods of a class change -------------------------------------------------
-_Method = ast.FunctionDef | ast.AsyncFunctionDef
 _USING = (  # special methods that are called by whoever uses an object without changing it
     *("__call__", "__getitem__", "__iter__", "__next__", "__len__", "__contains__"),
     *("__aiter__", "__anext__", "__enter__", "__exit__", "__aenter__", "__aexit__"),
@@ -499,7 +519,7 @@ def changed_attributes(
             may be overlooked.
         moving: attributes that change when they are used.
     """
-    methods = {one.name: one for one in node.body if isinstance(one, _Method)}
+    methods = {one.name: one for one in node.body if isinstance(one, Function)}
     return frozenset(
         name
         for method in _running(methods, called)

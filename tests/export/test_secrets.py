@@ -56,6 +56,14 @@ TOLD = {
     "sentence": f"x = 1  # my password is {WORD}",
     "colon": f"# password: {WORD}\nx = 1",
     "pin": "def unlock(pin): pass\nunlock(4711)",
+    "named hole": f"URL = 'https://{{user}}:{{word}}@example.org'.format(user='me', word='{WORD}')",
+    "hole of a table": f"URL = 'https://%(user)s:%(word)s@h.org' % {{'user': U, 'word': '{WORD}'}}",
+    "loop": f"for password in ['{WORD}', OTHER]: pass",
+    "comprehension": f"FOUND = [login(password) for password in ('{WORD}',)]",
+    "case": f"match account:\n    case {{'password': '{WORD}'}}: pass",
+    "user's": f"user.set_password('{WORD}')",
+    "looked up": f"def get_password(user): return '{WORD}'",
+    "property": f"class Hub:\n    @property\n    def api_key(self): return '{WORD}'",
 }
 ONLY_SOUNDING = {
     "vocabulary": 'VOCABULARY = {"password": 18042, "secret": 1700}',
@@ -66,6 +74,9 @@ ONLY_SOUNDING = {
     "place": 'x = 1  # secret: os.environ["A1B2C3"]',
     "small number": "pin = 3",
     "argument": "def embed(x, pad_token): pass\nembed('a', '<pad>')",
+    "what is said of one": "def password_strength(password): return 'weak'",
+    "holes": "URL = 'https://{user}:{word}@example.org'.format(user='me', word=WORD)",
+    "words in a loop": "for token in ['hello', 'world']: pass",
 }
 TAME = {
     "n_tokens": 512,
