@@ -25,7 +25,7 @@ import types
 import typing
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from types import CodeType, FunctionType
 from typing import Any
@@ -125,7 +125,8 @@ def _without(node: Node, labels: frozenset[str]) -> Node:
 def _difference(where: str, one: Node, other: Node) -> str:
     place = f"{where}: " if where else ""
     if one["kind"] == other["kind"]:
-        inner = None if _is_whole(one, other) else _inner_difference(where, one, other)
+        named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
+        inner = None if named else _inner_difference(where, one, other)
         if inner is not None:
             return inner
         if one.get("count") != other.get("count"):
@@ -133,11 +134,6 @@ def _difference(where: str, one: Node, other: Node) -> str:
         if one["shown"] == other["shown"]:
             return f"{place}{_unseen(one, other)}"
     return f"{place}{_anew(_shown(one), _shown(other))}"
-
-
-def _is_whole(one: Node, other: Node) -> bool:
-    """Tell whether the names of two values say all, as those of members of an enum."""
-    return bool(one["kind"] == "enum" and one["shown"] != other["shown"])
 
 
 def _anew(one: str, other: str) -> str:
@@ -721,43 +717,33 @@ class _NodeMaker:
 
     def _container(self, value: Any) -> Node | None:
         kind = type(value)
-        if kind in (list, tuple):
-            return self._sequence(kind.__name__, value)
+        if kind in (list, tuple, *_VIEWS):
+            return self._sequence(kind.__name__, list(value))
         if kind is dict:
-            return self._mapping(value)
+            return self._of_many(list(value.items()), self._pairs)
         if kind in (set, frozenset):
             return self._set(kind.__name__, value)
-        if kind in _VIEWS:
-            return self._sequence(kind.__name__, list(value))
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             fields = zip(kind._fields, value, strict=False)
             parts = [(f"attribute {n!r}", self.node_of(v, n)) for n, v in fields]
             return branch(f"{_kind_of(value)}", kind.__name__, parts)
         return None
 
-    def _sequence(self, kind: str, values: Any) -> Node:
-        shown = f"a {kind}"
-        if len(values) > MOST:
-            text = _plain_digest(values)
-            if text is not None:
-                first = [(f"[{at}]", self.node_of(v)) for at, v in enumerate(values[:_FIRST])]
-                node = branch(kind, shown, first)
-                return {**node, "digest": text, "count": len(values)}
-        return branch(kind, shown, ((f"[{at}]", self.node_of(v)) for at, v in self._some(values)))
+    def _sequence(self, kind: str, values: Sequence[Any]) -> Node:
+        def made(some: Iterable[Any]) -> Node:
+            parts = ((f"[{at}]", self.node_of(value)) for at, value in enumerate(some))
+            return branch(kind, f"a {kind}", parts)
 
-    def _some(self, values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        return enumerate(islice(values, max(_FIRST, self._left)))
+        return self._of_many(values, made)
 
-    def _mapping(self, value: Mapping[Any, Any]) -> Node:
-        if len(value) > MOST:
-            every = list(value.items())
-            text = _plain_digest(every)
-            if text is not None:
-                node = self._pairs(every[:_FIRST])
-                return {**node, "digest": text, "count": len(value)}
-        return self._pairs([pair for _, pair in self._some(value.items())])
+    def _of_many(self, values: Sequence[Any], made: Callable[[Iterable[Any]], Node]) -> Node:
+        """Make the node of a container; of a long one of plain values by the first and a digest."""
+        digest = _plain_digest(values) if len(values) > MOST else None
+        if digest is None:
+            return made(islice(values, max(_FIRST, self._left)))
+        return {**made(values[:_FIRST]), "digest": digest, "count": len(values)}
 
-    def _pairs(self, pairs: list[tuple[Any, Any]]) -> Node:
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> Node:
         parts = []
         for key, value in pairs:
             key_node = self.node_of(key)
@@ -806,7 +792,7 @@ def _text(kind: str, value: str | bytes, name: str) -> Node:
     )
 
 
-def _plain_digest(values: Any) -> str | None:
+def _plain_digest(values: Sequence[Any]) -> str | None:
     """Digest a long list of plain values, or of short tuples of them; None for any other."""
     kinds = set(map(type, values))
     if kinds <= _PLAIN | {tuple, list}:

@@ -7,7 +7,6 @@ import contextlib
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -32,6 +31,7 @@ from .source import changed_attributes, names_in, read_of, shows_order_of_set
 
 # -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
 _GRACE_S = 5.0
+_RUNS = 2  # of the notebook's own pipeline: where they differ, nothing can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,45 +45,40 @@ class Sample:
 def _own_samples(
     items: Callable[[], Iterator[object]], count: int, limit_s: float
 ) -> list[Sample] | str:
-    """Run twice for the first items; words where both together take longer than the limit."""
-    end = time.monotonic() + limit_s
+    """Run twice for the first items, in a thread; words where that takes longer than the limit."""
     samples: list[Sample] = []
-    for _ in range(2):
-        sample = _sample(items, count, end - time.monotonic())
-        if sample is None:
-            return f"not compared: took longer than {limit_s:g} s"
-        samples.append(sample)
-    return samples
-
-
-def _sample(items: Callable[[], Iterator[object]], count: int, limit_s: float) -> Sample | None:
-    """Take items in a thread; None where they take too long, and the one who asks gives up."""
     iterators: list[Any] = []
-    samples: list[Sample] = []
-    done = threading.Event()
+    ended = threading.Event()
 
     def take() -> None:
-        taken: list[Any] = []
-        raised = ""
-        try:
-            iterators.append(iter(items()))
-            taken.extend(map(json_fingerprint, islice(iterators[0], count)))
-        except BaseException as error:  # noqa: BLE001  whatever user code raises
-            raised = error_words(error)
-        finally:
-            _close(iterators)
-        samples.append(Sample(tuple(taken), raised))
-        done.set()
+        while len(samples) < _RUNS and not ended.is_set():
+            samples.append(_sample(items, count, iterators))
+        ended.set()
 
     thread = threading.Thread(target=take, name="nbpipe-export-items", daemon=True)
+    in_time = False
     try:
         thread.start()
-        return samples[0] if done.wait(max(limit_s, 0.0)) else None
+        in_time = ended.wait(limit_s)
     finally:
-        if not done.is_set():
-            _close(iterators)  # wakes the thread where it waits for an item
+        ended.set()
+        _close(iterators)  # wakes the thread where it waits for an item
         with contextlib.suppress(RuntimeError):  # an interrupt came before it began
             thread.join(_GRACE_S)
+    return samples if in_time else f"not compared: took longer than {limit_s:g} s"
+
+
+def _sample(items: Callable[[], Iterator[object]], count: int, iterators: list[Any]) -> Sample:
+    taken: list[Any] = []
+    raised = ""
+    try:
+        iterators.append(iter(items()))
+        taken.extend(map(json_fingerprint, islice(iterators[-1], count)))
+    except BaseException as error:  # noqa: BLE001  whatever user code raises
+        raised = error_words(error)
+    finally:
+        _close(iterators)
+    return Sample(tuple(taken), raised)
 
 
 def _close(iterators: list[Any]) -> None:
