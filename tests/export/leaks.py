@@ -458,6 +458,25 @@ REFUSED: dict[str, Way] = {
     "folder": Way(
         'import glob\npipe = nbpipe.source(sorted(glob.glob("/none/$HF/*.png"))).map(len)'
     ),
+    # -- given its name by more than an assignment
+    "named hole": Way(
+        'def decode(x):\n    return "https://{u}:{p}@h.org/{x}".format(u="bob", p="$WORD", x=x)'
+    ),
+    "hole of a table": Way(
+        'def decode(x):\n    return "https://%(u)s:%(p)s@h.org" % {"u": x, "p": "$WORD"}'
+    ),
+    "loop": Way('def decode(x):\n    for password in ("$WORD", ""):\n        pass\n    return x'),
+    "case": Way(
+        'def decode(x):\n    match x:\n        case {"password": "$WORD"}:\n            pass\n'
+        "    return x"
+    ),
+    "property": Way(
+        'class Hub:\n    @property\n    def api_key(self):\n        return "$WORD"\nHELD = Hub()'
+    ),
+    "looked up": Way(
+        'def get_password():\n    return "$WORD"\ndef decode(x):\n    get_password()\n    return x'
+    ),
+    "of a user": Way('def decode(x):\n    x.set_password("$WORD")\n    return x'),
     "set-up cell": Way('# %%\n#| nbpipe: setup\nos.environ["A"] = "$HF"\nHELD = os.environ["A"]'),
 }
 
