@@ -30,7 +30,7 @@ _KEPT_LINES = 5  # of epochs that have ended, above the bar
 
 @names_arguments
 def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
-    """Iterate, and show how it goes: items, rate, time left, wait, and the slowest stage.
+    """Iterate, and show how it goes: count, rate, time left, wait, and the slowest stage.
 
     In a notebook that is a bar, in a terminal one line that is written anew, and elsewhere, as in a
     log, a line every 2 s. At the end of each epoch a line stays. All but the bar is on stderr.
@@ -83,7 +83,7 @@ class Progress(Iterator[Any]):
         self._shown = _display(out)
         self._run: Run | None = None
         self._epoch: EpochIterator | None = None
-        self._tally = _Tally(0.0, 0)
+        self._tally = _Tally(0.0, 0, "items")
         self._next_s = 0.0
         self._done = False
 
@@ -119,8 +119,8 @@ class Progress(Iterator[Any]):
         except BaseException:
             self.close()
             raise
-        now_s = self._clock()
-        self._tally = _Tally(now_s, self._run.status().resumed)
+        now_s, status = self._clock(), self._run.status()
+        self._tally = _Tally(now_s, status.resumed, status.unit)
         self._next_s = now_s + self._shown.every_s
         return self._epoch
 
@@ -192,10 +192,12 @@ class _Tally:
     Args:
         begun_s: when it began [s].
         resumed: items of it that came before the state that it goes on from [items].
+        unit: what is counted, "items" or "batches".
     """
 
-    def __init__(self, begun_s: float, resumed: int) -> None:
+    def __init__(self, begun_s: float, resumed: int, unit: str) -> None:
         self._items = 0
+        self._unit = unit
         self._resumed = resumed
         self._begun_s = begun_s
         self._waited_s = 0.0
@@ -223,10 +225,10 @@ class _Tally:
         marks.append((now_s, items, self._waited_s))
         elapsed_s = now_s - since_s
         rate = (items - items_then) / elapsed_s if elapsed_s > 0 else 0.0
-        words = [f"{done:,} items"]
+        words = [f"{done:,} {self._unit}"]
         if length:
-            words = [f"{done:,}/{length:,} items ({format_share(done / length)})"]
-        words.append(format_rate(rate))
+            words = [f"{done:,}/{length:,} {self._unit} ({format_share(done / length)})"]
+        words.append(format_rate(rate, self._unit))
         if length and rate > 0 and not hangs:
             words.append(f"{format_seconds(max(0, length - done) / rate)} left")
         return ", ".join([*words, _waits(self._waited_s - waited_then_s, elapsed_s)])
@@ -234,9 +236,9 @@ class _Tally:
     def last_line(self, now_s: float) -> str:
         """Tell how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
-        words = [f"{self._items:,} items in {format_seconds(elapsed_s)}"]
+        words = [f"{self._items:,} {self._unit} in {format_seconds(elapsed_s)}"]
         if self._items and elapsed_s > 0:
-            words.append(format_rate(self._items / elapsed_s))
+            words.append(format_rate(self._items / elapsed_s, self._unit))
         return ", ".join([*words, _waits(self._waited_s, elapsed_s)])
 
 

@@ -81,6 +81,17 @@ def test_an_epoch_that_goes_on_from_a_state_counts_what_came_before_it():
         ]
 
 
+def test_batches_are_counted_as_batches():
+    """Where the loop is handed batches, the lines speak of batches, as the panel does."""
+    progress, out = watched(nbpipe.source(range(4)).batch(2), step_s=1)
+    list(progress)
+    assert lines(out) == [
+        "epoch 0: 1/2 batches (50 %), 0.5 batches/s, 2 s left, waited for data 50 % of the time",
+        "epoch 0: 2/2 batches (100 %), 0.5 batches/s, 0 s left, waited for data 50 % of the time",
+        "epoch 0: 2 batches in 6 s, 0.33 batches/s, waited for data 33 % of the time",
+    ]
+
+
 def test_unknown_length_is_left_out():
     """Where the number of items is not known, share and time left are not guessed."""
     progress, out = watched(nbpipe.source(range(1)).filter(lambda _: True), step_s=1)

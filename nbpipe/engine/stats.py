@@ -643,3 +643,8 @@ class Status:
     process_bytes: int = 0
     by_loop: bool = False
     called: str = "run"
+
+    @property
+    def unit(self) -> str:
+        """What the loop is handed: "items" or "batches"."""
+        return next(reversed(tuple(self.units.values())), "items")

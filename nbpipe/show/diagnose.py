@@ -184,8 +184,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
     averages = averages_of(rows, stats, since_s)
     if not averages:
         share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
-        unit = status.units.get(next(reversed(tuple(watched.stages)), ""), "items")
-        one = status.delivered == 1
+        unit, one = status.unit, status.delivered == 1
         count = f"{format_count(status.delivered)} {_ONE.get(unit, unit) if one else unit}"
         text = f"{status.state}; {count} {'was' if one else 'were'} delivered"
         return Diagnosis(

@@ -214,7 +214,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "delivered": status.delivered,
         "resumed": status.resumed,
         "total": status.total,
-        "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
+        "unit": status.unit,
         "skipped": status.skipped,
         "ahead": status.ahead,
         "items_per_s": rounded(loop.items_per_s),
