@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -138,6 +139,15 @@ def test_messages_are_those_of_the_library():
     known = [any(len(part) > 8 and part.strip() in said for part in one) for one in parts]
     assert [one for one, is_known in zip(parts, known, strict=True) if not is_known] == []
     assert len(parts) > 3
+
+
+def test_extras_are_those_of_the_page():
+    """What `all` installs is what the page on installing says of each extra."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (everything,) = about["optional-dependencies"]["all"]
+    page = (ROOT / "docs/install.md").read_text("utf-8")
+    told = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(re.split(r"[\[\],]", everything)[1:-1]) == sorted(set(told) - {"all"})
 
 
 def test_reference_has_every_public_name():
