@@ -55,12 +55,17 @@ class Opener(ABC):
         """Say, of what has no input, which items are wanted."""
         raise TypeError(f"{type(self).__name__} has an input")
 
+    def path_of(self, number: int) -> Path:
+        """Return the path of an item that is being drawn, of which so many were drawn before it."""
+        return number
+
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """Return the failure, or None when the expansion is to be opened again.
 
         Unless said otherwise, what failed cannot be read on: the epoch ends.
         """
-        return self._step.failure((task.drawn + len(task.results), None), error, 1)
+        path = self.path_of(task.drawn + len(task.results))
+        return self._step.failure((path, None), error, 1)
 
 
 class SourceOpener(Opener):
@@ -184,11 +189,13 @@ class SourceOpener(Opener):
             number += 1
         self._ended(number)
 
-    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """End the epoch; of a given order, the place is known to who reads it."""
+    def path_of(self, number: int) -> Path:
+        """Return the path of the item; of a given order, it is known to who reads it."""
         if isinstance(self._spec.items, GivenItems):
-            return self._step.failure((self._spec.items.path, None), error, 1)
-        return super().recover(expansion, error, task)
+            return self._spec.items.path
+        if self._order is not None:
+            return with_passes(self._order.path_at(number), self._passes)
+        return with_passes(self._rest.of_wanted(Remaining(number)).start, self._passes)
 
 
 class ReplayOpener(Opener):
@@ -444,13 +451,13 @@ class ExpandNode(Node):
         return places if places >= (lot if self.source else lot / 2) else 0
 
     def item_of(self, task: Task) -> str:
-        """Tell which item is drawn from, or, of a source, the number of the one to come."""
+        """Tell which item is drawn from or, of a source, drawn."""
         expansion = task.expansion
         if expansion is None:
             return ""
         if expansion.entry is not None:
             return str(expansion.entry[0])
-        return str(task.drawn + len(task.results))
+        return str(self.opener.path_of(task.drawn + len(task.results)))
 
     def has_input(self) -> bool:
         """Tell whether anything could be drawn."""
@@ -566,7 +573,7 @@ class ExpandNode(Node):
         self.reserved -= settled
         expansion.owed -= settled
         expansion.held = expansion.held and not final
-        expansion.drawn += len(results) - (1 if task.irregular and results else 0)
+        expansion.drawn += len(results)
         if not self.ordered or self.live[0] is expansion:
             self._hand_on(expansion, results, now_ns, irregular=task.irregular)
         else:

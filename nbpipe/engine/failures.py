@@ -40,6 +40,7 @@ class Failure:
         source: the item of the source that it was made of, as a file's path; empty where that
             is not known. Of a batch, its first item.
         index: place of that item in its source, or None.
+        external: the order of the epoch came from outside, as in `run.iterate`.
     """
 
     stage: str
@@ -52,6 +53,7 @@ class Failure:
     when_s: float
     source: str = ""
     index: int | None = None
+    external: bool = False
 
 
 # -- Failed items: what went wrong, where, and with what input -------------------------------------

@@ -248,6 +248,8 @@ class Scheduler:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         context = EpochContext(self._seed, number)
         remember = self.remember if ahead is None else ahead.failures.append
+        if external is not None:
+            remember = self._remember_external
         epoch = Epoch(context, memory=memory, remember=remember, lock=self.lock)
         epoch.at_work = self.at_work
         chain = self._chain if external is None else external_chain(self._chain, external)
@@ -255,6 +257,10 @@ class Scheduler:
         builder = Builder(chain, epoch, runtime_of, self.regions, node_state)
         builder.build()
         return builder
+
+    def _remember_external(self, failure: Failure) -> None:
+        """Remember a failed item of an epoch in an order from outside."""
+        self.remember(dataclasses.replace(failure, external=True))
 
     def _build_ahead(self, number: int) -> Ahead | None:
         """Build an epoch to be read ahead; None where a cache must first be made for it."""

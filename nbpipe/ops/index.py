@@ -107,9 +107,10 @@ class Order(ABC):
         stride, offset: say which numbers from `end` on are free for this rank.
         straight: the paths are the successive ints before `end`.
         sharded: the rows are part of a global order, whose paths they keep.
+        reading: of the rows that are being read the number of the first, and their paths.
     """
 
-    __slots__ = ("_child", "end", "length", "offset", "sharded", "straight", "stride")
+    __slots__ = ("_child", "end", "length", "offset", "reading", "sharded", "straight", "stride")
 
     _child: Order
 
@@ -119,6 +120,7 @@ class Order(ABC):
     offset: int
     straight: bool
     sharded: bool
+    reading: tuple[int, Sequence[Path]]
 
     @abstractmethod
     def pick(self, rows: Rows) -> Picked:
@@ -132,12 +134,14 @@ class Order(ABC):
         self.length = self.end = length
         self.stride, self.offset = 1, 0
         self.straight, self.sharded = True, False
+        self.reading = 0, range(length)
 
     def _follow(self, child: Order) -> Order:
         self._child = child
         self.length, self.end = child.length, child.end
         self.stride, self.offset = child.stride, child.offset
         self.straight, self.sharded = child.straight, child.sharded
+        self.reading = 0, ()
         return child
 
 
@@ -313,7 +317,10 @@ class RestOrder(Order):
 
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C where nothing but the beginning is left out."""
-        return None if self._rest.gaps else self._child.run(self._rest.start + row)
+        run = None if self._rest.gaps else self._child.run(self._rest.start + row)
+        if run is not None:
+            self.reading = 0, range(self._rest.start, self._child.end)
+        return run
 
     def pick(self, rows: Rows) -> Picked:
         """Return the child's rows that are wanted."""
@@ -565,7 +572,7 @@ class ClaimOrder(Order):
             return f"{key}/{counts[key]}"
 
     def _rows(self, store: Store, cursor: str) -> Iterator[tuple[Path, Any]]:
-        end = LONGEST if self._child.length is None else self._child.length
+        end, count = LONGEST if self._child.length is None else self._child.length, 0
         while True:
             after = store.add(cursor, self._chunk)
             start, stop = after - self._chunk, min(after, end)
@@ -575,7 +582,9 @@ class ClaimOrder(Order):
             for row in range(start, stop, _BLOCK):
                 rows = np.arange(row, min(row + _BLOCK, stop), dtype=np.int64)
                 columns, items = self._child.pick(rows)
-                yield from zip(paths_of(columns), items, strict=False)
+                self.reading = count, paths_of(columns)
+                yield from zip(self.reading[1], items, strict=False)
+                count += len(rows)
 
     def _note(self, start: int, stop: int) -> None:
         if self.claimed and self.claimed[-1][1] == start:

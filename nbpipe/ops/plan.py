@@ -276,6 +276,14 @@ class ResolvedOrder:
             return self._in_blocks(start)
         return itertools.chain(run, self._lengths.watch())
 
+    def path_at(self, row: int) -> Path:
+        """Return the path of a row that is being read; behind the last one, a path that none has.
+
+        Whoever reads may be another thread.
+        """
+        first, paths = self._order.reading
+        return paths[row - first] if 0 <= row - first < len(paths) else self._order.end
+
     def item(self, row: int) -> Any:
         """Read the item of one row."""
         return next(self._order.pick(np.array([row], np.int64))[1])
@@ -309,7 +317,9 @@ class ResolvedOrder:
             while row < end:
                 stop = min(row + size, end)
                 columns, items = self._order.pick(np.arange(row, stop, dtype=np.int64))
-                yield from zip(paths_of(columns), items, strict=False)
+                paths = paths_of(columns)
+                self._order.reading = row, paths
+                yield from zip(paths, items, strict=False)
                 row, size = stop, min(2 * size, _BLOCK)
         except IndexError:
             self._lengths.check()

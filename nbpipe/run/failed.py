@@ -109,15 +109,10 @@ class Origins:
         chain: the pipeline.
         sees_caches: its caches are filled in this process.
 
-    Attributes:
-        external: numbers of the epochs whose order came from outside.
-        resumed: numbers of the epochs that went on in their middle.
     """
 
     def __init__(self, chain: Chain, *, sees_caches: bool) -> None:
         self._sees_caches = sees_caches
-        self.external: set[int] = set()
-        self.resumed: set[int] = set()
         self._chain = chain
         self._full_names = {address: full for full, address in address_book(chain).items()}
         self._known: dict[tuple[Any, ...], _Known] = {}
@@ -137,7 +132,7 @@ class Origins:
 
     def _known_of(self, failure: Failure) -> _Known:
         """Return them with what the table says of them, looked up once."""
-        key = (failure.stage, failure.path, failure.epoch)
+        key = (failure.stage, failure.path, failure.epoch, failure.when_s)
         known = self._known.get(key)
         if known is None:
             if len(self._known) > _REMEMBERED:
@@ -161,11 +156,9 @@ class Origins:
             chain = chain[0].inputs[number]
         place = next(n for n, stage in enumerate(chain) if _holds(stage, name))
         path = failure.path if isinstance(failure.path, tuple) else (failure.path,)
-        if failure.epoch in self.external and len(path) > 1:
+        if failure.external and len(path) > 1:
             items, index = _items_of(chain[0]), path[1]
             return (SourceItem(items, index, partial(items.__getitem__, index)),)
-        if not place and failure.epoch in self.resumed:
-            return ()  # where a source fails, it counts from where it went on
         return self._in_chain(chain, place, path, failure.epoch)
 
     def _in_chain(
@@ -186,7 +179,7 @@ class Origins:
                 return ()
             parted = any(map(_parts_order, behind[:-1]))
             many = 1 if parted else prod(spec.made_of for spec in behind)
-            return self._in_order(source.plan, head, path, epoch or 0, many, by_row=not place)
+            return self._in_order(source.plan, head, path, epoch or 0, many)
         if not head.inputs:
             return (_original(_items_of(head), path[0]),)
         number, *path_there = path if head.spec.deepens else (0, *path)
@@ -201,19 +194,10 @@ class Origins:
         return None if passes or epoch is None or epoch < made else made
 
     def _in_order(
-        self,
-        plan: IndexPlan,
-        head: Stage,
-        path: tuple[int, ...],
-        epoch: int,
-        many: int,
-        *,
-        by_row: bool,
+        self, plan: IndexPlan, head: Stage, path: tuple[int, ...], epoch: int, many: int
     ) -> tuple[SourceItem, ...]:
-        """Return the `many` items that begin at a path; at a row where it is the source's own."""
+        """Return the `many` items that begin at a path."""
         if plan.claimed:
-            if by_row:
-                return ()  # it failed to claim
             plan = plan.arguments[0]
         passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
         plain = without_passes(path)
@@ -221,7 +205,7 @@ class Origins:
         if key not in self._orders:
             self._orders = {key: plan.of_indices().resolve(epoch, passes)}
         indices, order = self._orders[key], plan.resolve(epoch, passes)
-        start = path[0] if by_row else indices.find(plain if isinstance(plain, tuple) else (plain,))
+        start = indices.find(plain if isinstance(plain, tuple) else (plain,))
         if start is None:
             return ()
         end = start + many if order.length is None else min(start + many, order.length)

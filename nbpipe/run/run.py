@@ -484,8 +484,6 @@ class Run(ShownRun):
     ) -> EpochIterator:
         chain = self._chain if external is None else external_chain(self._chain, external)
         epoch = self._life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
-        orders = self._origins.external
-        (orders.discard if external is None else orders.add)(self._life.number)
         iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
         return iterator
@@ -537,7 +535,6 @@ class Run(ShownRun):
         self._life.check_open()
         place = read(self._chain, self._seed, state)
         self._life.following, self._life.left = place, None
-        self._origins.resumed.add(place.epoch)
         self._life.next_epoch = place.epoch
         self._scheduler.drop_ahead()
 

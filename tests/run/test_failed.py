@@ -74,6 +74,66 @@ def test_source_items(head):
     assert [PATHS[one.index] for one in failures] == [one.source for one in failures] != []
 
 
+class Torn(list):
+    """Files of which every seventh cannot be read any more, once so many were read."""
+
+    def __init__(self, paths, after=0):
+        super().__init__(paths)
+        self.left = after
+
+    def __getitem__(self, index):
+        """Read a file."""
+        self.left -= 1
+        path = super().__getitem__(index)
+        return path if self.left >= 0 else decode(path)
+
+
+def failed(run, epochs=1):
+    """Iterate until an epoch fails; return its error and the record of what failed."""
+    with pytest.raises(nbpipe.StageError) as raised:
+        list(itertools.chain.from_iterable(itertools.repeat(run, epochs)))
+    return raised.value, run.failures()[-1]
+
+
+@pytest.mark.parametrize("after", [0, 26, 47])
+@pytest.mark.parametrize("head", HEADS)
+def test_source_that_cannot_read_an_item(head, after):
+    """An item that the source itself fails on is named in every order, epoch and pass."""
+    after = min(after, 10) if "cached" in head else after
+    with HEADS[head](nbpipe.source(Torn(PATHS, after))).start() as run:
+        error, failure = failed(run, epochs=15)
+        assert str(error.__cause__) == f"bad header in {PATHS[failure.index]}"
+
+
+@pytest.mark.parametrize("head", sorted(HEADS.keys() - {"buffered", "cached behind a join"}))
+def test_source_and_stages_call_an_item_alike(head):
+    """An item has one path, whoever fails on it: the source, a stage, a run that went on."""
+    with HEADS[head](nbpipe.source(PATHS)).map(decode).start() as run:
+        expected = failed(run)[0].path
+    with HEADS[head](nbpipe.source(Torn(PATHS))).start() as run:
+        assert failed(run)[0].path == expected
+    with HEADS[head](nbpipe.source(PATHS)).start() as run:
+        items, state = iter(run), run.state_dict()
+        for _ in itertools.takewhile(lambda path: not is_bad(number_of(path)), items):
+            state = run.state_dict()
+    with HEADS[head](nbpipe.source(Torn(PATHS))).start() as run:
+        run.load_state_dict(state)
+        error, failure = failed(run)
+        assert (error.path, PATHS[failure.index]) == (expected, str(error.__cause__)[14:])
+
+
+def test_items_are_counted_where_an_inline_filter_drops_some():
+    """A stream that fails behind items which were dropped at once tells the right place."""
+
+    def numbers():
+        yield from range(40)
+        raise ValueError("torn")
+
+    pipe = nbpipe.source(numbers, prefetch=2).filter(lambda n: n % 2, executor="inline")
+    with pipe.start() as run:
+        assert failed(run)[0].path == 40
+
+
 def test_source_items_through_joins():
     """A stage inside a joined pipeline, and one behind the join, name the file of their source."""
     one = nbpipe.source(PATHS[:20], name="a").map(decode, on_error="skip", name="inside")
@@ -93,6 +153,19 @@ def test_source_items_of_an_order_from_outside():
     with nbpipe.source(PATHS).map(decode, on_error="skip").start() as run:
         list(run.iterate([9, 10, 3, 1]))
         assert [one.index for one in run.failures()] == [10, 3]
+
+
+def test_source_items_of_an_order_from_outside_and_of_its_own():
+    """Epochs of one number in an order from outside and in the pipeline's own are told apart."""
+    with nbpipe.source(PATHS).map(decode, on_error="skip").start() as run:
+        for order in ([1, 9, 17, 24], None, [3]):
+            run.set_epoch(0)
+            list(run if order is None else run.iterate(order))
+        failures = run.failures()
+    assert [one.external for one in failures] == [True, True, *[False] * 6, True]
+    assert [f"ValueError: bad header in {one.source}" for one in failures] == [
+        one.error for one in failures
+    ]
 
 
 def test_source_items_of_a_batch():
