@@ -77,6 +77,7 @@ class StreamNode(Node):
             task = Task(self, 0, now_ns, self.inbox.take(self.chunk(available)))
             self.freed(now_ns)
         else:
+            self.counts_in = False  # what is left came in before
             task = Task(self, 0, now_ns, quota=self.chunk(CHUNK_MAX))
             task.expansion = self.rest_of_stream = self.rest_of_stream or Expansion(0)
         self.reserved += task.count or task.quota

@@ -427,6 +427,8 @@ class Node(ABC):
         spent_ns = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.rows is not None:
             spent_ns -= self._settle_tally(task.rows, now_ns, spent_ns if away_ns else 0)
+            if self.rest:  # `emit` counts what is left behind the last of them
+                runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
         runtime.account(now_ns, done, max(0, spent_ns - away_ns), away_ns)
         runtime.active -= 1
         runtime.ended_ns = now_ns

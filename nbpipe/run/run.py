@@ -327,7 +327,8 @@ class Run(ShownRun):
         Between epochs, "the last seconds" are those of the last epoch.
         """
         now_ns = self._life.ended_ns or perf_counter_ns()
-        rows = self._machine.stats(now_ns)
+        known = self._machine.stats(now_ns)
+        rows = {address: known[address] for address in self._stages if address in known}
         with self._scheduler.lock:
             rows[CONSUMER] = self._record.consumer.stats(now_ns)
         return RunStats(rows)

@@ -172,6 +172,62 @@ def test_items_are_counted_in_every_row():
     }
 
 
+def is_odd(number):
+    """Tell whether a number is odd."""
+    return number % 2 == 1
+
+
+def same(chain):
+    """Leave a branch as it is."""
+    return chain
+
+
+def torn(number):
+    """Fail on every third number."""
+    if number % 3 == 0:
+        raise ValueError(number)
+    return number
+
+
+@pytest.mark.parametrize(
+    ("grow", "counts"),
+    [
+        (lambda pipe: pipe.filter(is_odd, executor="inline"), {"is_odd": (10, 5)}),
+        (
+            lambda pipe: pipe.map(abs).map(torn, executor="inline", on_error="skip"),
+            {"abs": (10, 10), "torn": (10, 6)},
+        ),
+        (
+            lambda pipe: (
+                pipe.filter(bool)
+                .filter(is_odd, executor="inline")
+                .map(torn, executor="inline", on_error="skip")
+            ),
+            {"bool": (10, 9), "is_odd": (9, 5), "torn": (5, 3)},
+        ),
+        (lambda pipe: pipe.shuffle(buffer_size=4), {"shuffle": (10, 10)}),
+        (lambda pipe: pipe.batch(3, cost=lambda number: 1), {"batch": (10, 4)}),
+        (lambda pipe: pipe.window(3, 2), {"window": (10, 4)}),
+        (lambda pipe: pipe.map(str).repeat(2), {"str": (20, 20), "repeat": (20, 20)}),
+        (
+            lambda pipe: pipe.route(is_odd, {True: lambda chain: chain.map(str), False: same}),
+            {"str@True": (5, 5), "route": (10, 10)},
+        ),
+    ],
+)
+@pytest.mark.parametrize("memory", [None, "1 MB"])
+def test_each_item_is_counted_once_in_each_row(grow, counts, memory):
+    """A stage counts what it is given and what it hands on, in the order of the pipeline."""
+    pipe = grow(nbpipe.source(range(10)))
+    with pipe.start(memory=memory) as run:
+        list(run)
+        rows = run.stats()
+    given = 20 if "repeat" in counts else 10
+    found = {name: (row.items_in, row.items_out) for name, row in rows.items()}
+    assert found.pop("consumer")[0] > 0
+    assert list(found.items()) == [("source", (given, given)), *counts.items()]
+
+
 def test_bytes_and_latency():
     """Bytes are those of the results; latencies are of single calls and in order."""
     with nbpipe.source(range(200)).map(lambda n: np.zeros(1000), name="a").start() as run:
