@@ -496,9 +496,10 @@ class RegionOpener(CallOpener):
         entry = expansion.entry
         assert entry is not None
         self._step.wait(expansion.wait_s)
-        job = Job(self._region.program, self._step.context.epoch, [entry])
+        path, value, *_ = entry  # its size is of no interest there
+        job = Job(self._region.program, self._step.context.epoch, [(path, value)])
         expansion.inner = self._region.caller.expand(job)
-        expansion.entries = children(entry[0], expansion.inner, expansion)
+        expansion.entries = children(path, expansion.inner, expansion)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """Open again, also where a worker died, or give the failure."""

@@ -102,9 +102,9 @@ def mapped(chain, kind, fn, *, ordered=True, **knobs):
     return chain.map(fn, name="work", ordered=ordered, **knobs)
 
 
-def started(chain, kind):
+def started(chain, kind, **options):
     """Start a run, in a process of its own where the kind says so."""
-    return chain.start(isolate=kind.startswith("isolated"))
+    return chain.start(isolate=kind.startswith("isolated"), **options)
 
 
 def source(count):
@@ -150,7 +150,7 @@ def test_completion_order(kind):
 
 @for_each(KINDS)
 def test_filter_and_flat_map(kind):
-    """The contract holds for all three operations with a function."""
+    """The contract holds for all three operations with a function, with a budget too."""
     kept = stage(kind, result=lambda item: item % 3)
     many = stage(kind, result=lambda item: [item] * (item % 4))
     word = kind.removeprefix("isolated ")
@@ -162,8 +162,9 @@ def test_filter_and_flat_map(kind):
         .filter(kept, name="keep", **executor)
         .flat_map(many, name="m", **executor)
     )
-    with started(chain, kind) as run:
-        assert drained(run) == [n for n in range(few(300, kind)) if n % 3 for _ in range(n % 4)]
+    for memory in (None, "1 MB"):
+        with started(chain, kind, memory=memory) as run:
+            assert drained(run) == [n for n in range(few(300, kind)) if n % 3 for _ in range(n % 4)]
 
 
 @for_each(LIVE)
