@@ -463,10 +463,12 @@ class EpochProgress:
         """
         run = self.run
         iterator, ended = (None, False) if self.reading is None else self.reading()
-        if run is None and not self.asked:  # its sampler has drawn nothing
+        if run is None and not self.asked:  # its sampler has drawn nothing, and its seed is its own
             return replace(
                 self.position,
                 begun=False,
+                seed=None,
+                epoch=0,
                 sampler=self._sampler_at(0),
                 dataset=state_of_dataset(by_loop=True),
                 iterator=iterator,

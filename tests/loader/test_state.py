@@ -69,6 +69,16 @@ def test_workers_that_stay(other, epoch):
     assert got[: 1 if other else 3] == wanted[: 1 if other else 3]
 
 
+@pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_that_was_not_asked_goes_on_with_workers_that_stay(epoch, seeded):
+    """Taken without workers before the first batch, a state has the same order for any workers."""
+    make = functools.partial(numbers, seeded=seeded)
+    state, wanted = cut(make, 0, epoch=epoch)
+    later = functools.partial(make, persistent_workers=True, **WAYS["thread"])
+    assert resumed(later, state)[0] == wanted[0]
+
+
 @pytest.mark.parametrize("kept", ["first", "second", "both"])
 def test_iterator_that_is_kept_unused(kept):
     """Workers that stay: an iterator that nobody asks changes no epoch behind a resume."""
