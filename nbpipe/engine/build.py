@@ -157,9 +157,8 @@ class Part:
         return {path_in(path): Remaining.read(rest) for path, rest in parts}
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
-        budget = Budget(runtime.address, stage.spec.max_failures)
-        budget.failures, budget.seen = self._node_state(runtime).get("failed", (0, 0))
-        return budget
+        before = self._node_state(runtime).get("failed", (0, 0))
+        return Budget(runtime.address, stage.spec.max_failures, before)
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
         runtimes = [self._runtime(stage) for stage in group]

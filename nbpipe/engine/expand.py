@@ -423,7 +423,8 @@ class ExpandNode(Node):
         self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
         self.lots = not opener.shared  # of a shared order no more is drawn than is needed
-        self.source = self.counts_in = source  # an item is counted when its call begins
+        self.source = self.gives_one = source
+        self.counts_in = source  # an item is counted when its call begins
         self.live: list[Expansion] = []
         self.seq_in = 0
         self.buffered = 0
@@ -560,7 +561,7 @@ class ExpandNode(Node):
         failure = self.opener.recover(expansion, error, task)
         if failure is None:  # to be opened again, past the children already given
             return
-        expansion.over = task.irregular = True
+        expansion.over = expansion.failed = task.irregular = True
         task.results.append(failure)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
@@ -587,20 +588,26 @@ class ExpandNode(Node):
     def _next_in_order(self, now_ns: int) -> None:
         if not self.ordered:
             for x in [x for x in self.live if x.over and not x.held]:
-                self.children.end(x.seq)
                 self.live.remove(x)
-                self.epoch.dropped.append(x)
+                self._ended(x)
             return
         while self.live and not self.done and self.live[0].over and not self.live[0].held:
-            ended = self.live.pop(0)
-            self.epoch.dropped.append(ended)
-            self.children.end(ended.seq)
-            if self.live and self.live[0].buffer:
+            self._ended(self.live.pop(0))
+            if self.live and self.live[0].buffer and not self.done:
                 following = self.live[0]
                 self.buffered -= len(following.buffer)
                 results, following.buffer = following.buffer, []
                 self.epoch.dropped.append(results)
                 self._hand_on(following, results, now_ns, irregular=following.irregular)
+
+    def _ended(self, expansion: Expansion) -> None:
+        """Note that nothing more comes of an expansion; one that failed was counted then."""
+        self.epoch.dropped.append(expansion)
+        self.children.end(expansion.seq)
+        if self.budget is not None and not expansion.failed:
+            error = self.budget.see(1)
+            if error is not None:
+                self.fail(error)
 
     def _hand_on(
         self, expansion: Expansion, results: list[Any], now_ns: int, *, irregular: bool
@@ -632,10 +639,12 @@ class ExpandNode(Node):
             return found
         return self.live[0].seq if self.live else self.seq_in
 
-    @property
-    def dropped(self) -> int:
-        """Items of a source that the inline stages behind it dropped."""
-        return self.drops.count
+    def done_with(self, below: Mapping[int, Remaining]) -> int:
+        """Return of how many inputs nothing is wanted any more, or nothing came."""
+        if self.source:
+            return self.drops.count + super().done_with(below)
+        (rest,) = below.values()
+        return self.children.inputs(rest)[0].left_out
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget whose children the results are that nobody wants any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,16 +148,29 @@ def one_line(error: BaseException) -> str:
 
 
 class Budget:
-    """Counts the failed items of one stage in one epoch against `max_failures`."""
+    """Counts the failed items of one stage in one epoch against `max_failures`.
 
-    __slots__ = ("_limit", "_stage", "broken", "failures", "seen")
+    Args:
+        stage: its address.
+        limit: how many may fail, what share of them, or None for any number.
+        before: how many had failed, and how many were done, before the epoch went on here.
+    """
 
-    def __init__(self, stage: str, limit: int | float | None) -> None:
+    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "seen")
+
+    def __init__(
+        self, stage: str, limit: int | float | None, before: Sequence[int] = (0, 0)
+    ) -> None:
         self._stage = stage
         self._limit = limit
-        self.failures = 0
-        self.seen = 0
+        self.failures, self.before = before
+        self.seen = self.before
         self.broken = 0  # 1 when the last failure was one too many
+
+    @property
+    def is_share(self) -> bool:
+        """Whether a share of the items may fail."""
+        return isinstance(self._limit, float)
 
     def see(self, items: int) -> FailureBudgetError | None:
         """Count items that the stage has done; give the error once too many of them failed."""

@@ -424,10 +424,9 @@ class MapNode(Node):
             return number
         return min((number + 1) * self.gather - 1, self.inbox.total)
 
-    @property
-    def dropped(self) -> int:
-        """Inputs that gave no result."""
-        return self.log.count
+    def done_with(self, below: Mapping[int, Remaining]) -> int:
+        """Return of how many inputs nothing is wanted any more, or nothing came."""
+        return self.log.count + super().done_with(below)
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget which inputs gave the results that nobody wants any more."""

@@ -251,6 +251,7 @@ class Node(ABC):
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
         counts_in: an item comes in for each of its results; else they are counted elsewhere.
+        gives_one: each of its results, those that are left out too, is that of one input.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
@@ -288,6 +289,7 @@ class Node(ABC):
     rest_budgets: tuple[Budget, ...] = ()
     budget: Budget | None = None
     counts_in: bool = True
+    gives_one: bool = True
     perform: Callable[[Task], object] = field(init=False)
     new_results: type[list[Any]] = field(init=False)
 
@@ -296,11 +298,6 @@ class Node(ABC):
         self.out = Queue(memory)
         self.perform = self.work
         self.new_results = list if memory is None else SizedEntries
-
-    @property
-    def dropped(self) -> int:
-        """Inputs that gave no result, in the epoch so far."""
-        return 0
 
     @property
     def shares_workers(self) -> bool:
@@ -494,7 +491,7 @@ class Node(ABC):
         error = None
         if irregular:
             results, error = self._parted(results)
-        elif self.budget is not None:
+        elif self.budget is not None and self.gives_one:
             error = self.budget.see(len(results.values))
         count = len(results[1])
         if count:
@@ -518,12 +515,13 @@ class Node(ABC):
         wanted = [False] * len(results.values)
         error: BaseException | None = None
         for number, result in enumerate(results.values):
-            if type(result) is Failed:
-                error = self._count_failure(result)
+            fails = type(result) is Failed
+            if self.budget is not None and (self.gives_one or fails):
+                error = self.budget.see(1)
+            if fails:
+                error = self._count_failure(result) or error
             else:
                 wanted[number] = result is not DROPPED
-            if error is None and self.budget is not None:
-                error = self.budget.see(1)
             if error is not None:
                 break
         paths, values, sizes = results
@@ -641,6 +639,10 @@ class Node(ABC):
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Called with what may still be wanted; what lies before that is not needed."""
 
+    def done_with(self, below: Mapping[int, Remaining]) -> int:
+        """Return of how many inputs nothing is wanted any more; for the shares that may fail."""
+        return sum(one.left_out for one in below.values())
+
     def cut_off(self) -> None:
         """Called when the stages below have ended and did not ask for this node's end."""
         self.cut = True
@@ -671,8 +673,7 @@ def stages_of(last: Node, rest: Remaining) -> Stages:
     """Tell where all stages stand, given what is wanted of the last one."""
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
-        seen = node.dropped + sum(one.left_out for one in below.values())
-        _note_failures(node, seen, stages)
+        _note_failures(node, node.done_with(below), stages)
     return stages
 
 
@@ -706,9 +707,11 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
 
 
 def _note_failures(node: Node, seen: int, stages: Stages) -> None:
-    """Note how many items failed of those that are not wanted again."""
+    """Note how many items failed of those that are not wanted again, and how many those are."""
     runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
     for runtime, budget in zip(runtimes, budgets, strict=True):
-        failures = 0 if budget is None else budget.failures - budget.broken
-        if failures:
-            stages.setdefault(runtime.address, {})["failed"] = [failures, seen]
+        if budget is None:
+            continue
+        failures, done = budget.failures - budget.broken, budget.before + seen
+        if failures or (done and budget.is_share):
+            stages.setdefault(runtime.address, {})["failed"] = [failures, done]

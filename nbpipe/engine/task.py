@@ -421,7 +421,7 @@ class Expansion:
         inner: the user's own iterator, to be closed.
         drawn: children drawn so far.
         buffer: results that wait for earlier expansions to end.
-        over: no more is to come.
+        over: no more is to come; `failed`: as it failed for good.
         held: a task is drawing from it now.
         owed: the most results that this task may still give.
         attempts: calls of the function so far; wait_s: wait before the next one [s].
@@ -436,6 +436,7 @@ class Expansion:
     buffer: list[Any] = field(default_factory=list)
     irregular: bool = False
     over: bool = False
+    failed: bool = False
     held: bool = False
     owed: int = 0
     attempts: int = 0

@@ -277,6 +277,54 @@ def test_budget_by_rate_counts_each_epoch_alone(kind):
     assert len(got) < 200
 
 
+@pytest.mark.parametrize(
+    ("limit", "at", "words"),
+    [(2, 7, "3 of 8 items, more than max_failures=2 items"), (0.5, 100, "51 of 101 items")],
+)
+def test_a_budget_error_counts_the_item_that_exceeds_it(limit, at, words):
+    """Of so many items so many failed: the one that was too many is one of them."""
+    bad = {4, 6, 7} if limit == 2 else {*range(50), 100}
+    fn = failing("thread", bad)
+    with nbpipe.source(range(200)).map(fn, on_error="skip", max_failures=limit).start() as run:
+        got, error = delivered(run)
+    assert (got, words in str(error)) == ([n for n in range(at) if n not in bad], True)
+
+
+def test_half_of_the_items_may_fail_and_no_more():
+    """A share is one of all items, the failed one among them: 51 of 102 are half of them."""
+    bad = {*range(50), 101}
+    chain = nbpipe.source(range(200)).map(failing("thread", bad), on_error="skip", max_failures=0.5)
+    assert len(list(chain)) == 149
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_budget_by_rate_of_an_expansion_is_one_of_its_inputs(kind, ordered):
+    """Where each input gives many items, it counts once, whether it fails before or after them."""
+
+    def many(item):
+        if item == 3:
+            raise ValueError(item)
+        yield from range(30)
+        if item == 5:
+            raise ValueError(item)
+
+    async def many_async(item):
+        for one in many(item):
+            yield one
+
+    fn = many_async if kind == "coroutine" else many
+    pipes = [
+        nbpipe.source(range(10)).flat_map(
+            fn, **options(kind), ordered=ordered, on_error="skip", max_failures=limit
+        )
+        for limit in (0.2, 0.19)
+    ]
+    got = [delivered(pipe) for pipe in pipes]
+    assert [(len(items), error is None) for items, error in got] == [(270, True), (270, False)]
+    assert "failed on 2 of 10 items" in str(got[1][1])
+
+
 # -- completion order -------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_completion_order_delivers_what_is_ready(kind):

@@ -1,5 +1,7 @@
 """Failures: skipped items are not tried again, budgets go on, a failed item comes first."""
 
+import itertools
+
 import pytest
 
 import nbpipe
@@ -117,6 +119,25 @@ def test_a_share_of_failures_goes_on():
     got, state = at(pipe(), 60)
     rest = rest_of(pipe(), state)
     assert len(got + rest) == 292
+
+
+@pytest.mark.parametrize("cut", range(10))
+def test_a_share_of_failures_goes_on_from_where_nothing_had_failed(cut):
+    """Good items before the state count, in a map and in an expansion."""
+
+    def pipe():
+        chain = nbpipe.source(range(12)).map(
+            Fails(9, 10, 11), on_error="skip", max_failures=0.3, name="work"
+        )
+        return chain.flat_map(Fails(7, 8).many, on_error="skip", max_failures=0.3, name="more")
+
+    whole = list(pipe())
+    got, state = at(pipe(), cut)
+    with pipe().start() as run:
+        run.load_state_dict(state)
+        got.extend(itertools.islice(iter(run), 1))
+        state = run.state_dict()
+    assert got + rest_of(pipe(), state) == whole
 
 
 @pytest.mark.parametrize("ordered", [True, False])
