@@ -20,7 +20,7 @@ from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode, RepeatNode
 from .map import MapNode
-from .node import Node, Stages, forget, stages_of
+from .node import Node, Stages, forget, leave, stages_of
 from .stats import StageRuntime
 from .task import Chunk, EpochContext, Paths, Queue, Task, together
 
@@ -331,6 +331,9 @@ class Epoch:
     def end(self) -> None:
         """Let nothing start any more; what is to be closed then, without the lock, is litter."""
         if not self.over:
+            if any(isinstance(node, RepeatNode) and node.kept for node in self.pumps):
+                assert self.last is not None
+                leave(self.last, Remaining(self.delivered()))
             self.until = 0
             self.exhausted = True
             self.dropped.append(self.values)

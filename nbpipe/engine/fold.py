@@ -136,6 +136,10 @@ class StreamNode(Node):
         """Let the operation keep what it made: all was consumed; called without the lock."""
         self.step.operation.commit()
 
+    def take_back(self) -> None:
+        """Let the operation undo that: the loop had not all of it; called without the lock."""
+        self.step.operation.take_back()
+
     def close(self) -> None:
         """Let the operation drop what it keeps outside this process; called without the lock."""
         self.step.operation.close()

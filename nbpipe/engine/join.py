@@ -397,6 +397,16 @@ class _PastPass:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class _TakenBack:
+    """Takes back what a cache has kept, when the epoch is cleared up."""
+
+    node: StreamNode
+
+    def close(self) -> None:
+        self.node.take_back()
+
+
 @final
 class RepeatNode(PumpNode):
     """Passes over the part of the pipeline above, which is built anew for each.
@@ -406,11 +416,15 @@ class RepeatNode(PumpNode):
         build: gives the part above for a pass, most downstream first; called under the lock.
         look: looks again which caches are complete, before it; called without the lock.
         node_state: number of the first pass, and whether there were items before.
+
+    Attributes:
+        kept: of passes that caches have kept already, how many entries had come by their end,
+            and the nodes of those caches; until the loop has had so many.
     """
 
     __slots__ = (
         "_begun", "_build", "_built", "_count", "_dry", "_look", "_moved", "_pass", "_past",
-        "_times",
+        "_times", "kept",
     )  # fmt: skip
 
     def __init__(
@@ -432,6 +446,7 @@ class RepeatNode(PumpNode):
         self._moved: bool = node_state.get("moved", False)
         self._count = self._begun = 0  # entries, and those before the present pass
         self._past: deque[_PastPass] = deque()
+        self.kept: list[tuple[int, Sequence[StreamNode]]] = []
 
     def rest_above(
         self, below: Mapping[int, Remaining], stages: Stages
@@ -458,6 +473,14 @@ class RepeatNode(PumpNode):
         start = min(rest.start for rest in below.values())
         while self._past and self._past[0].end <= start:
             self._past.popleft()
+        self.kept = [one for one in self.kept if one[0] > start]
+
+    def leave(self, below: Mapping[int, Remaining]) -> None:
+        """Have no pass kept of which the loop has not had everything."""
+        start = min(rest.start for rest in below.values())
+        for count, nodes in self.kept:
+            if count > start:
+                self.epoch.litter += map(_TakenBack, nodes)
 
     def move(self, room: int) -> list[Entry]:
         """Move what is there; begin the next pass at the end."""
@@ -485,6 +508,7 @@ class RepeatNode(PumpNode):
 
     def _keep(self, nodes: Sequence[StreamNode]) -> None:
         """Let caches keep what the pass made: on a disk, that takes its time."""
+        self.kept.append((self._count, nodes))
         for node in nodes:
             node.commit()
         self._look()

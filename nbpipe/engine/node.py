@@ -639,6 +639,9 @@ class Node(ABC):
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Called with what may still be wanted; what lies before that is not needed."""
 
+    def leave(self, below: Mapping[int, Remaining]) -> None:  # noqa: B027  most need not know
+        """Called at the end of the epoch, with what is still wanted."""
+
     def done_with(self, below: Mapping[int, Remaining]) -> int:
         """Return of how many inputs nothing is wanted any more; for the shares that may fail."""
         return sum(one.left_out for one in below.values())
@@ -681,6 +684,12 @@ def forget(last: Node, rest: Remaining) -> None:
     """Let all nodes forget what is not needed in order to go on with `rest`."""
     for node, below in list(_walked(last, rest, {})):
         node.forget(below)
+
+
+def leave(last: Node, rest: Remaining) -> None:
+    """Tell all nodes that the epoch ends, and what of them is still wanted."""
+    for node, below in list(_walked(last, rest, {})):
+        node.leave(below)
 
 
 def _walked(

@@ -110,6 +110,10 @@ class Recorder(ABC):
         """
 
     @abstractmethod
+    def take_back(self) -> None:
+        """Undo `complete`, where that kept these items and not those of another epoch."""
+
+    @abstractmethod
     def close(self) -> None:
         """Forget what was kept: the epoch is over, and was not whole; from any thread."""
 
@@ -175,6 +179,11 @@ class MemoryStore(CacheStore):
         if self._entries is None:
             self._made, self._entries = made, entries
 
+    def drop(self, entries: list[tuple[Path, Any]] | None) -> None:
+        """Keep these items no longer."""
+        if self._entries is entries:
+            self._entries = None
+
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read the items; arrays are copied, so that work in place does not change the cache."""
         return ((path, copy_arrays(value)) for path, value in self._entries or ())
@@ -195,6 +204,9 @@ class _MemoryRecorder(Recorder):
         entries = self._entries
         if entries is not None:
             self._store.keep(entries, self._made)
+
+    def take_back(self) -> None:
+        self._store.drop(self._entries)
 
     def close(self) -> None:
         self._entries = None
@@ -277,6 +289,12 @@ class FolderStore(CacheStore):
         else:
             written.replace(self.folder / _ITEMS)
 
+    def drop(self, number: int) -> None:
+        """Remove the file where it is the one with this number among those of its disk."""
+        with contextlib.suppress(OSError):
+            if (self.folder / _ITEMS).stat().st_ino == number:
+                (self.folder / _ITEMS).unlink()
+
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read the items one by one.
 
@@ -308,7 +326,7 @@ class _FolderRecorder(Recorder):
     def __init__(self, store: FolderStore, made: Made) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._count = 0
+        self._count = self._number = 0
         prefix = f"{_ITEMS}.{socket.gethostname()}.{os.getpid()}."
         handle, name = tempfile.mkstemp(".part", prefix, store.folder)
         self._path = FilePath(name)
@@ -342,6 +360,7 @@ class _FolderRecorder(Recorder):
                 file.write(_count_record(self._count))
                 file.flush()
                 os.fsync(file.fileno())
+                self._number = os.fstat(file.fileno()).st_ino
             self._store.keep(self._path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -350,6 +369,9 @@ class _FolderRecorder(Recorder):
                 f"cache folder {self._store.place!r} cannot be written ({error}); make room, "
                 "cache to another folder, or use cache() in memory"
             ) from error
+
+    def take_back(self) -> None:
+        self._store.drop(self._number)
 
     def close(self) -> None:
         with self._lock:
@@ -458,6 +480,11 @@ class Recording(Fold):
             self._recorder().complete()
         elif self._whole:
             self._store.as_of = self._as_of
+
+    def take_back(self) -> None:
+        """Have the cache complete no longer."""
+        if self._made is not None:
+            self._made.take_back()
 
     def close(self) -> None:
         """Forget what was kept, unless it is complete; from any thread."""

@@ -219,7 +219,10 @@ class Fold(ABC):
         """Forget what is known of results before number `start`; under the scheduler's lock."""
 
     def commit(self) -> None:  # noqa: B027  most keep nothing
-        """Keep what was made: all of it was consumed; without the lock."""
+        """Keep what was made: all of it was consumed, or moved on; without the lock."""
+
+    def take_back(self) -> None:  # noqa: B027  most keep nothing
+        """Undo `commit`: what was moved on was not consumed in the end; without the lock."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Let go of what it holds: the epoch is over; from any thread, without the lock."""

@@ -21,7 +21,7 @@ from hypothesis import given
 import nbpipe
 from nbpipe import CacheError, StageError
 from nbpipe.base.threads import holds
-from tests.gates import Gate, delivered, drained, finished
+from tests.gates import Gate, delivered, drained, finished, quiet
 from tests.strategies import HANDS, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +126,36 @@ def test_what_was_seen_to_its_end_is_kept(place, grow, kept):
         list(run)
     assert cached["cache"].spec.store.complete == kept
     assert count.calls == before or not kept
+
+
+@pytest.mark.parametrize(("had", "kept"), [(1, False), (3, False), (4, True), (6, True)])
+@pytest.mark.parametrize("leave", ["break", "stop", "close"])
+def test_a_pass_that_the_loop_had_in_part_is_not_kept(place, had, kept, leave):
+    """What `repeat` has moved ahead decides nothing: the loop must have had the whole pass."""
+    count = Counting()
+    cached = nbpipe.source(range(4)).map(count).cache(place)
+    with cached.repeat(3).start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(had)]
+        quiet(run)
+        {"break": items.close, "stop": run.stop, "close": run.close}[leave]()
+    assert (got, count.calls) == ([1, 2, 3, 4, 1, 2][:had], 4)
+    assert cached["cache"].spec.store.complete == kept
+    assert list(cached) == [1, 2, 3, 4]
+    assert count.calls == (4 if kept else 8)
+
+
+def test_a_pass_behind_batches_is_not_kept_before_its_last_item_was_had(place):
+    """A batch that holds the last items of a pass and the first of the next one must be had."""
+    cached = nbpipe.source(range(4)).map(int).cache(place)
+    pipe = cached.repeat(3).batch(3, collate=list)
+    for had in (1, 2):
+        with pipe.start() as run:
+            items = iter(run)
+            for _ in range(had):
+                next(items)
+            quiet(run)
+        assert cached["cache"].spec.store.complete == (had == 2)
 
 
 def test_a_recorder_that_was_closed_keeps_nothing(place):
