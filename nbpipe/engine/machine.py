@@ -303,7 +303,7 @@ class Life:
         self.following: EpochPlace | None = None
         self.left: EpochPlace | None = None
         self.delivered_before = 0
-        self._begun_at = EpochPlace(0)
+        self._begun_at: EpochPlace | None = None  # where it was told to go on, in mid-epoch or not
         self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = self._skipped = 0
         self._lock = threading.RLock()  # an iterator that is garbage may end below us
@@ -351,7 +351,8 @@ class Life:
             if self.external is not None:
                 self.external.close(None)  # an interrupt may have come between an end and this
             self.external, self.following, self.left, self._past = external, None, None, None
-            self._begun_at, self.delivered_before = place, place.delivered
+            self._begun_at = place if place is before else None
+            self.delivered_before = place.delivered
             self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
             self.epoch = epoch = self.scheduler.start_epoch(
                 place.epoch, here, node_state, reads_ahead=reads_ahead
@@ -477,9 +478,9 @@ class Life:
             self._ending = None
 
     def _give_back(self, left: EpochPlace | None) -> None:
-        """Let an epoch that went on from a state, and was left untouched, go on there again."""
+        """Let an epoch that began where a state says, and was left untouched, begin there again."""
         begun = self._begun_at
-        if left is not None and begun.is_inside and left.delivered == begun.delivered:
+        if left is not None and begun is not None and left.delivered == begun.delivered:
             self.following, self.next_epoch = begun, begun.epoch
 
     def stop(self) -> None:

@@ -290,6 +290,30 @@ def test_load_in_the_middle_of_an_epoch():
         assert (first, third, list(run)) == ([0, 1], 2, list(range(2, 9)))
 
 
+@pytest.mark.parametrize("count", [0, 2, 9])
+@pytest.mark.parametrize("external", [False, True])
+def test_an_iterator_that_is_dropped_loses_no_state_that_was_loaded(count, external):
+    """What was loaded stays until something is taken, also where that is an epoch's beginning."""
+    pipe = nbpipe.source(range(9)).shuffle(seed=1)
+
+    def begun(run):
+        return run.iterate(range(9)) if external else iter(run)
+
+    with pipe.start() as run:
+        list(begun(run))
+        items = begun(run)
+        for _ in range(count):
+            next(items)
+        state = carried(run.state_dict())
+        rest, following = list(items), list(run)
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        for _ in range(2):
+            begun(run).close()
+            assert carried(run.state_dict()) == state
+        assert (list(begun(run)), list(run)) == (rest, following)
+
+
 def test_what_is_delivered_and_left_is_counted():
     """The number of items that are left is known, and a state counts those before it, too."""
     _, state = at(nbpipe.source(range(10)).batch(2, collate=list), 2)
