@@ -187,7 +187,7 @@ class Channel:
     def rows(self, ticket: int) -> RowReader | None:
         """Return the values that the other end wrote under a ticket; None: there are none."""
         for slab in list(self._others.values()):
-            if _NUMBER.unpack_from(slab.memory, _TICKET_AT)[0] == ticket:
+            if slab.flag[0] and _NUMBER.unpack_from(slab.memory, _TICKET_AT)[0] == ticket:
                 copies = self.copy and not self._spares(slab)
                 return RowReader(slab, self._classes, self._blocks if copies else None)
         return None

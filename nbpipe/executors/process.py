@@ -382,14 +382,14 @@ class _Slot:
         announces = job.suspect or job.timeout_s is not None
         self._ticket += 1
         finished = _Finished(self._channel, self._ticket)
-        ticket = self._ticket if len(job.entries) > 1 else 0
-        self._finished = finished if ticket else None
-        self._answered = False
+        self._finished = finished
+        self._answered = True
         try:
-            self._send(job, ("do", list(job.entries), job.epoch, announces, ticket))
+            self._send(job, ("do", list(job.entries), job.epoch, announces, self._ticket))
+            self._answered = False
             finished.add(*self._expect("answer", job))
         except BaseException:
-            if ticket and not self._answered:  # more of this job would come
+            if not self._answered:  # more of this job would come
                 self.kill()
             finished.add_all()
             finished.hand(job)
@@ -486,8 +486,9 @@ class _Slot:
         try:
             if ends_s < math.inf and not self._channel.poll(max(0.0, ends_s - monotonic())):
                 return None
-            while self._finished is not None and not self._channel.poll(_PATIENCE_S):
-                self._finished.add_seen(job)
+            finished = self._finished if len(job.entries) > 1 else None
+            while finished is not None and not self._channel.poll(_PATIENCE_S):
+                finished.add_seen(job)
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
             raise self._death(job, stage) from None
@@ -572,7 +573,7 @@ class _Finished:
         self._seen = 0
         self.count = 0
 
-    def add(self, rows: int, pieces: Sequence[Piece]) -> None:
+    def add(self, rows: int, *sent: Piece) -> None:
         """Add the first so many that it has written, and behind them what it has sent.
 
         Raises:
@@ -585,7 +586,7 @@ class _Finished:
                 raise OSError("results in shared memory are lost: this process cannot map them")
             for piece in found.read(rows):
                 self._append(piece)
-        for piece in pieces:
+        for piece in sent:
             self._append(piece)
 
     def add_all(self) -> None:
@@ -603,7 +604,7 @@ class _Finished:
         found = self._found()
         if found is not None:
             with contextlib.suppress(Exception):  # it cannot be loaded: that is said in the end
-                self.add(int(min(most, found.count)), ())
+                self.add(int(min(most, found.count)))
 
     def begun(self) -> int | None:
         """Return the place of the entry that a dead worker was in; None: that is not known."""

@@ -74,23 +74,8 @@ class _JobServer:
             self._channel.send(answer)
         except (EOFError, OSError):
             raise
-        except BaseException as error:
-            self._send_instead(kind, arguments, answer, error)
-
-    def _send_instead(
-        self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
-    ) -> None:
-        """Answer where the answer cannot be pickled."""
-        if kind != "do":
+        except BaseException as error:  # it cannot be pickled
             self._channel.send(("error", pack_error(error)))
-            return
-        try:
-            pieces = [self._instead(arguments[0], piece) for piece in answer[-1]]
-            self._channel.send((*answer[:-1], pieces))
-        except (EOFError, OSError):
-            raise
-        except BaseException as again:
-            self._channel.send(("error", pack_error(again)))
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -115,20 +100,16 @@ class _JobServer:
         announces: bool,  # noqa: FBT001
         ticket: int,
     ) -> tuple[Any, ...]:
-        """Do the work on entries; with a ticket, what comes of them is written at once."""
-        if ticket:
-            return ("answer", self._write(entries, epoch, ticket), [])
-        begun = self._announce if announces else None
-        answer = ("answer", 0, [*self._program.each(entries, epoch, begun)])
-        if announces:
-            self._announce(ENDED)
-        return answer
+        """Do the work on entries; what comes of them is written to shared memory at once.
 
-    def _write(self, entries: list[Any], epoch: int, ticket: int) -> int:
-        """Write what comes of entries to shared memory; where there is none, send it."""
+        Where there is none for it, it is sent.
+        """
+        begun = self._announce if announces else None
         rows, done = self._channel.begin_rows(ticket, len(entries)), 0
         try:
-            for piece in self._program.each(entries, epoch, None, rows.mark):
+            for piece in self._program.each(entries, epoch, begun, rows.mark):
+                if announces:
+                    self._announce(ENDED)
                 try:
                     self._keep(rows, piece)
                 except (EOFError, OSError):
@@ -138,11 +119,11 @@ class _JobServer:
                 done += len(piece[0])
         finally:
             count = rows.end()
-        return count
+        return ("answer", count)
 
     def _keep(self, rows: RowWriter, piece: Piece) -> None:
         if not rows.add(piece, len(piece[0])):
-            self._channel.send(("part", rows.count, [piece]))
+            self._channel.send(("part", rows.count, piece))
 
     def _instead(self, entries: Sequence[Any], piece: Piece) -> Piece:
         """Put failures in the place of results that cannot be pickled."""

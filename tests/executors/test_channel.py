@@ -455,6 +455,20 @@ def test_values_that_outlive_their_writer_are_copied_where_that_is_asked(copy):
     assert (held > 90 * MB) == (not copy)
 
 
+def test_a_ticket_without_values_holds_no_slab():
+    """Whoever asks for what was not written keeps nobody from writing, and frees nothing."""
+    with two_ends() as (one, other):
+        rows = one.begin_rows(1, 1)
+        rows.end()
+        one.send(None)
+        other.recv()
+        early = other.rows(1)
+        written = one.begin_rows(2, 1).add("kept", 1)
+        del early
+        late = one.begin_rows(3, 1).add("new", 1)
+        assert (written, late, list(other.rows(2).read(1))) == (True, True, ["kept"])
+
+
 def test_copies_leave_half_of_the_budget(caplog):
     """However small the budget, kept copies never use it up: nothing goes through the pipe."""
     with two_ends(budget_bytes=8 * MB) as (one, other):

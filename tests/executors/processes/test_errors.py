@@ -1,5 +1,7 @@
 """Exceptions of a stage in a worker: their type, their traceback, their cause."""
 
+import os
+import threading
 import traceback
 
 import pytest
@@ -48,6 +50,15 @@ def test_exceptions_that_mean_something_elsewhere(kind):
     got, error = failure_of(fail)
     assert (got, type(error), error.path) == ([0, 1], nbpipe.StageError, 2)
     assert type(error.__cause__) is kind
+
+
+def test_an_item_that_cannot_be_sent_costs_no_worker():
+    """Neither it nor those that were to be sent with it: all others come from one worker."""
+    items = [0] * 300
+    items[200] = threading.Lock()
+    pipe = nbpipe.source(items).map(lambda _: os.getpid(), executor="process", on_error="skip")
+    got = drained(pipe)
+    assert (len(got), len(set(got))) == (299, 1)
 
 
 def test_a_warning_in_a_worker_is_shown(capfd):
