@@ -231,7 +231,7 @@ class PlacedStep(Step):
 
 
 # -- RegionNode: stages that run together in workers outside the run's threads ---------------------
-ROUND_TRIP_BYTES = 1 << 22  # nor should its results be larger: all are held at once
+ROUND_TRIP_BYTES = 1 << 23  # nor should its results be larger: all are held at once
 DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
 _SEVERAL = 2  # items have a first and a last one
 _LOT = 4  # so many items at once are worth waiting for
