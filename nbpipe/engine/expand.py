@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry, Path
+from ..base.tree import size_bytes
 from ..errors import ArgumentTypeError, StateError
 from ..ops.cache import CacheStore, Made, with_passes
 from ..ops.plan import ResolvedOrder
@@ -16,14 +17,14 @@ from ..ops.remaining import Remaining
 from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
+from .failures import Failed
 from .map import Step
 from .node import Children, Drops, Node, Stages
 from .stats import StageRuntime
-from .task import DROPPED, Expansion, Task, child_path, draw
+from .task import DROPPED, Chunk, Expansion, Task, child_path, draw
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .failures import Failed
     from .task import EpochContext
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
@@ -116,7 +117,11 @@ class SourceOpener(Opener):
         if plan is not None:
             left = plan.rest_of_world(self._base).rest(self._rest)
             self._order = left.resolve(self._context.epoch, self._passes)
-            expansion.entries = _in_passes(self._order.rows(), self._passes)
+            columns = None if self._passes else self._order.columns()
+            if columns is None:
+                expansion.entries = _in_passes(self._order.rows(), self._passes)
+            else:
+                expansion.paths, expansion.entries = columns
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
@@ -529,6 +534,14 @@ class ExpandNode(Node):
         expansion.owed = task.quota
         return self.started(task, now_ns)
 
+    def measure(self, task: Task) -> None:
+        """Measure a result, for the bytes that a stage hands on; called without the lock."""
+        expansion, results = task.expansion, task.results
+        if expansion is None or expansion.paths is None:
+            super().measure(task)
+        elif results and type(results[-1]) is not Failed:
+            task.result_bytes = size_bytes(results[-1])
+
     def work(self, task: Task) -> None:
         """Draw up to the quota; what was drawn before a failure stays."""
         expansion, rest = task.expansion, self.rest
@@ -536,6 +549,8 @@ class ExpandNode(Node):
         try:
             if expansion.entries is None:
                 self.opener.open(expansion)
+                if rest or self.epoch.memory is not None:
+                    expansion.pair()
             entries = expansion.entries
             if rest:
                 entries = (task.through(entry, rest) for entry in entries)
@@ -614,7 +629,11 @@ class ExpandNode(Node):
     ) -> None:
         first = self.seq_out
         self.seq_out += len(results)
-        self.emit_entries(results, now_ns, irregular=irregular)
+        if expansion.paths is None:
+            self.emit_entries(results, now_ns, irregular=irregular)
+        elif results:
+            paths = expansion.paths[expansion.drawn - len(results) : expansion.drawn]
+            self.emit(Chunk(paths, results), now_ns, irregular=irregular)
         if not self.source:
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)

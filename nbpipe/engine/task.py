@@ -418,6 +418,7 @@ class Expansion:
         seq: place in the node's order.
         entry: the item whose children these are; None for a source.
         entries: iterator over entries; None until it is opened.
+        paths: of all that `entries` gives, where it gives only values; else None.
         inner: the user's own iterator, to be closed.
         drawn: children drawn so far.
         buffer: results that wait for earlier expansions to end.
@@ -431,6 +432,7 @@ class Expansion:
     seq: int
     entry: Entry | None = None
     entries: Any = None
+    paths: Sequence[Path] | None = None
     inner: Any = None
     drawn: int = 0
     buffer: list[Any] = field(default_factory=list)
@@ -442,6 +444,11 @@ class Expansion:
     attempts: int = 0
     wait_s: float = 0.0
     wanted: Remaining | None = None
+
+    def pair(self) -> None:
+        """Have `entries` give the paths, too."""
+        if self.paths is not None:
+            self.entries, self.paths = zip(self.paths, self.entries, strict=False), None
 
     def close(self) -> None:
         """Close the user's iterator; user code may run."""

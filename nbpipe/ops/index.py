@@ -126,9 +126,14 @@ class Order(ABC):
     def pick(self, rows: Rows) -> Picked:
         """Return path columns and items for `rows`, at least one."""
 
+    def columns(self, row: int) -> tuple[Sequence[Path], Iterator[Any]] | None:
+        """Return the paths from `row` on and an iterator over the items, where both are in C."""
+        return None
+
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C from `row` on, where that needs no blocks."""
-        return None
+        columns = self.columns(row)
+        return None if columns is None else zip(*columns, strict=False)
 
     def _start_straight(self, length: int) -> None:
         self.length = self.end = length
@@ -155,13 +160,13 @@ class ItemsOrder(Order):
         self._items = items
         self._get: Callable[[int], Any] = functools.partial(operator.getitem, items)
 
-    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
+    def columns(self, row: int) -> tuple[Sequence[Path], Iterator[Any]] | None:
         """Iterate over builtin sequences by themselves; others may read as they are indexed."""
         items = self._items
         if type(items) is range:
-            return zip(range(row, self.end), items[row:], strict=False)
+            return range(row, self.end), iter(items[row:])
         if type(items) is list or type(items) is tuple:
-            return zip(range(row, self.end), itertools.islice(items, row, None), strict=False)
+            return range(row, self.end), itertools.islice(items, row, self.end)
         return None
 
     def pick(self, rows: Rows) -> Picked:
@@ -315,12 +320,12 @@ class RestOrder(Order):
         if child.length is not None:
             self.length = max(0, child.length - rest.within(child.length).left_out)
 
-    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
+    def columns(self, row: int) -> tuple[Sequence[Path], Iterator[Any]] | None:
         """Iterate in C where nothing but the beginning is left out."""
-        run = None if self._rest.gaps else self._child.run(self._rest.start + row)
-        if run is not None:
+        columns = None if self._rest.gaps else self._child.columns(self._rest.start + row)
+        if columns is not None:
             self.reading = 0, range(self._rest.start, self._child.end)
-        return run
+        return columns
 
     def pick(self, rows: Rows) -> Picked:
         """Return the child's rows that are wanted."""

@@ -276,6 +276,17 @@ class ResolvedOrder:
             return self._in_blocks(start)
         return itertools.chain(run, self._lengths.watch())
 
+    def columns(self) -> tuple[Sequence[Path], Iterator[Any]] | None:
+        """Return all paths and an iterator over the items, where both are read in C; else None.
+
+        Raises:
+            ArgumentError: at the end of the iteration: a source changed its length.
+        """
+        columns = self._order.columns(0)
+        if columns is None:
+            return None
+        return columns[0], itertools.chain(columns[1], self._lengths.watch())
+
     def path_at(self, row: int) -> Path:
         """Return the path of a row that is being read; behind the last one, a path that none has.
 
