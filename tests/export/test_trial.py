@@ -223,9 +223,8 @@ HAZARDS = {
 
 
 @pytest.mark.parametrize(("text", "words"), HAZARDS.values(), ids=HAZARDS)
-def test_user_code_that(folder, text, words, monkeypatch):
+def test_user_code_that(folder, text, words):
     """It becomes a failure in words, and what comes after it says so."""
-    monkeypatch.setattr("nbpipe.export.fresh._GRACE_S", 0.1)
     first, *others = trial(piece(text), piece("y = 1", names=("y",)))
     assert (reason(first), list(folder.iterdir())) == (words, [])
     assert others in ([Choice(0)], [Failure(f"was not tried: 'x' {words.split(' | ')[0]}")])
