@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.base.seeding import generator_for
-from tests.strategies import GATHER_STEPS, HANDS, INDEX_STEPS, JOIN_STEPS, Recipe, Step, total
+from tests.chains import build, called, total
+from tests.strategies import BUFFERS, GATHER_STEPS, HANDS, INDEX_STEPS, JOIN_STEPS
 
 NEVER = threading.Event()
 
@@ -51,61 +52,29 @@ def drawn(item, rng):
 FUNCTIONS = {"map": [moved], "filter": [kept], "flat_map": [many, drawn]}
 
 
-def random_step(method, number, choice):
-    """Make a step that draws random numbers; its name tells it from others."""
+def random_step(method, choice):
+    """Make a step that draws random numbers."""
     function = FUNCTIONS[method][choice % len(FUNCTIONS[method])]
-    name = f"{method}_{number}"
-
-    async def in_loop(item, rng):
-        return function(item, rng)
-
-    async def drawn_in_loop(item, rng):
-        for one in drawn(item, rng):
-            yield one
-
-    def grow(pipe, hands):
-        executor, concurrency, prefetch = next(hands)
-        add = functools.partial(getattr(pipe, method), name=name)
-        if executor == "inline":
-            return add(function, executor="inline")
-        if executor == "coroutine":
-            asynchronous = drawn_in_loop if function is drawn else in_loop
-            return add(asynchronous, concurrency=concurrency, prefetch=prefetch)
-        return add(function, concurrency=concurrency, prefetch=prefetch)
-
-    return Step(name, grow, None)
+    return lambda pipe, hands: called(pipe, method, function, hands)
 
 
 @st.composite
 def random_recipes(draw, *, caches=False):
     """Draw a chain in which some steps draw random numbers; with `caches`, some before a cache."""
     methods = draw(st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=3))
-    steps = [random_step(m, n, draw(st.integers(0, 1))) for n, m in enumerate(methods)]
+    steps = [random_step(method, draw(st.integers(0, 1))) for method in methods]
     for _ in range(draw(st.integers(0, 3))):
-        step = draw(st.one_of(INDEX_STEPS, GATHER_STEPS, JOIN_STEPS, SHUFFLES))
+        step = draw(st.one_of(INDEX_STEPS, GATHER_STEPS, JOIN_STEPS, BUFFERS))
         # A cache keeps what was random before it in the first epoch that it saw whole.
-        last = 0 if step.text == "cache" and not caches else len(steps)
-        is_random = step.text.startswith("shuffle")
-        first = 0 if caches or not is_random else behind_caches(steps)
+        last = 0 if step == ["cache"] and not caches else len(steps)
+        first = 0 if caches or step[0] != "shuffle" else behind_caches(steps)
         steps.insert(draw(st.integers(first, last)), step)
-    return Recipe(draw(st.lists(st.integers(0, 20), min_size=3, max_size=15)), steps)
+    return [["items", draw(st.lists(st.integers(0, 20), min_size=3, max_size=15))], *steps]
 
 
 def behind_caches(steps):
     """Give the place behind the last cache."""
-    return max((place + 1 for place, step in enumerate(steps) if step.text == "cache"), default=0)
-
-
-def shuffled(size, seed):
-    """Shuffle with a buffer."""
-    return Step(
-        f"shuffle {seed} by {size}",
-        lambda pipe, hands: pipe.shuffle(seed=seed, buffer_size=size),
-        None,
-    )
-
-
-SHUFFLES = st.builds(shuffled, st.integers(1, 6), st.integers(0, 3))
+    return max((place + 1 for place, step in enumerate(steps) if step == ["cache"]), default=0)
 
 
 def run_epochs(pipe, *, seed, first=0, count=2):
@@ -118,8 +87,8 @@ def run_epochs(pipe, *, seed, first=0, count=2):
 @given(random_recipes(caches=True), HANDS, HANDS, st.integers(0, 2**64))
 def test_whoever_does_the_work(recipe, one, other, seed):
     """Threads, coroutines or the neighbour, many or one at a time, early or late: all the same."""
-    first = run_epochs(recipe.build(one), seed=seed)
-    assert run_epochs(recipe.build(other), seed=seed) == first
+    first = run_epochs(build(recipe, one), seed=seed)
+    assert run_epochs(build(recipe, other), seed=seed) == first
 
 
 @given(random_recipes(), HANDS, HANDS, st.lists(st.integers(0, 12), min_size=3, max_size=3))
@@ -127,7 +96,7 @@ def test_epochs_that_are_left_early(recipe, one, other, counts):
     """How far the stages had run ahead when a loop was left does not show in the next epoch."""
 
     def parts(hands):
-        with recipe.build(hands).start(seed=4) as run:
+        with build(recipe, hands).start(seed=4) as run:
             return [list(itertools.islice(run, count)) for count in counts]
 
     assert parts(one) == parts(other)
@@ -136,16 +105,16 @@ def test_epochs_that_are_left_early(recipe, one, other, counts):
 @given(random_recipes(), HANDS, st.integers(0, 5))
 def test_an_epoch_does_not_depend_on_those_before(recipe, hands, epoch):
     """Epoch n is the same for a run that begins with it."""
-    pipe = recipe.build(hands)
+    pipe = build(recipe, hands)
     alone = run_epochs(pipe, seed=1, first=epoch, count=1)
-    assert run_epochs(recipe.build(), seed=1, count=epoch + 1)[-1:] == alone
+    assert run_epochs(build(recipe), seed=1, count=epoch + 1)[-1:] == alone
 
 
 @given(random_recipes(), HANDS, st.randoms(use_true_random=False))
 def test_turning_knobs_changes_nothing(recipe, hands, chance):
     """Every knob of every stage may be turned at every item."""
-    expected = run_epochs(recipe.build(), seed=2, count=1)
-    pipe = recipe.build(hands)
+    expected = run_epochs(build(recipe), seed=2, count=1)
+    pipe = build(recipe, hands)
     knobs = [knob for stage in pipe.stages for knob in stage.knobs.values()]
     found = []
     with pipe.start(seed=2) as run:
@@ -173,10 +142,7 @@ def test_ranks_draw_what_one_process_draws(length, world_size, hands, by_index):
     ordered = source.shuffle(seed=1, buffer_size=None if by_index else 5)
 
     def epoch_of(pipe):
-        executor, concurrency, prefetch = next(hands.deal())
-        knobs = {} if executor == "inline" else {"concurrency": concurrency, "prefetch": prefetch}
-        executor = None if executor == "coroutine" else executor
-        return run_epochs(pipe.map(moved, executor=executor, **knobs), seed=3, count=1)[0]
+        return run_epochs(called(pipe, "map", moved, hands.deal()), seed=3, count=1)[0]
 
     whole = epoch_of(ordered)
     parts = [epoch_of(ordered.shard(rank, world_size, tail="uneven")) for rank in range(world_size)]

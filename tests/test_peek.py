@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import nbpipe
 import nbpipe.peek  # so that its clock can be set
+from tests.chains import build, outcome, words_in
 from tests.gates import set_clock
-from tests.resume.recipes import build, outcome, words_in
-from tests.resume.strategies import RECIPES
+from tests.strategies import RECIPES
 
 
 def pair(x):

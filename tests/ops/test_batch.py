@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError, StageError
 from nbpipe.ops.batch import split_batch
-from tests.strategies import HANDS, ITEMS, called, chunks, chunks_by_cost
+from tests import models
+from tests.chains import called
+from tests.strategies import HANDS, ITEMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
     source = nbpipe.source(items, prefetch=prefetch)
     stage = called(source, "map", lambda item: item, hands.deal())
     pipe = stage.batch(size, drop_last=drop_last, collate=list, prefetch=prefetch)
-    expected = chunks(items, size, drop_last=drop_last)
+    expected = models.passed(items, ["batch", size, drop_last])
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
@@ -60,7 +62,7 @@ def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
 def test_batches_of_batches(items, one, other):
     """Batches gather batches; taken apart twice, the items are back."""
     pipe = nbpipe.source(items).batch(one, collate=list).batch(other, collate=list)
-    assert list(pipe) == chunks(chunks(items, one), other)
+    assert list(pipe) == models.passed(items, ["batch", one, False], ["batch", other, False])
     assert list(pipe.unbatch().unbatch()) == items
 
 
@@ -68,7 +70,7 @@ def test_batches_of_batches(items, one, other):
 def test_batches_by_cost(costs, size):
     """The costs of a batch sum to at most `size`; no batch could take its next item too."""
     batches = list(nbpipe.source(costs).batch(size, cost=float, collate=list))
-    assert batches == chunks_by_cost(costs, size, float)
+    assert batches == models.passed(costs, ["batch_by_cost", size, False, float])
     assert all(sum(batch) <= size for batch in batches)
 
 

@@ -15,7 +15,9 @@ from nbpipe.base.seeding import order_generator
 from nbpipe.ops.join import Concat, Interleave, Mix, Zip
 from nbpipe.ops.join import GoesOn as Begin
 from nbpipe.ops.remaining import Remaining
-from tests.strategies import HANDS, ITEMS, Hands, called, recipes
+from tests import models
+from tests.chains import Hands, build, called
+from tests.strategies import HANDS, ITEMS, recipes
 
 LISTS = st.lists(ITEMS, min_size=1, max_size=5)
 
@@ -190,7 +192,7 @@ def test_passes_of_repeat_mix_anew():
 @given(st.lists(recipes(longest=3), min_size=1, max_size=3), st.data(), HANDS)
 def test_joins_within_joins(inner, data, hands):
     """Joins of any pipelines, nested in each other, give what lists would."""
-    parts = [(recipe.build(hands), recipe.model()) for recipe in inner]
+    parts = [(build(recipe, hands), models.given(recipe)) for recipe in inner]
     for _ in range(data.draw(st.integers(1, 3))):
         pipes, lists = [part[0] for part in parts], [part[1] for part in parts]
         cycle = data.draw(st.integers(1, 4))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import LengthUnknownError
-from tests.strategies import TAILS, sharded
+from tests.models import sharded
+from tests.strategies import TAILS
 
 
 def source(length=10):

@@ -14,7 +14,7 @@ from nbpipe.errors import ArgumentError
 from nbpipe.ops import index as index_steps
 from nbpipe.ops.chain import absorbed, index_plan
 from nbpipe.ops.plan import IndexPlan
-from tests.strategies import sharded
+from tests.models import sharded
 
 TAILS = ["pad", "drop", "uneven"]
 GOLDEN = [3, 4, 8, 6, 2, 9, 0, 1, 7, 5]

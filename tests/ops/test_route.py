@@ -1,6 +1,5 @@
 """route: items part by a key and come together again in input order."""
 
-import functools
 import threading
 
 import pytest
@@ -15,9 +14,11 @@ from nbpipe import (
     LengthUnknownError,
     StageError,
 )
+from tests import models
+from tests.chains import build
 from tests.gates import HANG_S
 from tests.resume.checking import at, rest_of
-from tests.strategies import HANDS, called, examples, total
+from tests.strategies import BRANCHES, HANDS, examples
 
 
 def parity(item):
@@ -36,173 +37,12 @@ def broken(item):
 
 
 # -- order --------------------------------------------------------------------------------
-# Each kind of stage as a stream: what comes at an item, and what comes at the end.
-
-
-class Each:
-    """A map, a filter or a flat_map: some results for each item."""
-
-    def __init__(self, word, number):
-        fn = {
-            "map": lambda item: total(item) + number,
-            "filter": lambda item: total(item) % (number + 2) != 0,
-            "flat_map": lambda item: [item] * (total(item) % (number + 1)),
-        }[word]
-        self.grow = lambda chain, dealt: called(chain, word, fn, dealt)
-        self.push = {
-            "map": lambda item: [fn(item)],
-            "filter": lambda item: [item] if fn(item) else [],
-            "flat_map": fn,
-        }[word]
-
-    def end(self):
-        return []
-
-
-class Batches:
-    """A batch: lists, the last one perhaps shorter."""
-
-    def __init__(self, word, number):
-        self.size, self.items = number + 1, []
-
-    def grow(self, chain, dealt):
-        return chain.batch(self.size, collate=list)
-
-    def push(self, item):
-        self.items.append(item)
-        return self.end() if len(self.items) == self.size else []
-
-    def end(self):
-        items, self.items = self.items, []
-        return [items] if items else []
-
-
-class Costly(Batches):
-    """A batch by cost: a list comes when the next item does not fit any more."""
-
-    def grow(self, chain, dealt):
-        return chain.batch(self.size + 2, cost=self.cost, collate=list)
-
-    @staticmethod
-    def cost(item):
-        return 1 + total(item) % 3
-
-    def push(self, item):
-        fits = sum(map(self.cost, self.items)) + self.cost(item) <= self.size + 2
-        before = [] if fits else self.end()
-        self.items.append(item)
-        return before
-
-
-class Pairs(Batches):
-    """Batches of two, taken apart again."""
-
-    def __init__(self, word, number):
-        super().__init__(word, 1)
-
-    def grow(self, chain, dealt):
-        return chain.batch(2, collate=list).unbatch()
-
-    def end(self):
-        items, self.items = self.items, []
-        return items
-
-
-class Windows(Batches):
-    """Windows of neighbours, one for each item from the first whole one on."""
-
-    def grow(self, chain, dealt):
-        return chain.window(self.size)
-
-    def push(self, item):
-        self.items = [*self.items, item][-self.size :]
-        return [self.items] if len(self.items) == self.size else []
-
-    def end(self):
-        return []
-
-
-class Fresh(Batches):
-    """A dedupe: no item that was among the last ones."""
-
-    def grow(self, chain, dealt):
-        return chain.dedupe(repr, self.size)
-
-    def push(self, item):
-        known = item in self.items
-        self.items = [*self.items, item][-self.size :]
-        return [] if known else [item]
-
-    def end(self):
-        return []
-
-
-class Routed:
-    """A route by the total of an item."""
-
-    def __init__(self, word, branches):
-        self.branches = [[made(step) for step in branch] for branch in branches]
-
-    def key(self, item):
-        return total(item) // 2 % len(self.branches)
-
-    def grow(self, chain, dealt):
-        def grown(steps):
-            return lambda chain: functools.reduce(lambda c, step: step.grow(c, dealt), steps, chain)
-
-        return chain.route(self.key, dict(enumerate(map(grown, self.branches))))
-
-    def push(self, item):
-        results = [item]
-        for step in self.branches[self.key(item)]:
-            results = [result for one in results for result in step.push(one)]
-        return results
-
-    def end(self):
-        return [result for steps in self.branches for result in self.end_of(steps)]
-
-    @staticmethod
-    def end_of(steps):
-        left = []
-        for step in steps:
-            left = [result for one in left for result in step.push(one)] + step.end()
-        return left
-
-
-KINDS = {
-    **dict.fromkeys(["map", "filter", "flat_map"], Each),
-    "batch": Batches,
-    "cost": Costly,
-    "unbatch": Pairs,
-    "window": Windows,
-    "dedupe": Fresh,
-    "route": Routed,
-}
-
-
-def made(step):
-    """Make the model of a step, a word and a value."""
-    return KINDS[step[0]](*step)
-
-
-def _branches(steps):
-    return st.lists(st.lists(steps, max_size=3), min_size=1, max_size=3)
-
-
-PLAIN = st.tuples(st.sampled_from([word for word in KINDS if word != "route"]), st.integers(0, 4))
-STEPS = st.recursive(PLAIN, lambda steps: st.tuples(st.just("route"), _branches(steps)))
-
-
 @settings(max_examples=examples(0.5))
-@given(
-    st.lists(st.integers(0, 30), max_size=40), _branches(STEPS), HANDS, st.integers(1, 4), st.data()
-)
-def test_order_over_all_branches(items, branches, hands, prefetch, data):
+@given(st.lists(st.integers(0, 30), max_size=40), BRANCHES, HANDS, st.integers(0, 3))
+def test_order_over_all_branches(items, branches, hands, shown):
     """A result stands where the item did at which it came; what ends a branch comes last."""
-    model = Routed("route", branches)
-    pipe = model.grow(nbpipe.source(items, prefetch=prefetch), hands.deal())
-    shown = data.draw(st.integers(0, 3))
-    expected = [result for item in items for result in model.push(item)] + model.end()
+    pipe = build([["items", items], branches], hands)
+    expected = models.passed(items, branches)
     assert (list(pipe.map(identity)), list(pipe.peek(shown).items if shown else [])) == (
         expected,
         expected[:shown],

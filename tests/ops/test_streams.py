@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError
 from nbpipe.base.seeding import order_generator
+from tests import models
+from tests.chains import build
 from tests.gates import epochs
-from tests.strategies import INDEX_STEPS, ITEMS, TAILS, recipes, sharded
+from tests.models import sharded
+from tests.strategies import INDEX_STEPS, ITEMS, TAILS, recipes
 
 
 def stream_of(items):
@@ -27,18 +30,16 @@ def both(items):
 @given(recipes(INDEX_STEPS))
 def test_index_and_stream_do_the_same(recipe):
     """What a source does by index, in other places the stream does alike."""
-    by_index = recipe.build()
-    on_stream = stream_of(recipe.items)
-    for step in recipe.steps:
-        on_stream = step.grow(on_stream, None)
-    assert (list(by_index), list(on_stream)) == (recipe.model(), recipe.model())
+    (_, items), *steps = recipe
+    by_index, on_stream = build(recipe), build([["stream", items], *steps])
+    assert (list(by_index), list(on_stream)) == 2 * (models.given(recipe),)
 
 
 @given(recipes(INDEX_STEPS, longest=3), recipes(INDEX_STEPS, longest=3), st.integers(0, 3))
 def test_index_of_concat_and_stream_do_the_same(one, two, count):
     """Where a full shuffle follows, joined sources are read by index: the same items come."""
-    by_index = nbpipe.concat(one.build(), two.build()).skip(count).shuffle()
-    on_stream = nbpipe.concat(one.build(), two.build()).skip(count)
+    on_stream = nbpipe.concat(build(one), build(two)).skip(count)
+    by_index = on_stream.shuffle()
     assert Counter(map(repr, by_index)) == Counter(map(repr, on_stream))
     assert len(by_index) == len(on_stream)
 

@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 import nbpipe
-from tests.resume.recipes import build, outcome, plain, words_in
+from tests.chains import build, outcome, plain, words_in
 
 LONGEST = 60  # items of an epoch; longer ones are left out, so that a test stays quick
 LEAVE = ("keep", "close", "end", "twice")

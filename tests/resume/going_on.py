@@ -7,7 +7,7 @@ Run as `python -m tests.resume.going_on`; stdin has `{"recipe", "hands", "seed",
 import json
 import sys
 
-from tests.resume.recipes import Hands, build, outcome
+from tests.chains import Hands, build, outcome
 
 
 def main():

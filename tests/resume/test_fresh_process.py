@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chains import Hands
 from tests.gates import HANG_S
 from tests.resume.checking import state_at, uninterrupted
-from tests.resume.recipes import Hands
 
 ROOT = Path(__file__).parents[2]
 SEED = 11

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nbpipe
+from tests.chains import Hands, build
 from tests.resume.checking import state_at
-from tests.resume.recipes import Hands, build
 
 RECIPES = [
     [["range", 14], ["shuffle", 1], ["filter", 3], ["shuffle", 1, 3], ["batch", 2, False]],

@@ -3,11 +3,10 @@
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.chains import build, outcome
 from tests.gates import finished, quiet
 from tests.resume.checking import LEAVE, check_every_cut
-from tests.resume.recipes import build, outcome
-from tests.resume.strategies import HANDS, RECIPES, SEEDS
-from tests.strategies import examples
+from tests.strategies import HANDS, RECIPES, SEEDS, examples
 
 ALL = settings(suppress_health_check=list(HealthCheck))
 SHORT = 150  # characters: pipelines of a few stages

@@ -9,9 +9,9 @@ import pytest
 
 import nbpipe
 from nbpipe import StateError
+from tests.chains import Hands, build, outcome
 from tests.gates import Calls, Gate, finished, stage
 from tests.resume.checking import at, carried, rest_of
-from tests.resume.recipes import Hands, build, outcome
 
 MARKER = "item-that-must-not-be-kept"
 RICH = [

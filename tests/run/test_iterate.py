@@ -11,21 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
+from tests.chains import build
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage, until
-from tests.strategies import (
-    CALL_STEPS,
-    GATHER_STEPS,
-    HANDS,
-    SMALL,
-    TAILS,
-    Recipe,
-    cached,
-    mapped,
-    numbered,
-    one_rank,
-    skipped,
-    taken,
-)
+from tests.models import passed
+from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, SHARDS, SMALL, step
 
 ITEMS = [10 * number for number in range(40)]
 ORDER = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -155,11 +144,11 @@ def test_every_epoch_takes_the_next_number(isolate):
 STEPS = st.one_of(
     CALL_STEPS,
     GATHER_STEPS,
-    st.builds(taken, SMALL),
-    st.builds(skipped, SMALL),
-    st.builds(numbered),
-    st.builds(cached),
-    st.builds(one_rank, st.integers(0, 2), st.integers(1, 3), TAILS),
+    step("take", SMALL),
+    step("skip", SMALL),
+    step("enumerate"),
+    step("cache"),
+    SHARDS,
 )
 ORDERS = st.lists(st.integers(0, 11), max_size=10)
 
@@ -168,12 +157,12 @@ ORDERS = st.lists(st.integers(0, 11), max_size=10)
 def test_random_orders_through_random_chains(order, steps, hands, lazily):
     """Items are those that the same steps give for a plain list in that order."""
     items = list(range(5, 17))
-    steps = [mapped(0), *steps]
-    with Recipe(items, steps).build(hands).start() as run:
+    steps = [["map", 0], *steps]
+    with build([["items", items], *steps], hands).start() as run:
         found = drained(run.iterate(iter(order) if lazily else order))
         own = drained(run)
-    assert found == Recipe([items[index] for index in order], steps).model()
-    assert own == Recipe(items, steps).model()
+    assert found == passed([items[index] for index in order], *steps)
+    assert own == passed(items, *steps)
 
 
 # -- paths and random numbers -------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
+from tests.chains import build
 from tests.gates import (
     HANG_S,
     Calls,
@@ -25,7 +26,8 @@ from tests.gates import (
     stage,
     until,
 )
-from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, Recipe, mapped
+from tests.models import passed
+from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS
 
 ITEMS = [10 * number for number in range(40)]
 
@@ -222,12 +224,12 @@ CUTS = st.lists(st.lists(st.integers(0, 11), max_size=4), max_size=6)
 def test_random_loads_through_random_chains(loads, steps, hands, depth):
     """However an order is cut into loads, items are those of the order in one."""
     items = list(range(5, 17))
-    steps = [mapped(0), *steps]
-    with Recipe(items, steps).build(hands).start() as run, run.open_epoch(depth=depth) as epoch:
+    recipe = [["items", items], ["map", 0], *steps]
+    with build(recipe, hands).start() as run, run.open_epoch(depth=depth) as epoch:
         pusher = Pusher(epoch, loads)
         found = drained(epoch)
         assert pusher.wait() is None
-    assert found == Recipe([items[n] for load in loads for n in load], steps).model()
+    assert found == passed([items[n] for load in loads for n in load], ["map", 0], *steps)
 
 
 def test_random_numbers_do_not_depend_on_the_loads():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nbpipe
+from tests.chains import build, outcome
 from tests.gates import Calls, Gate, drained, held, quiet, stage, still_alive
-from tests.resume.recipes import build, outcome
 
 COUNT = 10
 

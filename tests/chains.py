@@ -2,9 +2,11 @@
 
 A recipe is `[source, step, step, ...]`, and every part a list: a word and its values. Items are
 ints, or lists and tuples of them; functions look at `total(item)` alone, so that every step may
-follow every other one. `Hands` says who calls the functions, which must not change what comes.
+follow every other one. `Hands` says who calls the functions, which must not change what comes;
+what that is `tests/models.py` says.
 """
 
+import inspect
 import itertools
 from collections import Counter
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ class Hands:
         return [self.executors, self.concurrency, self.prefetch]
 
     def deal(self):
-        """Give a builder with endless iterators over the options."""
+        """Give endless iterators over the options and over numbers for names."""
         parts = (self.executors, self.concurrency, self.prefetch)
         dealt = zip(*map(itertools.cycle, parts), strict=False)
         return SimpleNamespace(deal=dealt, numbers=itertools.count())
@@ -50,10 +52,17 @@ def build(recipe, hands=None):
 
 
 def _grown(recipe, hands):
-    first, *steps = recipe
-    pipe = SOURCES[first[0]](hands, *first[1:])
-    for word, *values in steps:
-        pipe = STEPS[word](pipe, hands, *values)
+    (word, *values), *steps = recipe
+    return _with(SOURCES[word](hands, *values), hands, steps)
+
+
+def _with(pipe, hands, steps):
+    for step in steps:
+        if callable(step):  # one that is no data, of a test's own
+            pipe = step(pipe, hands)
+        else:
+            word, *values = step
+            pipe = STEPS[word](pipe, hands, *values)
     return pipe
 
 
@@ -111,6 +120,8 @@ def _several(join):
 
 
 SOURCES = {
+    "items": _source(list),
+    "stream": _source(lambda items: lambda: iter(items)),
     "list": _source(lambda count: [number * 2 for number in range(count)]),
     "range": _source(range),
     "dataset": _source(Dataset),
@@ -177,13 +188,26 @@ class Many:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """Gives 0 to `number` children in a list."""
+
+    number: int
+
+    def __call__(self, item):
+        return [total(item)] * (total(item) % (self.number + 1))
+
+
+@dataclass(frozen=True)
 class Failing:
     """Fails on some items, always."""
 
     number: int
 
+    def refuses(self, item):
+        return total(item) % self.number == 1
+
     def __call__(self, item):
-        if total(item) % self.number == 1:
+        if self.refuses(item):
             raise ValueError(total(item))
         return item
 
@@ -209,99 +233,79 @@ class Cost:
 
 @dataclass(frozen=True)
 class Key:
-    def __call__(self, item):
-        return total(item) % 3
+    """Chooses one of so many branches."""
 
-
-@dataclass(frozen=True)
-class Twice:
-    number: int
+    count: int
 
     def __call__(self, item):
-        return [item, self.number]
+        return total(item) // 2 % self.count
 
 
-def _as_async(function):
-    async def called(item):
-        return function(item)
+def as_async(function):
+    """Make a function that gives the same on the event loop."""
+    code = function if inspect.isfunction(function) else type(function).__call__
 
-    return called
+    async def called(item, **drawn):
+        return function(item, **drawn)
 
-
-def _as_async_many(function):
-    async def called(item):
-        for one in function(item):
+    async def many(item, **drawn):
+        for one in function(item, **drawn):
             yield one
 
-    return called
+    made = many if inspect.isgeneratorfunction(code) else called
+    made.__signature__ = inspect.signature(function)  # it is called with `rng` where this one is
+    return made
 
 
-def _call(method, make, *, rng=False, **options):
-    """Make the step that adds a map, filter or flat_map with the next options."""
+def called(pipe, method, function, hands, **options):
+    """Add a map, filter or flat_map, called as the next options say."""
+    executor, concurrency, prefetch = next(hands.deal)
+    options = {"name": _name(hands, method), **options}
+    if executor == "inline":
+        return getattr(pipe, method)(function, executor="inline", **options)
+    if executor == "coroutine":
+        function = as_async(function)
+    elif executor == "process":
+        options["executor"] = "process"
+    return getattr(pipe, method)(function, concurrency=concurrency, prefetch=prefetch, **options)
 
-    def step(pipe, hands, *values):
-        executor, concurrency, prefetch = next(hands.deal)
-        function, name = make(*values), _name(hands, method)
-        given = {"name": name, **options}
-        if executor == "inline":
-            return getattr(pipe, method)(function, executor="inline", **given)
-        if executor == "coroutine":
-            as_async = _as_async_many if method == "flat_map" else _as_async
-            function = function if rng else as_async(function)
-        elif executor == "process":
-            given["executor"] = "process"
-        given |= {"concurrency": concurrency, "prefetch": prefetch}
-        return getattr(pipe, method)(function, **given)
 
-    return step
+def _call(method, make, **options):
+    return lambda pipe, hands, *values: called(pipe, method, make(*values), hands, **options)
 
 
 def _shuffled(pipe, hands, seed, size=None):
     return pipe.shuffle(seed=seed, buffer_size=size)
 
 
-def _routed(pipe, hands, number):
-    return _branched(
-        pipe,
-        hands,
-        [["map", number]],
-        [["filter", 2], ["map", number]],
-        [["flat_map", 2], ["failing", 5]],
-    )
-
-
 def _branched(pipe, hands, *branches):
     def branch(steps):
-        def grow(chain):
-            for word, *values in steps:
-                chain = STEPS[word](chain, hands, *values)
-            return chain
+        return lambda chain: _with(chain, hands, steps)
 
-        return grow
+    return pipe.route(Key(len(branches)), dict(enumerate(map(branch, branches))))
 
-    grown = dict(enumerate(map(branch, branches)))
-    return pipe.route(Key(), grown, name=_name(hands, "route"))
+
+def branches(number):
+    """Give the branches of the step "route"."""
+    return [["map", number]], [["filter", 2], ["map", number]], [["flat_map", 2], ["failing", 5]]
 
 
 def _plain(method, *words, **more):
     def step(pipe, hands, *values):
-        return getattr(pipe, method)(
-            *values[: len(values) - len(words)], **_named(words, values), **more
-        )
+        plain = len(values) - len(words)
+        named = dict(zip(words, values[plain:], strict=True))
+        return getattr(pipe, method)(*values[:plain], **named, **more)
 
     return step
 
 
-def _named(words, values):
-    return dict(zip(words, values[len(values) - len(words) :], strict=True)) if words else {}
-
-
 STEPS = {
     "map": _call("map", Add),
-    "noise": _call("map", Noise, rng=True),
+    "noise": _call("map", Noise),
     "filter": _call("filter", Keep),
-    "filter_some": _call("filter", KeepSome, rng=True),
+    "filter_some": _call("filter", KeepSome),
     "flat_map": _call("flat_map", Many),
+    "listed": _call("flat_map", Listed),
     "failing": _call("map", Failing, on_error="skip"),
     "failing_many": _call("flat_map", Many, on_error="skip"),
     "fatal": _call("map", Failing),
@@ -323,9 +327,11 @@ STEPS = {
     "window": _plain("window"),
     "dedupe": lambda pipe, hands, last: pipe.dedupe(repr, last),
     "cache": _plain("cache"),
-    "route": _routed,
+    "route": lambda pipe, hands, number: _branched(pipe, hands, *branches(number)),
     "branches": _branched,
     "outer": lambda pipe, hands: nbpipe.source(pipe, name=_name(hands, "outer")),
+    "zipped": lambda pipe, hands, n: nbpipe.zip(pipe, nbpipe.source(range(n)), strict=False),
+    "joined": lambda pipe, hands, n: nbpipe.concat(nbpipe.source(range(n)), pipe),
 }
 
 
