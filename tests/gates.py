@@ -253,6 +253,11 @@ def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None)
     return coroutine if kind.endswith("coroutine") else plain
 
 
+def options(kind, **knobs):
+    """Give the arguments of a stage of this kind; inline ones have no knobs."""
+    return {"executor": "inline"} if kind == "inline" else knobs
+
+
 def until(holds):
     """Wait until something holds that nobody tells of: ask again and again; give the answer."""
 
@@ -262,6 +267,11 @@ def until(holds):
         return answer
 
     return finished(wait)
+
+
+def consumer_waits(items):
+    """Wait until a loop, in another thread, waits for the next item of an iterator."""
+    until(lambda: items._waits)
 
 
 def in_force(run, stage, concurrency):

@@ -301,14 +301,21 @@ def test_tab_completion_of_a_stage_offers_its_attributes():
 # -- what may be an item ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", ["thread", "inline"])
-@pytest.mark.parametrize(
-    "item", [None, ValueError("a value"), StopIteration(), (), [], "", NotImplemented, object]
-)
-def test_an_item_may_be_anything(item, executor):
+async def awaited(item):
+    """Do nothing, on the event loop."""
+    return item
+
+
+ODD = [None, ValueError("a value"), StopIteration(), StopIteration, (), [], "", NotImplemented]
+ODD += [object, ("wait",), "over", Ellipsis]
+
+
+@pytest.mark.parametrize("function", [decode, awaited])
+@pytest.mark.parametrize("executor", [None, "inline"])
+def test_an_item_may_be_anything(function, executor):
     """None is no signal and an exception object no failure: both are ordinary items."""
-    pipe = nbpipe.source([item]).map(lambda one: one, executor=executor).flat_map(lambda one: [one])
-    assert list(pipe.filter(lambda one: True)) == [item]
+    pipe = nbpipe.source(ODD).map(function).map(decode, executor=executor)
+    assert list(pipe.flat_map(lambda one: [one]).filter(lambda one: True)) == ODD
 
 
 def test_none_goes_through_every_operation():

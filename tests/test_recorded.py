@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe import CacheError, ModuleEditedError, StateError
+from nbpipe import CacheError, ModuleEditedError
 from nbpipe.export.store import FOLDER_VARIABLE, stored
 from nbpipe.show.snapshot import snapshot
 
@@ -186,14 +186,6 @@ def test_state(name):
         run.load_state_dict(states()[name])
         found = [[plain(item) for item in run] for _ in expected]
     assert found == expected
-
-
-def test_state_of_another_format():
-    """What a version cannot read it refuses, and says so."""
-    state = {**states()["shuffled"], "nbpipe": 10_000}
-    with CHAINS["shuffled"](0).start(seed=SEEDS[1]) as run, pytest.raises(StateError) as caught:
-        run.load_state_dict(state)
-    assert "10000" in str(caught.value)
 
 
 # -- the cache folder ---------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """The error tree, and what a StageError tells."""
 
-import asyncio
 import inspect
 import re
 
 import pytest
 
 import nbpipe
-from nbpipe import NbpipeError, Retry, StageError, errors
+from nbpipe import NbpipeError, StageError, errors
 from nbpipe.errors import MissingExtraError, near_match
 
 KINDS = [
@@ -47,57 +46,6 @@ def test_the_tree_is_drawn_in_the_docstring():
 def test_every_error_is_exported():
     """Whoever catches one can name it."""
     assert {kind.__name__ for kind in KINDS} <= set(nbpipe.__all__)
-
-
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, BaseException])
-@pytest.mark.parametrize("policy", ["skip", Retry(3, then="skip")])
-def test_what_is_no_exception_is_never_skipped(method, kind, policy):
-    """KeyboardInterrupt and SystemExit end the epoch, whatever the policy; nothing is retried."""
-    calls = []
-
-    def stop(item):
-        calls.append(item)
-        raise kind("stop")
-
-    pipe = getattr(nbpipe.source([1]), method)(stop, on_error=policy)
-    with pytest.raises(StageError) as caught:
-        list(pipe)
-    assert (type(caught.value.__cause__), calls) == (kind, [1])
-
-
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
-@pytest.mark.parametrize("executor", [None, "inline"])
-@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, RuntimeError])
-def test_stop_iteration_in_a_function_is_a_failure(method, executor, kind):
-    """It ends no stream in silence."""
-
-    def stop(item):
-        if item == 1:
-            raise kind
-        return [item]
-
-    pipe = getattr(nbpipe.source([0, 1, 2]), method)(stop, executor=executor)
-    got = []
-    with pytest.raises(StageError) as caught:
-        got.extend(pipe)
-    assert (len(got), type(caught.value.__cause__)) == (1, kind)
-
-
-@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
-@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, asyncio.CancelledError])
-def test_stop_iteration_in_a_coroutine_is_a_failure(method, kind):
-    """Neither does it on the event loop, nor does a cancellation that the user raised."""
-
-    async def stop(item):
-        if item == 1:
-            raise kind
-        return [item]
-
-    got = []
-    with pytest.raises(StageError) as caught:
-        got.extend(getattr(nbpipe.source([0, 1, 2]), method)(stop))
-    assert (len(got), caught.value.path) == (1, 1)
 
 
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, GeneratorExit, ValueError])

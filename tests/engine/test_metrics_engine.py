@@ -13,7 +13,18 @@ from nbpipe.base.threads import holds
 from nbpipe.engine import regions, scheduler, task
 from nbpipe.engine.machine import Consumer
 from nbpipe.ops.stage import CONSUMER
-from tests.gates import HANG_S, Calls, Gate, drained, finished, held, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    consumer_waits,
+    drained,
+    finished,
+    held,
+    quiet,
+    stage,
+    until,
+)
 
 LATER_S = 1000  # beside it, the time that a test takes is nothing
 FIELDS = ("busy", "starved", "blocked", "waiting")
@@ -26,11 +37,7 @@ def later(run):
     """
     ticker = run._scheduler._ticker
 
-    def settle():
-        while not ticker.asleep:
-            threading.Event().wait(0.001)
-
-    finished(settle)
+    until(lambda: ticker.asleep)
     now_ns = perf_counter_ns() + LATER_S * 10**9
     rows = scheduler.stats(run._scheduler, now_ns)
     rows[CONSUMER] = run._record.consumer.stats(now_ns)
@@ -87,8 +94,7 @@ def test_slow_source_starves_all_stages_and_the_consumer():
         consumer = threading.Thread(target=lambda: got.extend(items))
         consumer.start()
         assert inside.wait(HANG_S)
-        while not items._waits:
-            threading.Event().wait(0.001)
+        consumer_waits(items)
         rows = later(run)
         gate.open()
         consumer.join()

@@ -1,13 +1,11 @@
 """Regions: neighbours outside the run's threads go through one worker, and change nothing else."""
 
 import os
-import random
 import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,11 +35,6 @@ def pids(pair):
 def odd(item):
     """Tell odd numbers."""
     return item % 2 == 1
-
-
-def noisy(item, rng):
-    """Draw from every generator there is."""
-    return (item, int(rng.integers(0, 1000)), random.random(), float(np.random.rand()))  # noqa: NPY002  users draw so
 
 
 def picky(item):
@@ -190,23 +183,6 @@ def test_retries_of_a_region():
         drained(run)
         stats = run.stats()
     assert (stats["double"].retries, stats["picky"].retries) == (0, 10)
-
-
-@pytest.mark.parametrize("executor", ["thread", "process"])
-def test_random_numbers_are_the_items_own(executor):
-    """`rng` gives what it gives in a thread; the global generators depend on the item alone."""
-    seen = []
-    for concurrency in (1, 3):
-        chain = source(20).map(noisy, executor=executor, concurrency=concurrency)
-        with chain.start(seed=5) as run:
-            seen.append([drained(run), drained(run)])
-    plain = [[rng for _, rng, *_ in epoch] for epoch in seen[0]]
-    with source(20).map(noisy).start(seed=5) as run:
-        threads = [[rng for _, rng, *_ in drained(run)] for _ in range(2)]
-    assert plain == threads
-    if executor == "process":
-        assert seen[0] == seen[1]
-        assert len({global_one for epoch in seen[0] for *_, global_one, _ in epoch}) == 40
 
 
 def test_route_branches_have_regions():

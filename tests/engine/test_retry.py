@@ -6,14 +6,9 @@ import pytest
 
 import nbpipe
 from nbpipe.base.threads import Latch
-from tests.gates import Calls, delivered, drained, finished, stage
+from tests.gates import Calls, delivered, drained, finished, options, stage
 
 KINDS = ("thread", "coroutine", "inline")
-
-
-def options(kind, **knobs):
-    """Give the arguments of a stage of this kind; inline ones have no knobs."""
-    return {"executor": "inline"} if kind == "inline" else knobs
 
 
 def not_four(item):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,19 @@ import pytest
 import nbpipe
 from nbpipe.engine.map import Step
 from nbpipe.engine.task import DROPPED, Chunk, EpochContext, Task, run_steps
-from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    consumer_waits,
+    delivered,
+    drained,
+    finished,
+    options,
+    quiet,
+    stage,
+    until,
+)
 
 KINDS = ("thread", "coroutine", "inline")
 
@@ -17,11 +30,6 @@ KINDS = ("thread", "coroutine", "inline")
 def same(item):
     """Give the item."""
     return item
-
-
-def options(kind, **knobs):
-    """Give the arguments of a stage of this kind; inline ones have no knobs."""
-    return {"executor": "inline"} if kind == "inline" else knobs
 
 
 # -- 1: items gathering for a batch do not count against the buffer ---------------------------
@@ -65,8 +73,7 @@ def test_batch_behind_expansions_that_work_ahead():
     with chain.batch(32, collate=list).start() as run:
         items = iter(run)
         finished(ahead.wait)
-        while run.stats()["children"].running > 1:  # until the second has no more room
-            threading.Event().wait(0.001)
+        until(lambda: run.stats()["children"].running == 1)  # the second has no more room
         gate.open()
         found = [item for batch in drained(items) for item in batch]
         assert found == [(item, child) for item in range(2) for child in range(100)]
@@ -328,14 +335,6 @@ def test_256_coroutines_need_no_256_threads():
 
 
 # -- 8: the end of an epoch -------------------------------------------------------------------
-def failing(after):
-    """Make a source that fails after so many items."""
-
-    def items():
-        yield from range(after)
-        raise OSError("no more disk")
-
-    return items
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -351,17 +350,6 @@ def test_epochs_of_any_length_end(kind, count, ordered):
     assert epochs == [list(range(count))] * 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("after", [0, 1, 33, 200])
-def test_source_that_fails_ends_the_epoch_after_what_it_gave(kind, after):
-    """A source that fails, at once or later, raises after its items; the run can go on."""
-    chain = nbpipe.source(failing(after)).map(stage(kind), **options(kind))
-    with chain.start() as run:
-        outcomes = [delivered(run) for _ in range(2)]
-    assert [got for got, _ in outcomes] == [list(range(after))] * 2
-    assert [type(error.__cause__) for _, error in outcomes] == [OSError] * 2
-
-
 def test_end_wakes_a_consumer_that_waits():
     """A consumer that waits for an item hears that there is none."""
     gate = Gate()
@@ -371,12 +359,12 @@ def test_end_wakes_a_consumer_that_waits():
         return
         yield
 
-    with nbpipe.source(items).start() as run:
+    with nbpipe.source(items).start() as run, ThreadPoolExecutor(1) as pool:
         iterator = iter(run)
-        opener = threading.Timer(0.01, gate.open)
-        opener.start()
-        assert drained(iterator) == []
-        opener.join()
+        got = pool.submit(drained, iterator)
+        consumer_waits(iterator)
+        gate.open()
+        assert got.result() == []
 
 
 # -- 9: see test_metrics_engine.py ------------------------------------------------------------

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +17,7 @@ from tests.gates import (
     HANG_S,
     Calls,
     Gate,
+    consumer_waits,
     delivered,
     drained,
     finished,
@@ -25,9 +28,10 @@ from tests.gates import (
     stage,
 )
 
+NEAR = ("thread", "coroutine", "inline")
 AWAY = ("process", "pool", "loky", "dask", "cluster")
 ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
-KINDS = ("thread", "coroutine", "inline", "isolated inline", *AWAY, *ISOLATED)
+KINDS = (*NEAR, "isolated inline", *AWAY, *ISOLATED)
 OURS = ("thread", "coroutine", "process", "isolated thread")  # how a run itself calls
 LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their own
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
@@ -92,14 +96,14 @@ STARTS = {
 }
 
 
-def mapped(chain, kind, fn, *, ordered=True, **knobs):
-    """Append a stage of this kind, named "work"; an inline one has no knobs."""
+def added(chain, kind, fn, *, method="map", name="work", ordered=True, on_error="raise", **knobs):
+    """Append a stage of this kind; an inline one has no knobs."""
     word = kind.removeprefix("isolated ")
     if word == "inline":
         knobs = {}
     if word != "coroutine":
         knobs["executor"] = EXECUTORS.get(word, word)
-    return chain.map(fn, name="work", ordered=ordered, **knobs)
+    return getattr(chain, method)(fn, name=name, ordered=ordered, on_error=on_error, **knobs)
 
 
 def started(chain, kind, **options):
@@ -134,7 +138,7 @@ def test_order(kind, knobs):
     """Items come in the order of the input, epoch after epoch."""
     concurrency, prefetch = knobs
     count = few(500, kind)
-    chain = mapped(source(count), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
+    chain = added(source(count), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
     with started(chain, kind) as run:
         assert [drained(run) for _ in range(2)] == [list(range(count))] * 2
 
@@ -143,7 +147,7 @@ def test_order(kind, knobs):
 def test_completion_order(kind):
     """In completion order nothing is lost or doubled."""
     count = few(500, kind)
-    chain = mapped(source(count), kind, stage(kind), ordered=False, concurrency=4)
+    chain = added(source(count), kind, stage(kind), ordered=False, concurrency=4)
     with started(chain, kind) as run:
         assert sorted(drained(run)) == list(range(count))
 
@@ -153,15 +157,8 @@ def test_filter_and_flat_map(kind):
     """The contract holds for all three operations with a function, with a budget too."""
     kept = stage(kind, result=lambda item: item % 3)
     many = stage(kind, result=lambda item: [item] * (item % 4))
-    word = kind.removeprefix("isolated ")
-    executor = {} if word == "inline" else {"concurrency": 3}
-    if word != "coroutine":
-        executor["executor"] = EXECUTORS.get(word, word)
-    chain = (
-        source(few(300, kind))
-        .filter(kept, name="keep", **executor)
-        .flat_map(many, name="m", **executor)
-    )
+    chain = added(source(few(300, kind)), kind, kept, method="filter", name="keep", concurrency=3)
+    chain = added(chain, kind, many, method="flat_map", concurrency=3)
     for memory in (None, "1 MB"):
         with started(chain, kind, memory=memory) as run:
             assert drained(run) == [n for n in range(few(300, kind)) if n % 3 for _ in range(n % 4)]
@@ -172,7 +169,7 @@ def test_limit_goes_up_in_mid_epoch(kind):
     """A raised limit lets more calls begin at once, while all others are held."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with started(mapped(source(100), kind, fn, concurrency=1), kind) as run:
+    with started(added(source(100), kind, fn, concurrency=1), kind) as run:
         items = iter(run)
         seen = []
         limits = (1, 2, 4) if kind in SMALL else (1, 2, 7, 20)
@@ -190,7 +187,7 @@ def test_limit_goes_down_in_mid_epoch(kind):
     """After the limit was lowered no call begins before enough others have ended."""
     gates, calls = [Gate() for _ in range(40)], Calls()
     fn = stage(kind, gate=lambda item: gates[item], calls=calls)
-    with started(mapped(source(40), kind, fn, concurrency=6, prefetch=40), kind) as run:
+    with started(added(source(40), kind, fn, concurrency=6, prefetch=40), kind) as run:
         items = iter(run)
         calls.wait_running(6)
         run["work"].concurrency = 2
@@ -212,7 +209,7 @@ def test_never_above_the_limit(kind, ordered):
     """However fast calls end, no more are in progress than allowed."""
     calls, count = Calls(), few(3000, kind)
     fn = stage(kind, calls=calls)
-    with started(mapped(source(count), kind, fn, concurrency=3, ordered=ordered), kind) as run:
+    with started(added(source(count), kind, fn, concurrency=3, ordered=ordered), kind) as run:
         assert sorted(drained(run)) == list(range(count))
     assert calls.peak <= 3
 
@@ -227,7 +224,7 @@ def test_backpressure(kind, knobs):
     concurrency, prefetch = knobs
     calls = Calls()
     fn = stage(kind, calls=calls)
-    chain = mapped(source(200), kind, fn, concurrency=concurrency, prefetch=prefetch)
+    chain = added(source(200), kind, fn, concurrency=concurrency, prefetch=prefetch)
     with started(chain, kind) as run:
         items = iter(run)
         calls.wait_begun(prefetch + concurrency)
@@ -244,7 +241,7 @@ def test_backpressure_of_an_inline_stage():
     """An inline stage holds nothing itself: the source's bound counts."""
     calls = Calls()
     chain = nbpipe.source(range(200), prefetch=5)
-    with mapped(chain, "inline", stage("inline", calls=calls)).start() as run:
+    with added(chain, "inline", stage("inline", calls=calls)).start() as run:
         items = iter(run)
         calls.wait_begun(6)
         quiet(run)
@@ -257,7 +254,7 @@ def test_backpressure_of_an_inline_stage():
 def test_lowered_prefetch_adds_nothing(kind):
     """Held results may exceed a lowered bound until they drain; nothing is added meanwhile."""
     calls = Calls()
-    with started(mapped(source(400), kind, stage(kind, calls=calls), prefetch=30), kind) as run:
+    with started(added(source(400), kind, stage(kind, calls=calls), prefetch=30), kind) as run:
         items = iter(run)
         calls.wait_begun(31)
         quiet(run)
@@ -276,25 +273,134 @@ def test_lowered_prefetch_adds_nothing(kind):
 
 @for_each(KINDS)
 def test_exception_of_the_user(kind):
-    """An exception ends the epoch with a StageError; the run can go on."""
+    """It ends the epoch behind all items before it, as the cause of an error that says where."""
 
     def result(item):
         return 10 // (item - 60)
 
-    with started(mapped(source(100), kind, stage(kind, result=result), concurrency=3), kind) as run:
+    with started(added(source(100), kind, stage(kind, result=result), concurrency=3), kind) as run:
         outcomes = [delivered(run) for _ in range(2)]
-    assert [len(got) for got, _ in outcomes] == [60, 60]
-    assert [type(error.__cause__) for _, error in outcomes] == [ZeroDivisionError] * 2
+        kept = run.failures()
     word = kind.removeprefix("isolated ")
     word = {"pool": "executor", "loky": "executor", "cluster": "dask"}.get(word, word)
-    assert [error.executor for _, error in outcomes] == [word] * 2
+    why = "ZeroDivisionError: integer division or modulo by zero"
+    for epoch, (got, error) in enumerate(outcomes):
+        frame = traceback.extract_tb(error.__cause__.__traceback__)[-1]
+        assert (got, type(error.__cause__)) == (list(map(result, range(60))), ZeroDivisionError)
+        assert (error.stage, error.path, error.executor) == ("work", 60, word)
+        assert str(error) == f"stage 'work' failed on item 60: {why}"
+        note = f"stage 'work', item 60, epoch {epoch}, executor {word}, input: int 60"
+        assert error.__notes__ == [note]
+        assert (frame.name, frame.line) == ("result", "return 10 // (item - 60)")
+        assert "".join(traceback.format_exception(error)).count("in result") == 1
+    assert [(one.stage, one.path, one.epoch, one.attempts, one.error) for one in kept] == [
+        ("work", 60, epoch, 1, why) for epoch in range(2)
+    ]
+    assert all("in result" in one.traceback for one in kept)
+
+
+@with_each((*NEAR, "isolated thread"), "count", [0, 1, 33, 200])
+def test_a_source_that_fails(kind, count):
+    """It ends the epoch, at once or later, behind the items that it gave; the run can go on."""
+
+    def items():
+        yield from range(count)
+        raise OSError("no more disk")
+
+    with started(added(nbpipe.source(items), kind, stage(kind)), kind) as run:
+        outcomes = [delivered(run) for _ in range(2)]
+    assert [got for got, _ in outcomes] == [list(range(count))] * 2
+    assert [(error.stage, type(error.__cause__)) for _, error in outcomes] == [
+        ("source", OSError)
+    ] * 2
+
+
+@with_each(KINDS, "ordered", [False, True])
+def test_items_that_are_skipped(kind, ordered):
+    """Tried as often as was said, they are left out, counted and remembered, also when closed."""
+    bad, count = {0, 5, 6, 38, 39}, few(200, kind)
+
+    def result(item):
+        if item in bad:
+            raise ValueError(f"no {item}")
+        return item
+
+    fn, retry = stage(kind, result=result), nbpipe.Retry(2, then="skip")
+    chain = added(source(count), kind, fn, ordered=ordered, on_error=retry, concurrency=3)
+    with started(chain, kind) as run:
+        got = drained(run)
+        row, kept = run.stats()["work"], run.failures()
+    assert (got if ordered else sorted(got)) == [n for n in range(count) if n not in bad]
+    assert (row.items_in, row.items_out, row.errors, row.retries) == (count, count - 5, 5, 10)
+    assert {(one.path, one.attempts, one.error) for one in kept} == {
+        (n, 3, f"ValueError: no {n}") for n in bad
+    }
+    assert run.failures() == kept
+
+
+@pytest.mark.parametrize("on_error", ["raise", nbpipe.Retry(2, then="skip")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(KeyboardInterrupt, SystemExit, GeneratorExit, BaseException, asyncio.CancelledError),
+        *(StopIteration, StopAsyncIteration, ValueError),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        *itertools.product(NEAR, ("map", "filter", "flat_map")),
+        ("process", "map"),
+    ],
+    indirect=["kind"],
+)
+def test_exceptions_that_mean_something_elsewhere(kind, method, error, on_error):
+    """What ends a process, a loop or a stream ends none here: it is the failure of its item.
+
+    What is no `Exception` ends the epoch, whatever `on_error`, and is not tried again.
+    """
+    calls = Calls()
+
+    def result(item):
+        if item == 2:
+            raise error("stop")
+        return [item]
+
+    fn = stage(kind, result=result, calls=calls)
+    with started(added(source(4), kind, fn, method=method, on_error=on_error), kind) as run:
+        got, raised = delivered(run)
+    if on_error != "raise" and issubclass(error, Exception):
+        assert (raised, len(got), calls.of[2]) == (None, 3, 3)
+    else:
+        assert (type(raised), raised.path, len(got), calls.of[2]) == (nbpipe.StageError, 2, 2, 1)
+        by_python = [RuntimeError] if kind == "coroutine" and "Stop" in error.__name__ else []
+        assert type(raised.__cause__) in [error, *by_python]
+
+
+@for_each(KINDS)
+def test_random_numbers_are_those_of_threads(kind):
+    """The generator of an item depends on the item and the epoch alone, wherever it draws."""
+
+    def draw(item, rng):
+        return item, int(rng.integers(1 << 30))
+
+    async def draw_in_loop(item, rng):
+        return draw(item, rng)
+
+    found = []
+    for one in ("thread", kind):
+        fn = draw_in_loop if one.endswith("coroutine") else draw
+        with started(added(nbpipe.source([0] * 40), one, fn, concurrency=4), one) as run:
+            found.append([drained(run) for _ in range(2)])
+    assert found[0] == found[1]
+    assert len({number for epoch in found[1] for _, number in epoch}) == 80
 
 
 @with_each(KINDS, "taken", [0, 1, 50])
 def test_cancel_in_mid_epoch(kind, taken):
     """After `break` the next epoch is whole: no leftover, nothing missing."""
     calls = Calls()
-    with started(mapped(source(200), kind, stage(kind, calls=calls), concurrency=4), kind) as run:
+    with started(added(source(200), kind, stage(kind, calls=calls), concurrency=4), kind) as run:
         for _ in range(few(10, kind, least=2)):
             items = iter(run)
             got = finished(lambda items=items: [next(items) for _ in range(taken)])
@@ -309,7 +415,7 @@ def test_cancel_with_calls_in_progress(kind):
     gate, calls = Gate(), Calls()
     epoch = []
     fn = stage(kind, gate=lambda _: gate if len(epoch) == 1 else None, calls=calls)
-    with started(mapped(source(50), kind, fn, concurrency=3), kind) as run:
+    with started(added(source(50), kind, fn, concurrency=3), kind) as run:
         epoch.append(1)
         items = iter(run)
         calls.wait_running(3)
@@ -375,7 +481,7 @@ def test_busy_time_of_a_cancelled_call_that_never_began(kind):
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda item: gate if item == 0 else None, calls=calls)
     begun_ns = time.perf_counter_ns()
-    with started(mapped(source(20), kind, fn, concurrency=4), kind) as run:
+    with started(added(source(20), kind, fn, concurrency=4), kind) as run:
         items = iter(run)
         calls.wait_begun(1)
         items.close()
@@ -391,7 +497,7 @@ def test_the_oldest_call_and_its_item_are_known(kind):
     """Stats say how long the oldest call has been running, and which item it works on."""
     gate = Gate()
     fn = stage(kind, gate=lambda item: gate if item == 3 else None)
-    with started(mapped(source(9), kind, fn, concurrency=2), kind) as run:
+    with started(added(source(9), kind, fn, concurrency=2), kind) as run:
         got = threading.Thread(target=drained, args=(run,), daemon=True)
         got.start()
         row = held(run, "work", 3)["work"]
@@ -408,7 +514,7 @@ def test_pause_lets_no_call_begin(kind):
     """Paused, calls in progress end and no other begins; resumed, everything goes on."""
     gates, calls = [Gate() for _ in range(20)], Calls()
     fn = stage(kind, gate=lambda item: gates[item], calls=calls)
-    with started(mapped(source(20), kind, fn, concurrency=2), kind) as run:
+    with started(added(source(20), kind, fn, concurrency=2), kind) as run:
         items = iter(run)
         calls.wait_running(2)
         run.pause()
@@ -425,7 +531,7 @@ def test_pause_lets_no_call_begin(kind):
 def test_pause_before_the_first_epoch(kind):
     """A run paused from the start begins when it is resumed."""
     calls = Calls()
-    with started(mapped(source(5), kind, stage(kind, calls=calls)), kind) as run:
+    with started(added(source(5), kind, stage(kind, calls=calls)), kind) as run:
         run.pause()
         items = iter(run)
         quiet(run)
@@ -440,16 +546,15 @@ def test_stop_ends_the_epoch_as_if_it_were_exhausted(kind, paused):
     """A consumer that waits hears the end; the next epoch is whole and not stopped."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with started(mapped(source(20), kind, fn), kind) as run:
+    with started(added(source(20), kind, fn), kind) as run, ThreadPoolExecutor(1) as pool:
         items = iter(run)
         calls.wait_running(1)
         if paused:
             run.pause()
-        stopper = threading.Timer(0.01, run.stop)
-        stopper.start()
-        got = drained(items)
-        stopper.join()
-        stopped = run.stopped
+        loop = pool.submit(drained, items)
+        consumer_waits(items)
+        run.stop()
+        got, stopped = loop.result(), run.stopped
         gate.open()
         if paused:
             run.resume()
@@ -468,7 +573,7 @@ def test_close_names_the_stage_that_does_not_end(kind, caplog):
         held.open()
         go.wait()
 
-    run = started(mapped(source(5), kind, stage(kind, result=result)), kind)
+    run = started(added(source(5), kind, stage(kind, result=result)), kind)
     items = iter(run)
     held.wait()
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
@@ -483,20 +588,16 @@ def test_close_in_mid_epoch_ends_the_iterator(kind):
     """Closing from another thread ends the loop that waits."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    run = started(mapped(source(5), kind, fn), kind)
+    run = started(added(source(5), kind, fn), kind)
     items = iter(run)
     calls.wait_running(1)
-
-    def close():
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(drained, items)
+        consumer_waits(items)
         run.pause()
         gate.open()
         run.close()
-
-    closer = threading.Timer(0.01, close)
-    closer.start()
-    got = drained(items)
-    closer.join()
-    assert got == []
+        assert got.result() == []
 
 
 @for_each(LIVE)
@@ -504,7 +605,7 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
     """Breaking off does not wait for calls; a coroutine is cancelled where it awaits."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with started(mapped(source(5), kind, fn, concurrency=2), kind) as run:
+    with started(added(source(5), kind, fn, concurrency=2), kind) as run:
         items = iter(run)
         calls.wait_running(2)
         seen_at_work(run, "work")

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +16,7 @@ from tests.executors.clusters import (
     offload_thread,  # noqa: F401  a fixture
 )
 from tests.executors.processes.marks import Bell, Gate
-from tests.gates import delivered, drained, until
+from tests.gates import drained, until
 
 
 def fail_on_seven(item):
@@ -32,11 +31,6 @@ def kill_on_seven(item):
     if item == 7:
         os.kill(os.getpid(), signal.SIGKILL)
     return item
-
-
-def augmented(item, rng):
-    """Draw from the item's own generator."""
-    return item, int(rng.integers(1 << 30))
 
 
 @pytest.fixture(params=["dask", "threads"])
@@ -58,39 +52,6 @@ def client():
 
 
 # -- as in threads -----------------------------------------------------------------------------
-
-
-def test_error_keeps_its_traceback(executor):
-    """A failing item surfaces in its place, with the lines of the function that failed."""
-    chain = nbpipe.source(range(20)).map(fail_on_seven, executor=executor, concurrency=4, name="m")
-    got, error = delivered(chain)
-    frames = traceback.extract_tb(error.__cause__.__traceback__)
-    assert (got, error.path) == ([2 * n for n in range(7)], 7)
-    assert (frames[-1].name, str(error.__cause__)) == ("fail_on_seven", "seven")
-
-
-def test_failed_items_are_skipped_and_counted(executor):
-    """`on_error` and retries hold there as anywhere."""
-    chain = nbpipe.source(range(20)).map(
-        fail_on_seven,
-        executor=executor,
-        concurrency=4,
-        name="m",
-        on_error=nbpipe.Retry(2, then="skip"),
-    )
-    with chain.start() as run:
-        got = drained(run)
-        stats = run.stats()["m"]
-    assert (len(got), stats.items_in, stats.errors, stats.retries) == (19, 20, 1, 2)
-
-
-def test_random_numbers_are_those_of_threads(executor):
-    """The generator of an item depends on the item alone; equal items draw different numbers."""
-    items = [0] * 50
-    there = nbpipe.source(items).map(augmented, executor=executor, concurrency=8, name="m")
-    drawn = drained(there)
-    assert drawn == drained(nbpipe.source(items).map(augmented, name="m"))
-    assert len(set(drawn)) == 50
 
 
 def test_batches_are_made_there(executor):

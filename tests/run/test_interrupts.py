@@ -154,8 +154,8 @@ def test_next_epoch_is_whole(chain, act, step, option):
         assert left_behind() == [], where
 
 
-@pytest.mark.parametrize("chain", [threads, coroutines, joined])
-def test_iterator_goes_on(chain):
+@pytest.mark.parametrize(("chain", "step"), [(threads, 2), (coroutines, 2), (joined, 5)])
+def test_iterator_goes_on(chain, step):
     """Wherever `next` is hit, the iterator goes on with the item that is next."""
     pipe = chain()
     with pipe.start() as run:
@@ -170,7 +170,7 @@ def test_iterator_goes_on(chain):
         for batch in items:
             got.append(batch)
 
-    for (run, items, got), where in interrupted_everywhere(begun, take, step=2):
+    for (run, items, got), where in interrupted_everywhere(begun, take, step=step):
         got.extend(items)
         assert items_of(got) == whole, where
         run.close()

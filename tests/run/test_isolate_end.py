@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-import traceback
 import weakref
 
 import psutil
@@ -43,39 +42,6 @@ def fails_at(place):
         return item
 
     return fails
-
-
-def test_the_cause_keeps_its_traceback():
-    """The exception of the user's function is the cause, with the lines it went through."""
-    with numbers().map(fails_at(3)).start(isolate=True) as run:
-        _, error = delivered(run)
-    cause = error.__cause__
-    lines = "".join(traceback.format_exception(cause))
-    assert (type(cause), cause.args) == (KeyError, ("bad 3",))
-    assert 'raise KeyError(f"bad {item}")' in lines
-    assert "isolated" not in "".join(traceback.format_exception_only(error))
-
-
-def test_the_error_is_that_of_a_plain_run():
-    """Message, notes and status are the same as without a process."""
-    said = []
-    for isolate in (False, True):
-        with numbers().map(fails_at(5)).start(isolate=isolate) as run:
-            got, error = delivered(run)
-            said.append((got, str(error), error.__notes__, run.status().error))
-    assert said[0] == said[1]
-
-
-def test_a_source_that_fails():
-    """A source's own exception names the source of the pipeline."""
-
-    def items():
-        yield 1
-        raise OSError("gone")
-
-    with nbpipe.source(items).start(isolate=True) as run:
-        got, error = delivered(run)
-    assert (got, error.stage, type(error.__cause__)) == ([1], "source", OSError)
 
 
 def test_a_timeout_keeps_its_type():

@@ -152,28 +152,6 @@ def test_workers_of_a_stage_are_seen_through_the_process():
     assert run["w"].pids == ()
 
 
-def test_failures_travel():
-    """Items that were skipped are remembered, with where, what and why."""
-
-    def picky(item):
-        if item % 4 == 1:
-            raise ValueError(f"no {item}")
-        return item
-
-    chain = nbpipe.source(range(12)).map(picky, on_error="skip")
-    with chain.start(isolate=True) as run:
-        got = drained(run)
-        failures = run.failures()
-        again = run.failures()
-        errors = run.stats()["picky"].errors
-    assert got == [n for n in range(12) if n % 4 != 1]
-    assert [(one.path, one.error) for one in failures] == [
-        (n, f"ValueError: no {n}") for n in (1, 5, 9)
-    ]
-    assert "in picky" in failures[0].traceback
-    assert (again, errors, run.failures()) == (failures, 3, failures)
-
-
 def test_prints_are_whole_lines_here(capfd):
     """What stages print in several threads appears here, line by line, before the epoch ends."""
 

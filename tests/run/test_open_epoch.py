@@ -18,6 +18,7 @@ from tests.gates import (
     Calls,
     Gate,
     HangError,
+    consumer_waits,
     delivered,
     drained,
     finished,
@@ -84,7 +85,7 @@ def waits_in_load(epoch):
 
 def waits_for_item(epoch):
     """Wait until the consumer waits for an item."""
-    until(lambda: epoch._items()._waits)
+    consumer_waits(epoch._items())
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from tests.gates import (
     Calls,
     Gate,
     at_once,
+    consumer_waits,
     delivered,
     drained,
     finished,
@@ -203,7 +204,7 @@ def test_waiting_in_one_iterator_from_two_threads_is_refused():
         items = iter(run)
         first = threading.Thread(target=lambda: next(items))
         first.start()
-        until(lambda: items._waits)
+        consumer_waits(items)
         with pytest.raises(nbpipe.ConcurrentIterationError):
             finished(next, items)
         gate.open()
@@ -381,17 +382,13 @@ def test_a_forgotten_run_blames_nobody(caplog):
     life, run, items = run._life, None, None
     gc.collect()
 
-    def wait():
-        while not (life.closed and not life.scheduler._team._seats):
-            threading.Event().wait(0.001)
-        gate.open()
-        while left := set(threading.enumerate()) - known - {threading.current_thread()}:
-            if all(isinstance(one, threading._DummyThread) for one in left):
-                return left
-            threading.Event().wait(0.001)
-        return left
+    def others():
+        return set(threading.enumerate()) - known - {threading.current_thread()}
 
-    assert (finished(wait), caplog.messages) == (set(), [])
+    until(lambda: life.closed and not life.scheduler._team._seats)
+    gate.open()
+    until(lambda: all(isinstance(one, threading._DummyThread) for one in others()))
+    assert (others(), caplog.messages) == (set(), [])
 
 
 def test_pipeline_whose_epoch_cannot_begin_is_let_go():

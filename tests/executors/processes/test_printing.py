@@ -141,3 +141,18 @@ def test_replaced_streams_of_the_parent():
                 drained(run)
             texts.append(sink.getvalue())
     assert texts == ["line 0\nline 1\nline 2\n"] * 2
+
+
+def test_a_warning_in_a_worker_is_shown(capfd):
+    """What a library warns of in a worker is on the parent's standard error."""
+
+    def work(n):
+        import warnings
+
+        warnings.warn(f"careful with {n}", stacklevel=1)
+        return n
+
+    with placed(1, work).start() as run:
+        got = drained(run)
+    assert got == [0]
+    assert "careful with 0" in capfd.readouterr().err

@@ -20,8 +20,10 @@ def drawn(epochs=1, *, seed=3, count=40, fn=draw, **options):
 
 
 def test_equal_seeds_draw_equal_numbers():
-    """Two runs agree, number by number; another seed draws others."""
-    assert drawn(2) == drawn(2)
+    """Two runs agree, number by number; other items, epochs and seeds draw others."""
+    both = drawn(2)
+    assert both == drawn(2)
+    assert len({number for epoch in both for item in epoch for number in item}) == 4 * 80
     assert drawn(seed=3) != drawn(seed=4)
 
 

@@ -20,6 +20,15 @@ def test_workers_live_from_epoch_to_epoch():
         assert len(pids) == 1
 
 
+def test_an_item_that_cannot_be_sent_costs_no_worker():
+    """Neither it nor those that were to be sent with it: all others come from one worker."""
+    items = [0] * 300
+    items[200] = threading.Lock()
+    pipe = nbpipe.source(items).map(lambda _: os.getpid(), executor="process", on_error="skip")
+    got = drained(pipe)
+    assert (len(got), len(set(got))) == (299, 1)
+
+
 # -- worker_init --------------------------------------------------------------------------
 def test_worker_init_runs_once_in_each_worker(gate, bell):
     """It is called before the first item, and not again with the next epoch."""
