@@ -33,14 +33,6 @@ def same(item):
 
 
 # -- 1: items gathering for a batch do not count against the buffer ---------------------------
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [2, 32, 100])
-def test_batch_larger_than_every_buffer(kind, size):
-    """A batch fills up behind buffers that hold fewer items than it takes."""
-    chain = nbpipe.source(range(200), prefetch=1)
-    chain = chain.map(stage(kind), **options(kind, prefetch=1, concurrency=2))
-    with chain.batch(size, collate=list, prefetch=1).start() as run:
-        assert drained(run) == [list(range(n, min(n + size, 200))) for n in range(0, 200, size)]
 
 
 @pytest.mark.parametrize("operation", ["skip", "window", "enumerate", "shuffle", "unbatch"])

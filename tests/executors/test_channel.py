@@ -546,7 +546,7 @@ def test_receiver_that_cannot_map():
         assert ("could not map" in lost, back(channel, np.zeros(MB, np.uint8))) == (True, MB)
 
 
-def test_without_shared_memory(echo):
+def test_without_shared_memory():
     """A budget of nothing sends everything through the pipe."""
     with two_ends(budget_bytes=0) as (one, other):
         batch = {"a": np.arange(4000.0).reshape(40, 100).T, "b": [np.arange(10_000)], "c": b"x" * 9}

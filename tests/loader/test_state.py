@@ -328,25 +328,16 @@ def test_state_of_a_resumed_epoch(thread_or_not):
     assert resumed(make, state) == wanted
 
 
+@pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_state_before_an_epoch(epochs, thread_or_not):
-    """Before the first epoch, and after one, the state is that of the next one's beginning."""
-    make = functools.partial(numbers, **thread_or_not)
+def test_state_before_an_epoch(epochs, stays, thread_or_not):
+    """Before the first epoch and after one it is the next one's, the seed of all that stay too."""
+    stays = stays and thread_or_not["num_workers"] > 0
+    make = functools.partial(numbers, persistent_workers=stays, **thread_or_not)
     torch.manual_seed(3)
     loader = make()
     for _ in range(epochs):
         list(loader)
-    state = sent(loader.state_dict())
-    wanted = [[plain(batch) for batch in loader] for _ in range(3)]
-    assert (resumed(make, state), state["begun"]) == (wanted, False)
-
-
-def test_state_before_an_epoch_of_workers_that_stay():
-    """One seed serves all of their epochs: it is in the state, and none is drawn anew."""
-    make = functools.partial(numbers, persistent_workers=True, **WAYS["thread"])
-    torch.manual_seed(3)
-    loader = make()
-    list(loader)
     state = sent(loader.state_dict())
     wanted = [[plain(batch) for batch in loader] for _ in range(3)]
     loader.close()

@@ -157,23 +157,13 @@ def numbers_drawn(init, base, count, **how):
     return got
 
 
-def test_seeds_of_worker_init_fn_hold():
-    """Seeds that are the same in all workers take the place of torch's, in any number of them."""
-    one, two, other = (
-        numbers_drawn(seeded(seed), base, count)
-        for seed, base, count in [(12345, 1, 1), (12345, 2, 2), (54321, 1, 2)]
-    )
+@pytest.mark.parametrize("worker", [False, True], ids=["alike", "by number"])
+def test_seeds_of_worker_init_fn_hold(worker):
+    """They take the place of torch's, in any number of workers: by number, those of the first."""
+    ways = [(12345, 1, 1), (12345, 2, 2), (54321, 1, 2)]
+    one, two, other = (numbers_drawn(seeded(n, worker=worker), *how) for n, *how in ways)
     assert one == two
     assert {sample[0] for epoch in one for sample in epoch} == {12345.0}
-    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample[1:]]
-    assert len(set(values)) == 2 * 8 * 3
-
-
-def test_seeds_that_depend_on_the_worker_hold():
-    """Seeds by the worker's number are those of the first one, for any number of workers."""
-    ways = [(7, 1, 1), (7, 2, 2), (8, 1, 2)]
-    one, two, other = (numbers_drawn(seeded(n, worker=True), *how) for n, *how in ways)
-    assert one == two
     values = [value for found in (one, other) for sample in found[0] for value in sample[1:]]
     assert len(set(values)) == 2 * 8 * 3
 

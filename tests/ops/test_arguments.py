@@ -489,12 +489,6 @@ def test_defaults_of_knobs():
     assert dict(joined["interleave"].knobs) == {"prefetch": joined["interleave"].knob("prefetch")}
 
 
-def test_knobs_may_be_any_integer():
-    """Numpy's integers are integers."""
-    made = source().map(decode, concurrency=np.int64(3), prefetch=np.uint8(5))["decode"]
-    assert (made.concurrency, made.prefetch) == (3, 5)
-
-
 # -- policies -----------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -16,6 +16,7 @@ ITEMS = st.lists(st.integers(0, 5), max_size=30)
 LAST = st.integers(1, 8)
 
 
+@example([0, 1, 2, 0, 1, 2], 2)
 @given(ITEMS, LAST)
 def test_items_that_were_among_the_last_ones_are_left_out(items, last):
     """Dropped items count, too: a run of equal items leaves its first."""
