@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.executors.processes.marks import Bell, Counter, Gate
+from tests.executors.processes.marks import Bell, Gate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,12 +39,6 @@ def bell(tmp_path):
     bell = Bell(tmp_path / "bell")
     yield bell
     bell.close()
-
-
-@pytest.fixture
-def counter(tmp_path):
-    """Give a counter of calls."""
-    return Counter(tmp_path / "counter")
 
 
 @contextmanager

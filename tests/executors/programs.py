@@ -1,7 +1,6 @@
 """Programs for the tests of executors: what a region does, without an engine."""
 
 import os
-import random
 import signal
 import threading
 
@@ -56,11 +55,6 @@ def double(value):
 def thread_id(_):
     """Give the id of the thread."""
     return threading.get_ident()
-
-
-def draw(_):
-    """Give a random number."""
-    return random.random()
 
 
 def die(_):

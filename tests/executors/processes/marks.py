@@ -1,4 +1,4 @@
-"""Marks that processes leave for one another: gates, bells and counters in a folder of the test.
+"""Marks that processes leave for one another: gates and bells in a folder of the test.
 
 Each is known to a worker by its path alone; nobody polls.
 """
@@ -6,15 +6,12 @@ Each is known to a worker by its path alone; nobody polls.
 import contextlib
 import os
 import select
-import struct
 from time import monotonic
 
 from tests.gates import HANG_S, HangError, stacks
 
 with contextlib.suppress(ImportError):  # Windows has none, and no worker processes either
     import fcntl
-
-_COUNTS = struct.Struct("<qqq")
 
 
 class Gate:
@@ -76,38 +73,6 @@ class Bell:
     def close(self):
         """Put it away."""
         os.close(self._file)
-
-
-class Counter:
-    """Counts calls in all workers: those begun, those in progress, the most at once."""
-
-    def __init__(self, path):
-        self.path = path
-        path.write_bytes(_COUNTS.pack(0, 0, 0))
-
-    def __reduce__(self):
-        return _there, (Counter, self.path)
-
-    @contextlib.contextmanager
-    def counted(self):
-        """Count one call."""
-        self._change(1)
-        try:
-            yield
-        finally:
-            self._change(-1)
-
-    def _change(self, more):
-        with self.path.open("r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            begun, running, peak = _COUNTS.unpack(file.read())
-            running += more
-            file.seek(0)
-            file.write(_COUNTS.pack(begun + (more > 0), running, max(peak, running)))
-
-    def read(self):
-        """Give the calls begun, those in progress and the most at once."""
-        return _COUNTS.unpack(self.path.read_bytes())
 
 
 def _words(rings):

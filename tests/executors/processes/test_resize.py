@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.executors.processes.chain import placed
-from tests.gates import HANG_S, drained, finished, quiet
+from tests.gates import HANG_S, Calls, drained, finished, quiet, stage
 
 CHANGES = 1000
 LIMITS = (1, 6, 2, 8, 1, 3)
@@ -37,23 +37,17 @@ def change(stage, done):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_thousands_of_changes_under_load(counter, ordered):
+def test_thousands_of_changes_under_load(ordered):
     """Nothing is lost, doubled or reordered, and never are more calls in progress than allowed."""
-
-    def work(n):
-        with counter.counted():
-            return n
-
-    done = threading.Event()
-    chain = placed(until(done), work, ordered=ordered)
+    done, calls = threading.Event(), Calls()
+    chain = placed(until(done), stage("process", calls=calls), ordered=ordered)
     with chain.start() as run:
         changer = threading.Thread(target=change, args=(run["fn"], done))
         changer.start()
         got = drained(run)
         changer.join()
-    begun, running, peak = counter.read()
     assert (got if ordered else sorted(got)) == list(range(len(got)))
-    assert (begun, running, peak <= max(LIMITS)) == (len(got), 0, True)
+    assert (calls.begun, calls.running, calls.peak <= max(LIMITS)) == (len(got), 0, True)
 
 
 def test_surplus_workers_leave(bell, gate):
