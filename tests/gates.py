@@ -177,6 +177,41 @@ def _settle(future):
         future.set_result(None)
 
 
+class Bell:
+    """Rung by workers; the test waits for it and hears who rang: a number, and the process."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._rings = []
+
+    def __reduce__(self):
+        return post.reach(self)  # a worker rings this very bell
+
+    def ring(self, word=0):
+        """Say a number, and who rings."""
+        self.rung(word, os.getpid())
+
+    def rung(self, word, pid):
+        """Hear that it is rung."""
+        with self._changed:
+            self._rings.append((word, pid))
+            self._changed.notify_all()
+
+    def wait(self, count=1):
+        """Wait until it was rung so often; give the words and the processes of those who did."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._rings) >= count, HANG_S):
+                raise HangError(f"a bell was not rung {count} times: {self._rings}\n{stacks()}")
+            rings, self._rings = self._rings[:count], self._rings[count:]
+        return rings
+
+    def rings(self):
+        """Give the rings that were not waited for so far."""
+        with self._changed:
+            rings, self._rings = self._rings, []
+        return rings
+
+
 class Calls:
     """Counts calls: begun, in progress, the most at once, and how often for each item."""
 

@@ -1,17 +1,16 @@
-"""Post: gates and counters of a test, reached from its worker processes over a local socket.
+"""Post: gates, bells and counters of a test, reached from its worker processes over a local socket.
 
-A `Gate` or `Calls` that is pickled into a worker becomes a `Remote`: its methods run in the test.
+A `Gate`, `Bell` or `Calls` that is pickled into a worker becomes a `Remote`: its methods run in
+the test.
 """
 
 import asyncio
 import contextlib
-import itertools
 import os
 import socket
 import threading
 from multiprocessing.connection import Client, Listener
 
-_numbers = itertools.count()
 _GRACE_S = 5.0
 
 
@@ -21,6 +20,7 @@ class Post:
     def __init__(self):
         self._listener = Listener(authkey=b"test")
         self._objects = {}
+        self._numbers = {}  # of an object, by its id: what is pickled twice stays the same
         self._threads = []
         self._connections = []
         self._closing = False
@@ -28,7 +28,7 @@ class Post:
 
     def address(self, thing):
         """Give what a worker needs to reach an object."""
-        number = next(_numbers)
+        number = self._numbers.setdefault(id(thing), len(self._numbers))
         self._objects[number] = thing
         return self._listener.address, number
 
@@ -93,6 +93,9 @@ class Remote:
 
     async def wait_async(self):
         await asyncio.to_thread(self._ask, "wait", ())
+
+    def ring(self, word=0):
+        self._ask("rung", (word, os.getpid()))
 
     def _ask(self, method, args):
         connection = _connection(self._address)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.executors.processes.marks import Bell, Gate
+from tests.gates import Bell, Gate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,19 +26,17 @@ def engine() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def gate(tmp_path):
+def gate():
     """Give a gate; it is open after the test."""
-    gate = Gate(tmp_path / "gate")
+    gate = Gate()
     yield gate
     gate.open()
 
 
 @pytest.fixture
-def bell(tmp_path):
+def bell():
     """Give a bell."""
-    bell = Bell(tmp_path / "bell")
-    yield bell
-    bell.close()
+    return Bell()
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from tests.executors.clusters import (
     distributed,
     offload_thread,  # noqa: F401  a fixture
 )
-from tests.executors.processes.marks import Bell, Gate
-from tests.gates import drained, until
+from tests.gates import Bell, Gate, drained, until
 
 
 def fail_on_seven(item):
@@ -121,9 +120,9 @@ def test_result_that_cannot_be_sent_is_a_failed_item():
 
 
 # -- workers that are processes ----------------------------------------------------------------
-def test_worker_that_is_killed_costs_nothing(client, tmp_path):
+def test_worker_that_is_killed_costs_nothing(client):
     """Every item comes, in order, though a worker was killed at work."""
-    bell, gate = Bell(tmp_path / "bell"), Gate(tmp_path / "gate")
+    bell, gate = Bell(), Gate()
 
     def work(item):
         if item == 5:
@@ -139,7 +138,6 @@ def test_worker_that_is_killed_costs_nothing(client, tmp_path):
         os.kill(pid, signal.SIGKILL)
         gate.open()
         got = [first, *drained(items)]
-    bell.close()
     assert got == list(range(40))
 
 

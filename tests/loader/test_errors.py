@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import nbpipe
-from tests.executors.processes import marks
-from tests.gates import Gate, delivered, drained
+from tests.gates import Bell, Gate, delivered, drained
 from tests.loader.datasets import Failing, Made, Numbers
 
 
@@ -134,9 +133,9 @@ def test_another_epoch_after_an_error(placed):
     assert counts == [5, 5]
 
 
-def test_killed_worker_costs_nothing(tmp_path):
+def test_killed_worker_costs_nothing():
     """A worker that is killed in mid-epoch loses nothing: another one makes its batch."""
-    bell, gate = marks.Bell(tmp_path / "bell"), marks.Gate(tmp_path / "gate")
+    bell, gate = Bell(), Gate()
 
     def make(n):
         if n == 3:
@@ -150,7 +149,6 @@ def test_killed_worker_costs_nothing(tmp_path):
     os.kill(pid, signal.SIGKILL)
     gate.open()
     got += [int(batch) for batch in drained(epoch)]
-    bell.close()
     assert got == list(range(8))
 
 
@@ -166,9 +164,9 @@ def test_batch_that_kills_every_worker():
     assert (len(got), type(raised)) == (3, nbpipe.WorkerDiedError)
 
 
-def test_timeout(tmp_path):
+def test_timeout():
     """A batch that takes too long is an error that names the time; its worker is ended."""
-    gate = marks.Gate(tmp_path / "gate")
+    gate = Gate()
 
     def make(n):
         if n == 1:

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.executors.processes import marks
-from tests.gates import Calls, Gate, stage, until
+from tests.gates import Bell, Calls, Gate, stage, until
 from tests.leaks import GRACE_S
 from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers
 
@@ -60,9 +59,9 @@ def test_leaving_the_loop_closes_the_sampler():
     assert (left, len(list(loader))) == ([True], 5)
 
 
-def test_leaving_kills_a_busy_worker(tmp_path):
+def test_leaving_kills_a_busy_worker():
     """A worker that is busy when the loop is left does not hold it up."""
-    bell, gate = marks.Bell(tmp_path / "bell"), marks.Gate(tmp_path / "gate")
+    bell, gate = Bell(), Gate()
 
     def make(n):
         bell.ring()
@@ -73,7 +72,6 @@ def test_leaving_kills_a_busy_worker(tmp_path):
     epoch.close()
     assert ended(pid)
     gate.open()
-    bell.close()
     assert list(epoch) == []
 
 

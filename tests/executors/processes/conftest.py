@@ -1,4 +1,4 @@
-"""What the tests of worker processes share: marks, and a look at who is left."""
+"""What the tests of worker processes share: a look at who is left."""
 
 import psutil
 import pytest

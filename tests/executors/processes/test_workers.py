@@ -8,8 +8,7 @@ import pytest
 
 import nbpipe
 from tests.executors.processes.chain import placed
-from tests.executors.processes.marks import Gate
-from tests.gates import delivered, drained, quiet
+from tests.gates import Gate, delivered, drained, quiet
 
 
 def test_workers_live_from_epoch_to_epoch():
@@ -128,9 +127,9 @@ def test_worker_info():
 
 
 # -- stats --------------------------------------------------------------------------------
-def test_stats_tell_of_the_workers(tmp_path, gate, bell):
+def test_stats_tell_of_the_workers(gate, bell):
     """The row of a stage says how many workers it has, how many begin, what memory they take."""
-    all_there = Gate(tmp_path / "all there")
+    all_there = Gate()
 
     def init():
         bell.ring()
