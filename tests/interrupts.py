@@ -75,5 +75,6 @@ def interrupted_everywhere(prepare, act, *, step=1):
             pass
         yield subject, interrupter.where
         if interrupter.where is None:
+            assert number, "no moment was seen: is the interpreter another one?"
             return
         number += step

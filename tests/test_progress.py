@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import nbpipe
+from nbpipe.engine.stats import RunStats, StageStats
 from nbpipe.progress import Progress
+from nbpipe.run.run import Run
 from nbpipe.show import diagnose
 from nbpipe.show.watch import run_started
 from tests.gates import Gate, finished, held, stage
@@ -122,6 +124,21 @@ def test_slowest_stage_is_named():
     progress, out = watched(pipe)
     list(progress)
     assert "; slowest: sort (busy " in out.getvalue()
+
+
+def test_workers_that_start_are_named(monkeypatch):
+    """A line says why nothing comes yet."""
+    starting = StageStats(workers=2, starting=2)
+    rows = {
+        "files": StageStats(busy=0.1),
+        "decode": starting,
+        "embed": StageStats(workers=4, busy=0.5),
+    }
+    monkeypatch.setattr(Run, "stats", lambda _: RunStats(rows))
+    progress, out = watched(nbpipe.source(range(1)))
+    list(progress)
+    said = "; slowest: embed (busy 50 %); decode is starting 2 workers\n"
+    assert out.getvalue().endswith(said)
 
 
 def test_call_that_hangs_is_told(monkeypatch):

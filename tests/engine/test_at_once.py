@@ -8,7 +8,7 @@ import pytest
 
 import nbpipe
 from nbpipe.engine.task import Unbegun, add_each
-from tests.gates import HANG_S, drained, finished
+from tests.gates import HANG_S, drained, finished, until
 
 
 def at_once(*functions):
@@ -27,7 +27,7 @@ def at_once(*functions):
     return results
 
 
-def until(happened):
+def compute_until(happened):
     """Compute, and wait for nothing, until something has happened."""
     end_s = monotonic() + HANG_S
     while not happened.is_set():
@@ -50,7 +50,7 @@ def test_results_can_be_read_while_others_are_made():
 
     def make():
         yield 1
-        until(read)
+        compute_until(read)
         yield 2
 
     def look():
@@ -71,7 +71,7 @@ def test_a_chunk_is_freed_while_a_call_computes(kind):
 
     def work(item):
         if item == 500:
-            until(came)
+            compute_until(came)
         return item + 1
 
     source = nbpipe.source(range(600))
@@ -140,17 +140,24 @@ def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
     with pipe.start() as run:
 
         def take():
-            while not over.is_set() and len(states) < 200:
+            while not over.is_set():
                 states.append(run.state_dict())
 
         def consume():
+            got = []
             try:
-                return list(run)
+                for item in run:
+                    got.append(item)
+                    if len(got) == 50:  # the other thread has had its turn by now, and goes on
+                        before = len(states)
+                        until(lambda before=before: len(states) > before + 1)
             finally:
                 over.set()
+            return got
 
         assert at_once(consume, take)[0] == expected
     inside = [state for state in states if state["epoch"] == 0]
+    assert any(state["delivered"] for state in inside)
     for state in inside[:: max(1, len(inside) // 5)]:
         with pipe.start() as run:
             run.load_state_dict(state)

@@ -17,7 +17,6 @@ from nbpipe.engine.stats import (
     StageStats,
     stats_of,
 )
-from nbpipe.progress import _stages
 
 SECOND_NS = 1_000_000_000
 
@@ -186,16 +185,6 @@ STARTING = StageStats(workers=2, starting=2)
 AT_WORK = StageStats(workers=4, memory_bytes=1_200_000_000, busy=0.5)
 
 
-class Told:
-    """Stands for a run that says these stats."""
-
-    def __init__(self, **rows):
-        self._rows = rows
-
-    def stats(self):
-        return RunStats(self._rows)
-
-
 def test_workers_have_a_column():
     """Where there are workers, and only there, the table says how many, and their memory."""
     assert RunStats({"files": StageStats()}).table()[0][-1] == "p50"
@@ -204,10 +193,3 @@ def test_workers_have_a_column():
         *("workers", "", "4 workers, 1.2 GB"),
         "starting 2 workers",
     ]
-
-
-def test_progress_names_workers_that_start():
-    """A line of progress says why nothing comes yet."""
-    told = Told(files=StageStats(busy=0.1), decode=STARTING, embed=AT_WORK)
-    said = _stages(told)
-    assert said == "; slowest: embed (busy 50 %); decode is starting 2 workers"

@@ -10,7 +10,7 @@ import pytest
 import nbpipe
 from nbpipe import StateError
 from tests.chains import Hands, build, outcome
-from tests.gates import Calls, Gate, finished, stage
+from tests.gates import Calls, Gate, finished, stage, until
 from tests.resume.checking import at, carried, rest_of
 
 MARKER = "item-that-must-not-be-kept"
@@ -198,6 +198,7 @@ def test_taken_by_another_thread_at_full_speed(recipe):
     """Each of hundreds of states says exactly what is left behind the number it delivered."""
     states = states_of_a_race(build(recipe, Hands(("thread", "inline"), (3,), (16,))))
     expected, _ = outcome(build(recipe))
+    assert any(0 < delivered < len(expected) for delivered in states)
     with build(recipe).start() as run:
         for delivered, state in list(states.items())[:: max(1, len(states) // 25)]:
             run.load_state_dict(carried(state))
@@ -214,11 +215,17 @@ def states_of_a_race(pipe):
             while not over.is_set():
                 taken.append(run.state_dict())
 
+        def consume():
+            for number, _ in enumerate(run):
+                if number == 10:  # the other thread has had its turn by now, and goes on
+                    before = len(taken)
+                    until(lambda before=before: len(taken) > before + 1)
+
         looking = threading.Thread(target=look)
         sys.setswitchinterval(1e-5)
         looking.start()
         try:
-            finished(list, run)
+            finished(consume)
         finally:
             over.set()
             looking.join()
