@@ -477,12 +477,15 @@ def test_an_interrupt_that_wakes_nobody_ends_the_wait(monkeypatch):
     with nbpipe.source(range(3)).map(fn).start() as run:
         items = iter(run)
 
-        def wait():
-            threading.Timer(0.05, _thread.interrupt_main).start()
-            next(items)
+        def interrupt():
+            consumer_waits(items)
+            _thread.interrupt_main()
 
         calls.wait_running(1)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
-            wait()
+            next(items)
+        thread.join()
         gate.open()
         assert drained(items) == [0, 1, 2]
