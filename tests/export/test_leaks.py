@@ -5,6 +5,7 @@ import contextlib
 import getpass
 import io
 import os
+import sys
 import traceback
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.export.leaks import (
     ORDINARY,
     REFUSED,
     TAME,
+    Way,
     filled,
     script,
     secrets_of,
@@ -83,6 +85,27 @@ def test_refused(kind: str, places, tmp_path, monkeypatch, caplog):
     assert out == []
     assert "secret" in str(refusal.value) or kind in RESISTING
     assert [one for one in (*held, word) if one.encode() in every] == [], str(refusal.value)
+
+
+def test_secrets_of_a_module_of_the_users_own(places, tmp_path, monkeypatch):
+    """They are known by their names there, and found in what the module's functions gave."""
+    home = tmp_path / "home"
+    home.mkdir()
+    text = """
+API_KEY = "hunter900kx7"
+
+def address():
+    return f"example.org {API_KEY}"
+"""
+    (home / "settings_of_mine.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(home)
+    made = "import settings_of_mine\nHELD = settings_of_mine.address()"
+    pipe = live(script(Way(made)), home / "way.py")
+    with pytest.raises(ExportError) as refusal:
+        pipe.export("loader.py", check_items=0)
+    del sys.modules["settings_of_mine"]
+    assert ("secret" in str(refusal.value), "hunter900" in seen_of(refusal.value)) == (True, False)
+    assert [path for place in places for path in place.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("line", TAME)
