@@ -618,7 +618,7 @@ class ExpandNode(Node):
     def _ended(self, expansion: Expansion) -> None:
         """Note that nothing more comes of an expansion; one that failed was counted then."""
         self.epoch.dropped.append(expansion)
-        self.children.end(expansion.seq)
+        self.children.end(expansion.seq, failed=expansion.failed)
         if self.budget is not None and not expansion.failed:
             error = self.budget.see(1)
             if error is not None:
@@ -658,12 +658,13 @@ class ExpandNode(Node):
             return found
         return self.live[0].seq if self.live else self.seq_in
 
-    def done_with(self, below: Mapping[int, Remaining]) -> int:
-        """Return of how many inputs nothing is wanted any more, or nothing came."""
+    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+        """Return how many inputs are done with, and how many that failed are to be tried again."""
         if self.source:
-            return self.drops.count + super().done_with(below)
+            return self.drops.count + super().done_with(below)[0], 0
         (rest,) = below.values()
-        return self.children.inputs(rest)[0].left_out
+        inputs, _ = self.children.inputs(rest)
+        return inputs.left_out, sum(number in inputs for number in self.children.failed)
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget whose children the results are that nobody wants any more."""

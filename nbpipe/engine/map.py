@@ -424,9 +424,9 @@ class MapNode(Node):
             return number
         return min((number + 1) * self.gather - 1, self.inbox.total)
 
-    def done_with(self, below: Mapping[int, Remaining]) -> int:
-        """Return of how many inputs nothing is wanted any more, or nothing came."""
-        return self.log.count + super().done_with(below)
+    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+        """Return how many inputs are done with; what failed is not tried again."""
+        return self.log.count + super().done_with(below)[0], 0
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget which inputs gave the results that nobody wants any more."""

@@ -139,9 +139,12 @@ class Children:
         known: for the path of an input, the children that are wanted of it; all of the others.
     """
 
-    __slots__ = ("_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results")
+    __slots__ = (
+        "_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results", "failed",
+    )  # fmt: skip
 
     def __init__(self, known: dict[Path, Remaining]) -> None:
+        self.failed: set[int] = set()  # inputs that did, of those that results are known of
         self._known = known
         self._base = 0
         self._results = array("q")  # for each, the number of its input
@@ -164,9 +167,11 @@ class Children:
         """Add results that are handed on."""
         self._results.extend([number] * count)
 
-    def end(self, number: int) -> None:
+    def end(self, number: int, *, failed: bool) -> None:
         """Called when an input has no more children."""
         self._open.discard(number)
+        if failed:
+            self.failed.add(number)
 
     def input_of(self, result: int) -> int | None:
         """Return the number of the input of a result; None behind what was noted."""
@@ -201,6 +206,7 @@ class Children:
         over = [number for number in self._paths if number not in kept]
         for number in over:
             self._known.pop(self._paths.pop(number), None)
+            self.failed.discard(number)
             self._limits.pop(number, None)
             self._given.pop(number, None)
         self._past = _without(self._past, np.array(over, np.int64))
@@ -642,9 +648,9 @@ class Node(ABC):
     def leave(self, below: Mapping[int, Remaining]) -> None:  # noqa: B027  most need not know
         """Called at the end of the epoch, with what is still wanted."""
 
-    def done_with(self, below: Mapping[int, Remaining]) -> int:
-        """Return of how many inputs nothing is wanted any more; for the shares that may fail."""
-        return sum(one.left_out for one in below.values())
+    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+        """Return how many inputs are done with, and how many that failed are to be tried again."""
+        return sum(one.left_out for one in below.values()), 0
 
     def cut_off(self) -> None:
         """Called when the stages below have ended and did not ask for this node's end."""
@@ -676,7 +682,7 @@ def stages_of(last: Node, rest: Remaining) -> Stages:
     """Tell where all stages stand, given what is wanted of the last one."""
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
-        _note_failures(node, node.done_with(below), stages)
+        _note_failures(node, *node.done_with(below), stages)
     return stages
 
 
@@ -715,12 +721,13 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
     return found
 
 
-def _note_failures(node: Node, seen: int, stages: Stages) -> None:
+def _note_failures(node: Node, seen: int, again: int, stages: Stages) -> None:
     """Note how many items failed of those that are not wanted again, and how many those are."""
     runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
     for runtime, budget in zip(runtimes, budgets, strict=True):
         if budget is None:
             continue
-        failures, done = budget.failures - budget.broken, budget.before + seen
+        failures = max(0, budget.failures - budget.broken - again)
+        done = budget.before + seen
         if failures or (done and budget.is_share):
             stages.setdefault(runtime.address, {})["failed"] = [failures, done]

@@ -6,7 +6,7 @@ import pytest
 
 import nbpipe
 from nbpipe import Retry
-from tests.gates import Calls
+from tests.gates import Calls, quiet
 from tests.resume.checking import at, carried, rest_of
 
 COUNT = 30
@@ -89,6 +89,25 @@ def test_children_of_a_call_that_failed_in_its_middle():
     rest = rest_of(pipe(later), state)
     assert got + rest == expected
     assert 2 not in later.calls.of
+
+
+@pytest.mark.parametrize("limit", [1, 0.25])
+@pytest.mark.parametrize("cut", range(13))
+def test_a_call_that_fails_again_counts_once(cut, limit):
+    """Children are made again where some of them were not had: that they fail again is no news."""
+
+    def torn(item):
+        yield from [item] * 3
+        if item == 1:
+            raise ValueError(item)
+
+    pipe = nbpipe.source(range(4)).flat_map(torn, on_error="skip", max_failures=limit)
+    with pipe.start() as run:
+        items = iter(run)
+        got = list(itertools.islice(items, cut))
+        quiet(run)
+        state = run.state_dict()
+    assert got + rest_of(pipe, state) == [item for item in range(4) for _ in range(3)]
 
 
 @pytest.mark.parametrize("cut", [1, 4, 7])
