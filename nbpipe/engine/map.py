@@ -203,6 +203,9 @@ def step_of(
 
 
 # -- MapNode: one call for each item, or for each batch of them ------------------------------------
+_NEVER = 1 << 62
+
+
 class MapNode(Node):
     """One task for each item, or for each chunk of cheap items; results in order or not.
 
@@ -213,11 +216,14 @@ class MapNode(Node):
         first: the stage's step.
         gather: items that one call takes together (a batch); 0 where it takes them singly.
         drop_last: leave out a last batch that is not full.
+
+    Attributes:
+        ends_at: number of the item that ends the epoch; none behind it is begun any more.
     """
 
     __slots__ = (
         "drop_last",
-        "fatal",
+        "ends_at",
         "first",
         "gather",
         "log",
@@ -250,7 +256,7 @@ class MapNode(Node):
         self.seq_in = 0
         self.ready: dict[int, tuple[Chunk, bool]] = {}
         self.returned: list[tuple[int, Entry]] = []
-        self.fatal = False
+        self.ends_at = _NEVER
         self.log: Drops | Arrivals = Drops() if ordered else Arrivals()
 
     def has_input(self) -> bool:
@@ -263,8 +269,8 @@ class MapNode(Node):
         if runtime.active >= runtime.concurrency or self.done or self.halted:
             return False
         if self.returned:
-            return True
-        if self.fatal or self.inbox.count < self.needs:
+            return self.returned[0][0] < self.ends_at
+        if self.ends_at < _NEVER or self.inbox.count < self.needs:
             return False
         return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
@@ -273,7 +279,7 @@ class MapNode(Node):
         runtime = self.runtime
         if runtime.active >= runtime.concurrency or self.halted:
             return None
-        if self.returned:
+        if self.returned and self.returned[0][0] < self.ends_at:
             seq, entry = self.returned.pop(0)
             self.waiting -= 1
             self.active_without_input = self.active_without_room = bool(self.returned)
@@ -283,7 +289,7 @@ class MapNode(Node):
         under_way = self.reserved if lot > 1 else self.waiting + self.running
         places = runtime.prefetch + runtime.concurrency * lot + self.gathers
         places -= under_way + out.count + out.lent  # as `room` does, without a call
-        if self.fatal or self.done or available < self.needs or places < lot:
+        if self.ends_at < _NEVER or self.done or available < self.needs or places < lot:
             return None
         if self.gather:
             count = min(available, self.gather)
@@ -383,8 +389,8 @@ class MapNode(Node):
         count, seq, irregular = len(results), task.seq + at, task.irregular
         if self.done or not count:
             return
-        if irregular and type(results[-1]) is Failed:
-            self.fatal = self.fatal or results[-1].fatal
+        if irregular and type(results[-1]) is Failed and results[-1].fatal:
+            self.ends_at = min(self.ends_at, seq + count - 1)
         paths, sizes = task.paths, None
         if count != len(paths):
             paths = paths[at : at + count]

@@ -152,6 +152,30 @@ def opened_by(items, last, gate):
     return got
 
 
+@pytest.mark.parametrize("kind", ["map", "filter"])
+def test_what_was_taken_back_from_a_slow_chunk_is_not_called_behind_its_failure(kind):
+    """One call at a time: it fails after the rest of its chunk was taken back; that is left."""
+    gate, called = Gate(), []
+    wait = cheap_until(500, gate)
+
+    def fail(item):
+        called.append(item)
+        wait(item)
+        if item == 500:
+            raise ValueError(item)
+        return True
+
+    def opening(items):
+        for item in items:
+            yield item
+            if item == 499:
+                gate.open()
+
+    with getattr(nbpipe.source(range(600)), kind)(fail, concurrency=1).start() as run:
+        got, _ = delivered(opening(run))
+    assert (got, called) == (list(range(500)), list(range(501)))
+
+
 @pytest.mark.parametrize("last", [500, 501, 502, 503, 533, 563])
 @pytest.mark.parametrize("kind", ["map", "filter", "inline", "flat_map", "source"])
 def test_what_a_chunk_has_done_is_handed_on_when_it_turns_slow(kind, last):
