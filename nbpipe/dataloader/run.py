@@ -297,6 +297,8 @@ class LocalRun(Iterator[Any]):
         with self._lock:
             return tuple(self._record.failures)
 
+    unnamed_failures = failures
+
 
 # -- an epoch that workers make --------------------------------------------------------------------
 GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
@@ -407,6 +409,13 @@ class _Begun(NamedTuple):
         """What is added to the numbers of the maker's epochs."""
         return self.number - self.maker.epoch
 
+    def renumbered(self, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+        """Return failures of the maker with the loader's numbers of epochs."""
+        later = self.later
+        if not later:
+            return failures
+        return tuple(dataclasses.replace(one, epoch=one.epoch + later) for one in failures)
+
     @property
     def going(self) -> bool:
         """Whether more batches may come."""
@@ -417,7 +426,7 @@ class _Begun(NamedTuple):
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
     *("began", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
-    *("knobs", "local_run", "moved", "on_run", "shown", "title", "turn"),
+    *("knobs", "local_run", "moved", "on_run", "shown", "title", "turn", "unnamed_failures"),
 )
 
 
@@ -608,9 +617,12 @@ class LoaderRun(ShownRun):
     def failures(self) -> Failures:
         """Return the items that failed in the epochs of `stats`, oldest first."""
         current = self._current
-        failed = () if current is None else current.maker.failures()
-        later = 0 if current is None else current.later
-        return Failures(dataclasses.replace(one, epoch=one.epoch + later) for one in failed)
+        return Failures(() if current is None else current.renumbered(current.maker.failures()))
+
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return `failures()` without the items of the source."""
+        current = self._current
+        return () if current is None else current.renumbered(current.maker.unnamed_failures())
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
         """Return a stage; one with workers also tells how many, and their process ids.

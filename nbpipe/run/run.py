@@ -17,6 +17,7 @@ from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, shown, word_for
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
+from ..engine.failures import Failure
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
 from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _OURS = (
     *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
     *("devices", "disown", "node_state", "outcome", "renew_functions", "single_epoch"),
-    *("title", "turn"),
+    *("title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
@@ -351,6 +352,10 @@ class Run(ShownRun):
         is not dropped. Stages share their knobs with this run's.
 
         Returns:
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return `failures()` without the items of the source."""
+        return self._machine.failures()
+
             A `Pipeline`; without items where nothing failed.
 
         Raises:

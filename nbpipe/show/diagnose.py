@@ -143,7 +143,8 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
 
 def _failed(status: Status, watched: Watched) -> Diagnosis:
     named = [name for name in watched.stages if f"stage {name!r}" in status.error]
-    lost = [failure for failure in watched.failures() if failure.epoch == status.epoch]
+    failures = watched.unnamed_failures()
+    lost = [failure for failure in failures if failure.epoch == status.epoch]
     name = max(named, key=len) if named else lost[-1].stage if lost else None
     who = "the epoch" if name is None else short_name(name)
     text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"

@@ -236,7 +236,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "undo": None,
         "actions": [],
         "changes": _change_parts(watched.events[-CHANGES:]) if changes else None,
-        "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
+        "failures": _failures(watched.unnamed_failures()[-FAILURES:]) if failures else None,
         "export": _export(stages),
     }
 

@@ -70,8 +70,11 @@ class Watched(Exportable, Protocol):
     def history(self) -> list[Row]:
         """Return one row a second and stage."""
 
-    def failures(self) -> tuple[Failure, ...]:
-        """Return the last failed items, oldest first."""
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return the last failed items, oldest first, without asking what they were made of.
+
+        That reads the source, which may take long: a look several times a second does without.
+        """
 
     def pause(self) -> None:
         """Start no further call."""

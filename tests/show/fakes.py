@@ -71,7 +71,7 @@ class FakeWatched:
     def history(self):
         return [dict(row) for row in self.past]
 
-    def failures(self):
+    def unnamed_failures(self):
         return self.lost
 
     def pause(self):

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import get_type_hints
 
 import pytest
@@ -87,6 +87,28 @@ def test_last_changes_and_failures():
     found = snapshot(run)
     assert [one["old"] for one in found["changes"]] == list(range(49, 99))
     assert [one["path"] for one in found["failures"]] == ["4", "5", "6", "7", "8"]
+
+
+class NotedPath(PurePosixPath):
+    """A path that notes when it is asked for its text."""
+
+    asked = 0
+
+    def __fspath__(self):
+        NotedPath.asked += 1
+        return str(self)
+
+
+def test_look_asks_no_item_of_the_source():
+    """Failed items are shown without looking up what they were made of, as `failures()` does."""
+    paths = [NotedPath(f"{n}.jpg") for n in range(4)]
+    with nbpipe.source(paths).map(len, name="decode", on_error="skip").start() as run:
+        assert list(run) == []
+        before = NotedPath.asked
+        found = snapshot(run)["failures"]
+        asked = NotedPath.asked - before
+        named = [one.source for one in run.failures()]
+    assert (len(found), asked, named) == (4, 0, ["0.jpg", "1.jpg", "2.jpg", "3.jpg"])
 
 
 def test_text_is_bounded():

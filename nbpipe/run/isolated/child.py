@@ -325,7 +325,7 @@ class ControlServer:
         status = run.status()
         return ChildReport(
             stats=rows,
-            failures=run.failures(),
+            failures=run.unnamed_failures(),
             cpu_cores=status.cpu_cores,
             held_bytes=status.held_bytes,
             workers={
