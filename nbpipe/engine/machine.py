@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter_ns, process_time_ns, time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base import threads
 from ..base.knobs import KnobChange
@@ -216,10 +217,10 @@ class Record:
     def cpu_cores(self) -> float | None:
         """Processor time of the whole process over the last seconds [cores]."""
         readings = tuple(self._cpu)
-        readings = tuple(one for one in readings if one[0] >= readings[-1][0] - WINDOW_NS)
-        if len(readings) < _CPU_READINGS:
+        first = bisect_left(readings, (readings[-1][0] - WINDOW_NS, 0)) if readings else 0
+        if len(readings) - first < _CPU_READINGS:
             return None
-        (since_ns, before_ns), (now_ns, spent_ns) = readings[0], readings[-1]
+        (since_ns, before_ns), (now_ns, spent_ns) = readings[first], readings[-1]
         return (spent_ns - before_ns) / max(1, now_ns - since_ns)
 
     def history(self) -> list[Row]:
@@ -506,11 +507,12 @@ class Life:
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
             )
 
-    def status(self, *, trains: bool) -> Status:
+    def status(self, *, trains: bool, **known: Any) -> Status:
         """Tell where the run is.
 
         Args:
             trains: a loop in the background is under way.
+            known: fields that the run knows.
         """
         consumer = self.record.consumer
         elapsed_ns = self.elapsed_ns
@@ -535,6 +537,7 @@ class Life:
             ahead=self.machine.reads_ahead,
             isolated=self.machine.isolated_stages,
             process_bytes=self.machine.process_bytes,
+            **known,
         )
 
     @property
@@ -688,6 +691,8 @@ class Machine:
     @property
     def held_bytes(self) -> int | None:
         """Bytes in all buffers, where there is a budget for them [bytes]."""
+        if self.limit_bytes is None:
+            return None
         with self.scheduler.lock:
             memories = [epoch.memory for epoch in self.scheduler.epochs]
         held = [memory.held_bytes for memory in memories if memory is not None]

@@ -636,6 +636,11 @@ class Regions:
         """For each device, and each stream of the user's, its one thread."""
         return tuple(self._devices.values())
 
+    @property
+    def serves(self) -> bool:
+        """Whether any stage is served from outside the run's threads."""
+        return bool(self._of)
+
     def caller(self, address: str) -> Caller | None:
         """Return the caller that serves a stage, or None."""
         head = self._of.get(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter_ns
 
 from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
@@ -122,7 +122,7 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
 
     Called under the lock.
     """
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, Task]] = {}
     for task in scheduler.at_work():
         if not task.started_ns or task.ended_ns:
             continue
@@ -130,17 +130,24 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
         runtimes = (node.runtime,) if node.shares_workers else (node.runtime, *node.rest_runtimes)
         address = runtimes[min(task.step, len(runtimes) - 1)].address
         age_ns = now_ns - max(task.started_ns, task.seen_ns)
-        if age_ns > found.get(address, (0, ""))[0]:
-            found[address] = age_ns, node.item_of(task)
-    return found
+        if age_ns > (found[address][0] if address in found else 0):
+            found[address] = age_ns, task
+    return {address: (age_ns, task.node.item_of(task)) for address, (age_ns, task) in found.items()}
 
 
-def rows_of(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
-    """Return the stats of every stage that was built; under the lock."""
+def rows_of(
+    scheduler: Scheduler, now_ns: int, ages: Mapping[str, tuple[int, str]]
+) -> dict[str, StageStats]:
+    """Return the stats of every stage that was built; `ages` are what `oldest` found. Locked."""
     return {
-        runtime.address: runtime.stats(now_ns, queued, running_ns)
+        runtime.address: runtime.stats(
+            now_ns, queued, running_ns, ages.get(runtime.address, _NOTHING_RUNS)
+        )
         for runtime, queued, running_ns in look(scheduler, now_ns)
     }
+
+
+_NOTHING_RUNS = (0, "")
 
 
 def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
@@ -150,30 +157,34 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
     limits in force and the calls in progress are those of now.
     """
     with scheduler.lock:
-        runtimes = scheduler.runtimes.values()
-        if scheduler.epoch is None:
-            for runtime in runtimes:
-                runtime.skip_time(now_ns)
-        if scheduler.epoch is None and scheduler.past:
-            rows = {
-                runtime.address: dataclasses.replace(
-                    scheduler.past[runtime.address],
-                    running=runtime.active,
-                    concurrency=runtime.concurrency,
-                    queued=0,
-                    prefetch=runtime.prefetch,
-                )
-                for runtime in runtimes
-            }
+        if scheduler.epoch is not None:
+            rows = rows_of(scheduler, now_ns, oldest(scheduler, now_ns))
         else:
-            rows = rows_of(scheduler, now_ns)
-        if scheduler.epoch is None:  # what is in progress began behind that end
-            now_ns = perf_counter_ns()
-        for address, (age_ns, item) in oldest(scheduler, now_ns).items():
-            rows[address] = dataclasses.replace(
-                rows[address], oldest_s=age_ns / 1e9, oldest_item=item
-            )
+            for runtime in scheduler.runtimes.values():
+                runtime.skip_time(now_ns)
+            ages = oldest(scheduler, perf_counter_ns())  # what is in progress may be younger
+            past = scheduler.past
+            rows = _afterwards(scheduler, ages) if past else rows_of(scheduler, now_ns, ages)
+    if not scheduler.regions.serves:
+        return rows
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
+
+
+def _afterwards(scheduler: Scheduler, ages: Mapping[str, tuple[int, str]]) -> dict[str, StageStats]:
+    """Return the stats at the end of the last epoch, with what is in force and in progress now."""
+    rows = {}
+    for address, runtime in scheduler.runtimes.items():
+        age_ns, item = ages.get(address, _NOTHING_RUNS)
+        rows[address] = dataclasses.replace(
+            scheduler.past[address],
+            running=runtime.active,
+            concurrency=runtime.concurrency,
+            queued=0,
+            prefetch=runtime.prefetch,
+            oldest_s=age_ns / 1e9,
+            oldest_item=item,
+        )
+    return rows
 
 
 def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:
@@ -335,7 +346,7 @@ class Scheduler:
                     runtime.account(now_ns)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
-                    self.past = rows_of(self, now_ns)
+                    self.past = rows_of(self, now_ns, {})
             epoch.end()
             if self.epoch is epoch:
                 self.epoch, self._leaving = None, epoch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
 from math import frexp, inf
-from operator import add
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
@@ -20,8 +20,6 @@ from ..ops.stage import CONSUMER, LOOP, Stage
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
-_BUCKETS = 4 * 64
-_LEAST_RANK = 1e-9  # the smallest duration has a bucket that is not empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,43 +124,47 @@ class Reading(NamedTuple):
     cpu_ns: int = 0
 
 
+_at_ns = itemgetter(0)  # of a reading
+
+
 class Histogram:
     """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
 
     Attributes:
-        counts: for each bucket, the calls; four buckets an octave.
+        counts: by the number of a bucket, the calls; four buckets an octave. Few have any.
         until_ns: from then on it is to be turned before anything is counted.
     """
 
     __slots__ = ("_old", "counts", "until_ns")
 
     def __init__(self) -> None:
-        self.counts = [0] * _BUCKETS
-        self._old = self.counts
+        self.counts: dict[int, int] = {}
+        self._old: dict[int, int] = {}
         self.until_ns = 0
 
     def turn(self, now_ns: int) -> None:
         """Forget what is old, and begin to count anew."""
-        self._old = self.counts if now_ns <= self.until_ns + WINDOW_NS else [0] * _BUCKETS
-        self.counts = [0] * _BUCKETS
+        self._old = self.counts if now_ns <= self.until_ns + WINDOW_NS else {}
+        self.counts = {}
         self.until_ns = now_ns + WINDOW_NS
 
     def quantiles_s(self, *shares: float) -> list[float]:
         """Return the durations below which `shares` of the calls lie [s]."""
-        counts = list(map(add, self.counts, self._old))
-        below = list(accumulate(counts))  # calls in each bucket and those before it
-        total = below[-1]
-        if not total:
+        new, old = self.counts, self._old
+        buckets = sorted(new.keys() | old.keys())
+        if not buckets:
             return [0.0 for _ in shares]
-        return [_quantile_ns(counts, below, share * total) / 1e9 for share in shares]
-
-
-def _quantile_ns(counts: list[int], below: list[int], rank: float) -> float:
-    bucket = bisect_left(below, max(rank, _LEAST_RANK))
-    bits, quarter = bucket >> 2, bucket & 3
-    low = 1 << (bits - 1) if bits else 0
-    count = counts[bucket]
-    return low + low / 4 * (quarter + (rank - below[bucket] + count) / count)
+        counts = [new.get(bucket, 0) + old.get(bucket, 0) for bucket in buckets]
+        below = list(accumulate(counts))  # calls in each bucket and those before it
+        found = []
+        for share in shares:
+            rank = share * below[-1]
+            place = bisect_left(below, rank)
+            bits, quarter = divmod(buckets[place], 4)
+            low = 1 << (bits - 1) if bits else 0
+            inside = (rank - below[place] + counts[place]) / counts[place]
+            found.append((low + low / 4 * (quarter + inside)) / 1e9)
+        return found
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -205,12 +207,10 @@ class Counters:
 
     def window_start(self, now_ns: int) -> Reading | None:
         """Return the latest reading that is at least 5 s old, else the oldest."""
-        chosen = None
-        for reading in self.readings:
-            if chosen is not None and now_ns - reading.at_ns < WINDOW_NS:
-                break
-            chosen = reading
-        return chosen
+        readings = self.readings
+        if not readings:
+            return None
+        return readings[max(0, bisect_right(readings, now_ns - WINDOW_NS, key=_at_ns) - 1)]
 
 
 def stats_of(
@@ -222,6 +222,7 @@ def stats_of(
     concurrency: int,
     queued: int,
     prefetch: int,
+    oldest: tuple[int, str] = (0, ""),
 ) -> StageStats:
     """Turn counters into frozen stats, with shares and rates over the last 5 s."""
     new = counters.read(now_ns, running_ns)
@@ -250,6 +251,8 @@ def stats_of(
         latency_p99_s=p99,
         bytes_out=int(counters.bytes_out),
         cpu_share=_cpu_share(old, new),
+        oldest_s=oldest[0] / 1e9,
+        oldest_item=oldest[1],
     )
 
 
@@ -263,15 +266,12 @@ def _cpu_share(old: Reading, new: Reading) -> float | None:
 
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
     """Return busy, starved and blocked as shares of slot-time; their sum is at most 1."""
-    slot_ns = new.slot_ns - old.slot_ns
-    parts = (  # what was booked for running calls may be taken back: none falls below 0
-        max(0, new.busy_ns - old.busy_ns),
-        max(0, new.starved_ns - old.starved_ns),
-        max(0, new.blocked_ns - old.blocked_ns),
-    )
-    whole = max(slot_ns, sum(parts), 1)
-    busy, starved, blocked = (part / whole for part in parts)
-    return busy, starved, blocked
+    # What was booked for running calls may be taken back: none falls below 0.
+    busy_ns = max(0, new.busy_ns - old.busy_ns)
+    starved_ns = max(0, new.starved_ns - old.starved_ns)
+    blocked_ns = max(0, new.blocked_ns - old.blocked_ns)
+    whole_ns = max(new.slot_ns - old.slot_ns, busy_ns + starved_ns + blocked_ns, 1)
+    return busy_ns / whole_ns, starved_ns / whole_ns, blocked_ns / whole_ns
 
 
 # -- StageRuntime: the limits and counters of a stage, kept from epoch to epoch --------------------
@@ -374,7 +374,8 @@ class StageRuntime:
             if now_ns > histogram.until_ns:
                 histogram.turn(now_ns)
             mantissa, octave = frexp(each_ns)
-            histogram.counts[octave << 2 | int(8 * mantissa) & 3] += calls
+            bucket, counts = octave << 2 | int(8 * mantissa) & 3, histogram.counts
+            counts[bucket] = counts.get(bucket, 0) + calls
             each_ns += away_ns // calls
             cost_ns = self.cost_ns = max(each_ns, 0.8 * self.cost_ns + 0.2 * each_ns)
             if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
@@ -426,8 +427,10 @@ class StageRuntime:
         if self.lot > 1:
             self.limit_lot()
 
-    def stats(self, now_ns: int, queued: int, running_ns: int) -> StageStats:
-        """Read the counters."""
+    def stats(
+        self, now_ns: int, queued: int, running_ns: int, oldest: tuple[int, str] = (0, "")
+    ) -> StageStats:
+        """Read the counters; `oldest` is the time of the oldest call in progress [ns], its item."""
         self.account(now_ns)
         return stats_of(
             self.counters,
@@ -437,6 +440,7 @@ class StageRuntime:
             concurrency=self.concurrency,
             queued=queued,
             prefetch=self.prefetch,
+            oldest=oldest,
         )
 
     # -- an epoch that is read ahead ------------------------------------------------------

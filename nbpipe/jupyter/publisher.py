@@ -68,7 +68,7 @@ class RunFeed:
     def publish(self) -> None:
         """Send what changed since the last time."""
         with self._sending:
-            shown, before = self.snapshot(), self._sent
+            shown, before = self._remote.snapshot(lately=True), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
                 self._send({"type": "tick", "snapshot": _news(shown, before)})

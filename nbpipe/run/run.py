@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
@@ -17,8 +16,8 @@ from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, shown, word_for
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
-from ..engine.failures import Failure
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
+from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
@@ -191,6 +190,8 @@ class Run(ShownRun):
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)
         self._units = units(chain)
+        self._away = [name for name, one in self._stages.items() if one.placement is not None]
+        self._counted: tuple[int, int | None] = (0, None)  # when an epoch began [ns], its items
         self._training: Training | None = None
         self._seed = seed
         self._record = Record()
@@ -298,8 +299,8 @@ class Run(ShownRun):
         training = self._training
         trains = training is not None and not training.ended
         ours = training is not None and (trains or self._life.owner is training.thread)
-        return replace(
-            self._life.status(trains=trains),
+        return self._life.status(
+            trains=trains,
             epochs=training.total if training is not None and ours else None,
             epochs_begun=training.begun if training is not None and ours else None,
             total=self._total(),
@@ -308,12 +309,18 @@ class Run(ShownRun):
         )
 
     def _links(self) -> dict[str, str]:
-        away = [address for address, stage in self._stages.items() if stage.placement is not None]
-        callers = {address: self._machine.caller(address) for address in away}
+        callers = {address: self._machine.caller(address) for address in self._away}
         links = {address: caller.link for address, caller in callers.items() if caller is not None}
         return {address: link for address, link in links.items() if link}
 
     def _total(self) -> int | None:
+        """Return the items of an epoch; they are counted once in one that is in progress."""
+        begun_ns = self._life.begun_ns if self._life.epoch is not None else 0
+        if not begun_ns or self._counted[0] != begun_ns:
+            self._counted = begun_ns, self._count()
+        return self._counted[1]
+
+    def _count(self) -> int | None:
         try:
             external = self._life.external
             return length(
@@ -345,6 +352,10 @@ class Run(ShownRun):
         """
         return self._origins.named(self._machine.failures())
 
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return `failures()` without the items of the source."""
+        return self._machine.failures()
+
     def retry_failed(self) -> Any:
         """Return a pipeline of the source items of `failures()`, each once, with all stages.
 
@@ -352,10 +363,6 @@ class Run(ShownRun):
         is not dropped. Stages share their knobs with this run's.
 
         Returns:
-    def unnamed_failures(self) -> tuple[Failure, ...]:
-        """Return `failures()` without the items of the source."""
-        return self._machine.failures()
-
             A `Pipeline`; without items where nothing failed.
 
         Raises:

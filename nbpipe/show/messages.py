@@ -13,12 +13,16 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
 from ..base.knobs import Knob, KnobChange
+from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
+from .diagnose import judge
+from .rules import Diagnosis
 from .snapshot import LINE, KnobTarget, Snapshot, label, line, plain, snapshot
 from .watch import Exportable, Watched
 
@@ -27,6 +31,7 @@ _MOST_VIEWS = 64
 _LONGEST = 64  # characters of a view's name
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
+_JUDGED_S = 0.9  # who looks several times a second sees a diagnosis for so long [s]
 _LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
 _LONGEST_WRITTEN = 4096  # characters of a path that was written
 _LONGEST_REFUSAL = 8000
@@ -87,12 +92,14 @@ class Remote:
     def __init__(self, run: Watched, *, by: str = "panel") -> None:
         self._run = weakref.ref(run)
         self._by = by
+        self._followed: list[tuple[str, Mapping[str, Knob]]] = []
         self._knobs: dict[tuple[str, str], Knob] = {}
         self._place: dict[int, tuple[str, str]] = {}
         self._unwatch: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
+        self._judged: _Judged | None = None
         weakref.finalize(self, _end_all, self._unwatch).atexit = False  # knobs outlive runs
         self._follow(run)
         self._last = snapshot(run)
@@ -107,9 +114,13 @@ class Remote:
 
     def _follow(self, run: Watched) -> None:
         """Watch the knobs of the run; another epoch of a loader may have others."""
+        followed = [(address, stage.knobs) for address, stage in run.stages.items()]
+        if followed == self._followed:
+            return
         with self._lock:
-            for address, stage in run.stages.items():
-                for name, knob in stage.knobs.items():
+            self._followed = followed
+            for address, knobs in followed:
+                for name, knob in knobs.items():
                     place = label(address), name  # as the snapshot calls it
                     if self._knobs.get(place) is knob:
                         continue
@@ -119,18 +130,32 @@ class Remote:
                         self._unwatch.append(knob.watch(_recorder(self, knob)))
 
     # -- looking in -----------------------------------------------------------------------
-    def snapshot(self) -> Snapshot:
-        """Return how the run is; one that is gone is as it was last, and closed."""
+    def snapshot(self, *, lately: bool = False) -> Snapshot:
+        """Return how the run is; one that is gone is as it was last, and closed.
+
+        Args:
+            lately: what limits may have been found a second ago, if nothing was turned since.
+        """
         run = self._run()
         if run is None:
             shown: Snapshot = {**self._last, "state": "closed", "left_s": None}
         else:
             self._follow(run)
-            shown = snapshot(run)
+            shown = snapshot(run, judged=partial(self._judge, lately=lately))
         shown["undo"] = self._undo_target()
         shown["actions"] = self._actions(shown["state"])
         self._last = shown
         return shown
+
+    def _judge(
+        self, run: Watched, status: Status, stats: Mapping[str, StageStats], *, lately: bool
+    ) -> Diagnosis:
+        key, now_s, known = (status.state, status.epoch, status.error), monotonic(), self._judged
+        if lately and known is not None and known.key == key and now_s < known.until_s:
+            return known.diagnosis
+        found = judge(run, status, stats)
+        self._judged = _Judged(key, now_s + _JUDGED_S, found)
+        return found
 
     @property
     def run(self) -> Watched | None:
@@ -227,6 +252,7 @@ class Remote:
             self._undoing.now = False
 
     def _record(self, knob: Knob, change: KnobChange) -> None:
+        self._judged = None
         if getattr(self._undoing, "now", False):
             return
         with self._lock:
@@ -252,6 +278,14 @@ class Remote:
         if run is None or run.closed:
             raise RunClosedError(_GONE)
         return run
+
+
+class _Judged(NamedTuple):
+    """A diagnosis, what it was made of, and until when it may be shown again [s]."""
+
+    key: tuple[str, int, str]
+    until_s: float
+    diagnosis: Diagnosis
 
 
 class _Done(NamedTuple):

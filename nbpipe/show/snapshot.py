@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 from ..base.format import shortened
@@ -192,20 +192,26 @@ class Snapshot(TypedDict):
     export: ExportPart | None
 
 
-def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
+Judge = Callable[[Watched, Status, Mapping[str, StageStats]], Diagnosis]
+
+
+def snapshot(
+    watched: Watched, *, changes: bool = True, failures: bool = True, judged: Judge = judge
+) -> Snapshot:
     """Return how a run is at this moment.
 
     Args:
         watched: the run.
         changes: with the last knob changes; without them the field is None, "as before".
         failures: with the last failed items, likewise.
+        judged: diagnoses the run.
     """
-    status, stats, stages = watched.status(), watched.stats(), watched.stages
+    status, stats, stages = watched.status(), dict(watched.stats()), watched.stages
     loop = stats.get(CONSUMER) or StageStats()
-    diagnosis = judge(watched, status, stats)
+    diagnosis = judged(watched, status, stats)
     return {
         "version": VERSION,
-        "title": shortened(label(watched.title), NAME),
+        "title": _title(watched.title),
         "time_s": round(time.time(), 3),
         "state": status.state,
         "epoch": status.epoch,
@@ -503,6 +509,11 @@ def line(text: str) -> str:
 def label(text: str) -> str:
     """Return a bounded name, its spaces kept: it is what the front end asks for."""
     return plain(text)[:NAME]
+
+
+@functools.lru_cache(maxsize=256)
+def _title(text: str) -> str:
+    return shortened(label(text), NAME)
 
 
 def plain(text: str) -> str:

@@ -259,6 +259,8 @@ def since_export(stages: Mapping[str, HasKnobs]) -> SinceExport | None:
     Returns:
         The file and the knobs that differ from it; None where no knob was ever exported.
     """
+    if not _notes:
+        return None
     knobs: dict[Knob, tuple[str, str]] = {}
     for address, stage in stages.items():
         for name, knob in stage.knobs.items():
