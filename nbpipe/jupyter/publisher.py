@@ -65,10 +65,10 @@ class RunFeed:
         over = self._sent is not None and self._sent["state"] == "closed"
         return bool(self._views) and not over
 
-    def publish(self) -> None:
-        """Send what changed since the last time."""
+    def publish(self, *, lately: bool = True) -> None:
+        """Send what changed since the last time; `lately` as of `Remote.snapshot`."""
         with self._sending:
-            shown, before = self._remote.snapshot(lately=True), self._sent
+            shown, before = self._remote.snapshot(lately=lately), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
                 self._send({"type": "tick", "snapshot": _news(shown, before)})
@@ -114,7 +114,7 @@ class RunFeed:
     def _send_exported(self, exported: ExportedMessage) -> None:
         self._send(dict(exported))
         if self._views:  # a closed run is not looked at again: what the file holds is new
-            self.publish()
+            self.publish(lately=False)
 
     def _send_hello(self) -> None:
         run = self.run

@@ -13,7 +13,6 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
@@ -21,9 +20,17 @@ from typing import Any, NamedTuple, TypedDict, final
 from ..base.knobs import Knob, KnobChange
 from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
-from .diagnose import judge
-from .rules import Diagnosis
-from .snapshot import LINE, KnobTarget, Snapshot, label, line, plain, snapshot
+from .snapshot import (
+    LINE,
+    Frame,
+    KnobTarget,
+    Snapshot,
+    frame_of,
+    in_frame,
+    label,
+    line,
+    plain,
+)
 from .watch import Exportable, Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
@@ -31,7 +38,7 @@ _MOST_VIEWS = 64
 _LONGEST = 64  # characters of a view's name
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
-_JUDGED_S = 0.9  # who looks several times a second sees a diagnosis for so long [s]
+_FRAMED_S = 0.9  # of what is looked at several times a second, all but the numbers is so old [s]
 _LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
 _LONGEST_WRITTEN = 4096  # characters of a path that was written
 _LONGEST_REFUSAL = 8000
@@ -92,17 +99,16 @@ class Remote:
     def __init__(self, run: Watched, *, by: str = "panel") -> None:
         self._run = weakref.ref(run)
         self._by = by
-        self._followed: list[tuple[str, Mapping[str, Knob]]] = []
         self._knobs: dict[tuple[str, str], Knob] = {}
         self._place: dict[int, tuple[str, str]] = {}
         self._unwatch: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
-        self._judged: _Judged | None = None
+        self._turns = 0  # of its knobs
+        self._framed: _Framed | None = None
         weakref.finalize(self, _end_all, self._unwatch).atexit = False  # knobs outlive runs
-        self._follow(run)
-        self._last = snapshot(run)
+        self._last = self.snapshot()
 
     @classmethod
     def of(cls, run: Watched) -> Remote:
@@ -114,13 +120,9 @@ class Remote:
 
     def _follow(self, run: Watched) -> None:
         """Watch the knobs of the run; another epoch of a loader may have others."""
-        followed = [(address, stage.knobs) for address, stage in run.stages.items()]
-        if followed == self._followed:
-            return
         with self._lock:
-            self._followed = followed
-            for address, knobs in followed:
-                for name, knob in knobs.items():
+            for address, stage in run.stages.items():
+                for name, knob in stage.knobs.items():
                     place = label(address), name  # as the snapshot calls it
                     if self._knobs.get(place) is knob:
                         continue
@@ -134,28 +136,32 @@ class Remote:
         """Return how the run is; one that is gone is as it was last, and closed.
 
         Args:
-            lately: what limits may have been found a second ago, if nothing was turned since.
+            lately: all but the numbers may be of a second ago, if nothing was turned since.
         """
         run = self._run()
         if run is None:
             shown: Snapshot = {**self._last, "state": "closed", "left_s": None}
         else:
-            self._follow(run)
-            shown = snapshot(run, judged=partial(self._judge, lately=lately))
+            status, stats = run.status(), dict(run.stats())
+            frame = self._frame(run, status, stats, lately=lately)
+            shown = in_frame(frame, status, stats)
         shown["undo"] = self._undo_target()
         shown["actions"] = self._actions(shown["state"])
         self._last = shown
         return shown
 
-    def _judge(
+    def _frame(
         self, run: Watched, status: Status, stats: Mapping[str, StageStats], *, lately: bool
-    ) -> Diagnosis:
-        key, now_s, known = (status.state, status.epoch, status.error), monotonic(), self._judged
+    ) -> Frame:
+        errors = [row.errors for row in stats.values()]
+        key = self._turns, status.state, status.epoch, status.error, list(stats), errors
+        now_s, known = monotonic(), self._framed
         if lately and known is not None and known.key == key and now_s < known.until_s:
-            return known.diagnosis
-        found = judge(run, status, stats)
-        self._judged = _Judged(key, now_s + _JUDGED_S, found)
-        return found
+            return known.frame
+        self._follow(run)
+        frame = frame_of(run, status, stats)
+        self._framed = _Framed(key, now_s + _FRAMED_S, frame)
+        return frame
 
     @property
     def run(self) -> Watched | None:
@@ -252,7 +258,7 @@ class Remote:
             self._undoing.now = False
 
     def _record(self, knob: Knob, change: KnobChange) -> None:
-        self._judged = None
+        self._turns += 1
         if getattr(self._undoing, "now", False):
             return
         with self._lock:
@@ -280,12 +286,12 @@ class Remote:
         return run
 
 
-class _Judged(NamedTuple):
-    """A diagnosis, what it was made of, and until when it may be shown again [s]."""
+class _Framed(NamedTuple):
+    """A frame, what it was made of, and until when it may be used again [s]."""
 
-    key: tuple[str, int, str]
+    key: object
     until_s: float
-    diagnosis: Diagnosis
+    frame: Frame
 
 
 class _Done(NamedTuple):

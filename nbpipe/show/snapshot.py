@@ -6,8 +6,8 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypedDict
 
 from ..base.format import shortened
 from ..base.knobs import KnobChange
@@ -47,16 +47,12 @@ class WorkersPart(TypedDict):
     link: str | None
 
 
-class StagePart(TypedDict):
-    """A stage; `place` tells in a word where its calls run: the executor, a device, "isolated".
+class StageFrame(TypedDict):
+    """A stage without its numbers.
 
-    `held_bytes` is what it holds on its device, None elsewhere. `bound` is the most it holds,
-    running and finished [items].
-
-    Where it works in chunks, it may hold one more of them: then what it holds is the bound.
-    Neighbours that share their workers are a region. The first of them has the workers and the
-    calls in progress, and `shares` of the others is its address; the last one has the bound, and
-    that of those before it is 0: what they make does not leave the worker.
+    `place` tells in a word where its calls run: the executor, a device, "isolated". Neighbours
+    that share their workers are a region: the first of them has the workers, and `shares` of the
+    others is its address.
     """
 
     address: str
@@ -64,6 +60,20 @@ class StagePart(TypedDict):
     executor: str
     place: str
     unit: str
+    workers: WorkersPart | None
+    shares: str | None
+    knobs: list[KnobPart]
+
+
+class StagePart(StageFrame):
+    """A stage.
+
+    `held_bytes` is what it holds on its device, None elsewhere. `bound` is the most it holds,
+    running and finished [items]. Where it works in chunks, it may hold one more of them: then
+    what it holds is the bound. Of a region, the first stage has the calls in progress; the last
+    one has the bound, and that of those before it is 0: what they make does not leave the worker.
+    """
+
     items_out: int
     items_per_s: float
     mean_per_s: float
@@ -82,9 +92,6 @@ class StagePart(TypedDict):
     latency_p95_s: float
     bytes_per_s: float | None
     held_bytes: int | None
-    workers: WorkersPart | None
-    shares: str | None
-    knobs: list[KnobPart]
 
 
 class MemoryPart(TypedDict):
@@ -192,26 +199,74 @@ class Snapshot(TypedDict):
     export: ExportPart | None
 
 
-Judge = Callable[[Watched, Status, Mapping[str, StageStats]], Diagnosis]
+class _Row(NamedTuple):
+    """A stage in a frame.
+
+    Attributes:
+        address: of the stage.
+        part: what it shows beside its numbers.
+        calls: address of the stage whose calls in progress it shows; "" where another shows them.
+        is_last: results wait behind it: the last of those that share their workers.
+        on_device: they wait on a device.
+    """
+
+    address: str
+    part: StageFrame
+    calls: str
+    is_last: bool
+    on_device: bool
 
 
-def snapshot(
-    watched: Watched, *, changes: bool = True, failures: bool = True, judged: Judge = judge
-) -> Snapshot:
+class Frame(NamedTuple):
+    """What of a snapshot need not be read anew each time; the numbers are set in it."""
+
+    title: str
+    rows: Sequence[_Row]
+    diagnosis: DiagnosisPart
+    changes: list[ChangePart] | None
+    failures: list[FailurePart] | None
+    export: ExportPart | None
+
+
+def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
     """Return how a run is at this moment.
 
     Args:
         watched: the run.
         changes: with the last knob changes; without them the field is None, "as before".
         failures: with the last failed items, likewise.
-        judged: diagnoses the run.
     """
-    status, stats, stages = watched.status(), dict(watched.stats()), watched.stages
+    status, stats = watched.status(), dict(watched.stats())
+    frame = frame_of(watched, status, stats)
+    frame = frame if changes else frame._replace(changes=None)
+    return in_frame(frame if failures else frame._replace(failures=None), status, stats)
+
+
+def frame_of(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Frame:
+    """Return the frame of a run, of which a status and stats were read."""
+    stages = watched.stages
+    return Frame(
+        title=shortened(label(watched.title), NAME),
+        rows=[
+            _row(address, stages[address], region, status, stats)
+            for region in regions(stages)
+            for address in region
+            if address in stats
+        ],
+        diagnosis=_diagnosis(judge(watched, status, stats)),
+        changes=_change_parts(watched.events[-CHANGES:]),
+        failures=_failures(watched.unnamed_failures()[-FAILURES:]),
+        export=_export(stages),
+    )
+
+
+def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> Snapshot:
+    """Return a snapshot: the numbers of a status and stats in a frame of the same stages."""
     loop = stats.get(CONSUMER) or StageStats()
-    diagnosis = judged(watched, status, stats)
+    hangs = frame.diagnosis["kind"] == HANGS
     return {
         "version": VERSION,
-        "title": _title(watched.title),
+        "title": frame.title,
         "time_s": round(time.time(), 3),
         "state": status.state,
         "epoch": status.epoch,
@@ -225,25 +280,20 @@ def snapshot(
         "ahead": status.ahead,
         "items_per_s": rounded(loop.items_per_s),
         "elapsed_s": _rounded_s(status.elapsed_s),
-        "left_s": None if diagnosis.kind == HANGS else _left_s(status, loop.items_per_s),
+        "left_s": None if hangs else _left_s(status, loop.items_per_s),
         "waited_s": _rounded_s(status.waited_s),
         "waited_share": _rounded_share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
         "process_bytes": status.process_bytes if status.isolated else None,
         "error": line(status.error),
-        "stages": [
-            _stage(address, stages[address], region, status, stats)
-            for region in regions(stages)
-            for address in region
-            if address in stats
-        ],
-        "diagnosis": _diagnosis(diagnosis),
+        "stages": [_with_numbers(row, status, stats) for row in frame.rows],
+        "diagnosis": frame.diagnosis,
         "undo": None,
         "actions": [],
-        "changes": _change_parts(watched.events[-CHANGES:]) if changes else None,
-        "failures": _failures(watched.unnamed_failures()[-FAILURES:]) if failures else None,
-        "export": _export(stages),
+        "changes": frame.changes,
+        "failures": frame.failures,
+        "export": frame.export,
     }
 
 
@@ -292,45 +342,53 @@ def _memory(status: Status) -> MemoryPart | None:
     return {"held_bytes": status.held_bytes, "limit_bytes": status.limit_bytes}
 
 
-def _stage(
+def _row(
     address: str,
     stage: Stage,
     region: Sequence[str],
     status: Status,
     stats: Mapping[str, StageStats],
-) -> StagePart:
+) -> _Row:
     row, is_first, is_last = stats[address], address == region[0], address == region[-1]
-    busy, starved, blocked = map(_rounded_share, (row.busy, row.starved, row.blocked))
-    known = row.bytes_out > 0 and row.items_out > 0
-    before = status.state == "ready"  # no time has passed that could go anywhere
-    bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
-    return {
+    part: StageFrame = {
         "address": label(address),
         "op": label(stage.op),
         "executor": label("inline" if status.by_loop else stage.executor),
         "place": _place(address, stage, status),
         "unit": status.units.get(address, "items"),
-        "items_out": row.items_out,
-        "items_per_s": rounded(row.items_per_s),
-        "mean_per_s": rounded(row.mean_per_s),
+        "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
+        "shares": None if is_first else label(region[0]),
+        "knobs": [] if status.by_loop else _knobs(stage),
+    }
+    calls = region[-1] if region[-1] in stats else address
+    return _Row(address, part, calls if is_first else "", is_last, stage.executor == "device")
+
+
+def _with_numbers(row: _Row, status: Status, stats: Mapping[str, StageStats]) -> StagePart:
+    now = stats[row.address]
+    busy, starved, blocked = map(_rounded_share, (now.busy, now.starved, now.blocked))
+    known = now.bytes_out > 0 and now.items_out > 0
+    before = status.state == "ready"  # no time has passed that could go anywhere
+    return {
+        **row.part,
+        "items_out": now.items_out,
+        "items_per_s": rounded(now.items_per_s),
+        "mean_per_s": rounded(now.mean_per_s),
         "busy": busy,
         "starved": starved,
         "blocked": blocked,
         "waiting": 0.0 if before else round(max(0.0, 1.0 - busy - starved - blocked), 3),
-        "running": stats.get(region[-1], row).running if is_first else 0,
-        "concurrency": row.concurrency,
-        "queued": row.queued,
-        "prefetch": row.prefetch,
-        "bound": _bound(row) if is_last and not status.by_loop else 0,
-        "errors": row.errors,
-        "retries": row.retries,
-        "latency_p50_s": rounded(row.latency_p50_s),
-        "latency_p95_s": rounded(row.latency_p95_s),
-        "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
-        "held_bytes": _held_bytes(row) if stage.executor == "device" else None,
-        "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
-        "shares": None if is_first else label(region[0]),
-        "knobs": [] if status.by_loop else _knobs(stage),
+        "running": stats[row.calls].running if row.calls else 0,
+        "concurrency": now.concurrency,
+        "queued": now.queued,
+        "prefetch": now.prefetch,
+        "bound": _bound(now) if row.is_last and not status.by_loop else 0,
+        "errors": now.errors,
+        "retries": now.retries,
+        "latency_p50_s": rounded(now.latency_p50_s),
+        "latency_p95_s": rounded(now.latency_p95_s),
+        "bytes_per_s": rounded(now.bytes_out / now.items_out * now.items_per_s) if known else None,
+        "held_bytes": _held_bytes(now) if row.on_device else None,
     }
 
 
@@ -509,11 +567,6 @@ def line(text: str) -> str:
 def label(text: str) -> str:
     """Return a bounded name, its spaces kept: it is what the front end asks for."""
     return plain(text)[:NAME]
-
-
-@functools.lru_cache(maxsize=256)
-def _title(text: str) -> str:
-    return shortened(label(text), NAME)
 
 
 def plain(text: str) -> str:

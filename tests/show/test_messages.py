@@ -1,6 +1,7 @@
 """Remote: messages from a browser, checked and answered."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe.errors import ArgumentError
 from nbpipe.show.messages import LEASE_S, Remote, Views
+from nbpipe.show.snapshot import snapshot_key
+from tests.show.fakes import FAILURE, photographs
 
 
 @pytest.fixture
@@ -320,3 +323,48 @@ def test_number_of_views_is_bounded():
     for number in range(1000):
         views.note({"op": "view", "view": str(number), "open": True})
     assert len(views._until_s) == 64
+
+
+# -- a look several times a second --------------------------------------------------------
+@pytest.fixture
+def watched():
+    """Return a run of fixed numbers."""
+    return photographs()
+
+
+def test_quick_look_reads_numbers_alone(watched):
+    """Who looks again at once sees the new numbers beside the sentence of before."""
+    remote = Remote(watched)
+    before = remote.snapshot()
+    watched.now = replace(watched.now, delivered=413)
+    watched.rows["decode"] = replace(watched.rows["decode"], busy=0.1, starved=0.9, running=1)
+    soon, fresh = remote.snapshot(lately=True), remote.snapshot()
+    numbers = [(one["delivered"], one["stages"][2]["running"]) for one in (before, soon, fresh)]
+    assert numbers == [(412, 5), (413, 1), (413, 1)]
+    assert soon["diagnosis"] == before["diagnosis"] != fresh["diagnosis"]
+
+
+def turn(watched):
+    """Turn a knob."""
+    watched.stages["decode"].knobs["concurrency"].set(6)
+
+
+def fail(watched):
+    """Let an item fail."""
+    watched.rows["decode"] = replace(watched.rows["decode"], errors=2)
+    watched.lost = (*watched.lost, replace(FAILURE, input="the next"))
+
+
+def pause(watched):
+    """Pause the run."""
+    watched.pause()
+
+
+@pytest.mark.parametrize("change", [turn, fail, pause])
+def test_quick_look_sees_what_a_person_waits_for(watched, change):
+    """A knob that was turned, an item that failed, another state: all of it is read at once."""
+    remote = Remote(watched)
+    remote.snapshot()
+    change(watched)
+    found = [remote.snapshot(lately=lately) for lately in (True, False)]
+    assert snapshot_key(found[0]) == snapshot_key(found[1])
