@@ -126,13 +126,17 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
     for task in scheduler.at_work():
         if not task.started_ns or task.ended_ns:
             continue
-        node = task.node
-        runtimes = (node.runtime,) if node.shares_workers else (node.runtime, *node.rest_runtimes)
-        address = runtimes[min(task.step, len(runtimes) - 1)].address
-        age_ns = now_ns - max(task.started_ns, task.seen_ns)
-        if age_ns > (found[address][0] if address in found else 0):
-            found[address] = age_ns, task
-    return {address: (age_ns, task.node.item_of(task)) for address, (age_ns, task) in found.items()}
+        node, runtime = task.node, task.node.runtime
+        if task.step and not node.shares_workers:
+            runtimes = (runtime, *node.rest_runtimes)
+            runtime = runtimes[min(task.step, len(runtimes) - 1)]
+        since_ns = max(task.started_ns, task.seen_ns)
+        if since_ns < (found[runtime.address][0] if runtime.address in found else now_ns):
+            found[runtime.address] = since_ns, task
+    return {
+        address: (now_ns - since_ns, task.node.item_of(task))
+        for address, (since_ns, task) in found.items()
+    }
 
 
 def rows_of(
@@ -652,6 +656,8 @@ class Scheduler:
     def at_work(self) -> list[Task]:
         """Return the tasks in progress, in the threads and on the event loop; under the lock."""
         in_threads = [work for work in self._team.at_work() if isinstance(work, Task)]
+        if not self._running:
+            return in_threads
         return list({*in_threads, *self._running})  # one may be on its way to the event loop
 
     # -- the end --------------------------------------------------------------------------

@@ -54,9 +54,9 @@ class RunFeed:
         """The run, or None where it is gone."""
         return self._remote.run
 
-    def snapshot(self) -> Snapshot:
-        """Return how the run is; one that is gone is as it was last, and closed."""
-        return self._remote.snapshot()
+    def snapshot(self, *, lately: bool = False) -> Snapshot:
+        """Return how the run is, as `Remote.snapshot` does."""
+        return self._remote.snapshot(lately=lately)
 
     # -- what the publisher asks ----------------------------------------------------------
     @property
@@ -68,7 +68,7 @@ class RunFeed:
     def publish(self, *, lately: bool = True) -> None:
         """Send what changed since the last time; `lately` as of `Remote.snapshot`."""
         with self._sending:
-            shown, before = self._remote.snapshot(lately=lately), self._sent
+            shown, before = self.snapshot(lately=lately), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
                 self._send({"type": "tick", "snapshot": _news(shown, before)})

@@ -180,8 +180,12 @@ class KernelRuns:
     def _send_of(self, number: int, message: Mapping[str, Any]) -> None:
         self._send({"type": "run", "run": number, "message": message})
 
-    def listed(self) -> list[ListedRun]:
-        """Return the open runs, oldest first, and the newest as it was last."""
+    def listed(self, *, lately: bool = False) -> list[ListedRun]:
+        """Return the open runs, oldest first, and the newest as it was last.
+
+        Args:
+            lately: as of `Remote.snapshot`.
+        """
         with self._lock:
             self._entries = entries = self._kept()
         names = self._names()
@@ -189,12 +193,12 @@ class KernelRuns:
         for entry in entries[-_MOST_ROWS:]:
             run, feed = entry.run(), self._feed(entry)
             if feed is not None and (entry is entries[-1] or (run is not None and not run.closed)):
-                row = _row(entry, names.get(id(run), ""), feed.snapshot())
+                row = _row(entry, names.get(id(run), ""), feed.snapshot(lately=lately))
                 found.append(ListedRun(row, feed))
         return found
 
-    def _rows(self) -> list[RunRow]:
-        return [one.row for one in self.listed()]
+    def _rows(self, *, lately: bool = False) -> list[RunRow]:
+        return [one.row for one in self.listed(lately=lately)]
 
     def _names(self) -> dict[int, str]:
         """Return the variables of runs, and of loaders by their runs, by the runs' ids."""
@@ -222,7 +226,7 @@ class KernelRuns:
         for feed in self._looked_at():
             feed.publish()
         if self._views:
-            rows = self._rows()
+            rows = self._rows(lately=True)
             if rows != self._sent:
                 self._sent = rows
                 self._send({"type": "runs", "runs": rows})
