@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,19 +40,21 @@ from .definitions import is_defined
 from .difference import same_value
 from .held import handle_in, kind_of
 from .literals import NoLiteral, group, quoted
-from .module import Comments, Line, Module, Parameter, Piece, Spelling, commented, stage_words
+from .module import BREAK, Line, Module, Parameter, Piece, Spelling, stage_words
 from .pieces import (
     Called,
+    Comments,
     Place,
     as_given,
     as_marked,
     call_of,
+    comments_of,
     is_assignment,
     new_function,
     new_object,
     on_trial,
 )
-from .source import last_name, names_in, names_read, replaced
+from .source import last_name, lines_of, names_in, names_read, replaced
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -641,6 +644,7 @@ class _ChainWriter:
         self._devices: dict[str, str] = {}
         self._variables: dict[Stages, str] = {}
         self._calls = _calls_of(chain, home)
+        self._comments = comments_of(self._calls.values())
         self._told: set[Statement] = set()
         self.parameters: dict[str, Parameter] = {}
         self.body: list[Line] = []
@@ -671,7 +675,8 @@ class _ChainWriter:
         for number, stage in enumerate(stages):
             own = self._comments_above(stage)
             above, own = (own, ()) if begins else (above, own)
-            text += self._step(stage, number, taken, own) if number else self._head(stage)
+            step = self._step(stage, number, taken, own) if number else self._head(stage)
+            text = f"{text.rstrip()}{BREAK}{step.lstrip()}" if number else step
             taken |= taken_names((stage,)) if number else set()
             name = self._variable(stages[number:], joined=joined)
             begins = bool(name)
@@ -704,14 +709,13 @@ class _ChainWriter:
             if stage.op in ("mix", "interleave"):
                 inputs = [group("[", inputs, "]")]
             arguments = [*inputs, *self._join(stage, spec)]
-            return group(f"nbpipe.{stage.op}(", self._noted(stage, arguments), ")")
+            return self._noted(stage, f"nbpipe.{stage.op}(", arguments)
         tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
         if id(stage) not in self._sources:
             inputs = [self._input(one) for one in stage.inputs]
             self._sources[id(stage)] = inputs[0] if inputs else self._items(stage, spec)
-        arguments = self._noted(stage, [self._sources[id(stage)], *tail])
-        return group("nbpipe.source(", arguments, ")")
+        return self._noted(stage, "nbpipe.source(", [self._sources[id(stage)], *tail])
 
     def _input(self, stages: Stages) -> str:
         """Write a chain that another one begins with."""
@@ -761,20 +765,32 @@ class _ChainWriter:
             arguments = self._batch(stage, spec, names)
         else:
             arguments = self._plain(stage, spec)
-        return group(f".{stage.op}(", self._noted(stage, arguments, above), ")")
+        return self._noted(stage, f".{stage.op}(", arguments, above=above)
 
-    def _noted(self, stage: Stage, arguments: list[str], above: Sequence[str] = ()) -> list[str]:
-        """Add the comments of the call that made a stage, and those above its statement."""
+    def _noted(
+        self, stage: Stage, opening: str, arguments: list[str], *, above: Sequence[str] = ()
+    ) -> str:
+        """Write a call with its comments, and those above its statement."""
         call = self._calls.get(id(stage))
-        inner = stage.spec.runs in ("call", "batch", "source")
-        found = {} if call is None else call.comments(arguments=inner)
-        own = found.pop("", Comments())
-        written: Any = ast.parse(f"f({', '.join(arguments)}\n)", mode="eval").body
-        given = [*map(str, range(len(written.args))), *(one.arg for one in written.keywords)]
-        for name in found.keys() - given:  # what it stood at is written in another way
-            above = (*above, *found[name].above, *filter(None, [found.pop(name).behind]))
-        found[""] = own._replace(above=(*above, *own.above))
-        return [*arguments, *commented(found)]
+        found = {"": Comments([], [])} if call is None else dict(self._comments[call.node])
+        kept, texts = self._comments_in(arguments), []
+        for number, text in enumerate(arguments):
+            name = re.match(r"(\w+)=(?!=)", text)
+            own = found.pop(name[1] if name else str(number), None)
+            texts.append(text if own is None else _with_comments(text, own, kept))
+        own = found.pop("")
+        lost = [row for one in found.values() for rows in one for row in rows]
+        own = Comments([*above, *lost, *own.above], own.behind)
+        return _with_comments(group(opening, texts, ")"), own, kept)
+
+    def _comments_in(self, arguments: list[str]) -> set[str]:
+        """Return the comments in the text of arguments, and of what was written for them."""
+        found, names = self._collector.found, names_in(", ".join(arguments))
+        pieces = [found.pieces[name] for name in names & found.written.keys()]
+        pieces += [found.checks[name] for name in names & found.checks.keys()]
+        texts = [*arguments, *(way.text for piece in pieces for way in piece.spellings)]
+        tokens = (token for text in texts for token in lines_of(f"({text}\n)").tokens)
+        return {token.string for token in tokens if token.type == tokenize.COMMENT}
 
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
@@ -927,6 +943,13 @@ class _ChainWriter:
             return self._home
         whole = inspect.unwrap(function)  # a library's decorator has the library's globals
         return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
+
+
+def _with_comments(text: str, comments: Comments, kept: set[str]) -> str:
+    """Write a call or an argument between its comments, but for those that stand elsewhere."""
+    above, behind = ([row for row in rows if row not in kept] for rows in comments)
+    end = f"  {BREAK.join(behind)}\n" if behind else ""
+    return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
 
 
 def _inner_function(value: Any) -> FunctionType | None:

@@ -8,11 +8,11 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..errors import ExportError
 from ..ops import stage as stages
-from .source import indent_of, lines_of, replaced, run_ruff, span_of
+from .source import indent_of, lines_of, replaced, run_ruff
 
 Kind = Literal["setup", "decision", "constant", "definition"]
 
@@ -118,8 +118,8 @@ class Line:
     """A statement of `build_pipeline`.
 
     Attributes:
-        text: calls of nbpipe, and calls of the methods of what they give, as one expression; or
-            statements of the user's.
+        text: calls of nbpipe, and calls of the methods of what they give, as one expression that
+            will stand in brackets; or statements of the user's.
         name: the variable that it is assigned to; empty for what is returned.
         above: the comments above it.
         is_code: it is statements of the user's, which are kept as they are.
@@ -132,8 +132,12 @@ class Line:
 
     @property
     def tree(self) -> Any:
-        """The tree of the expression, or of the statements."""
-        return ast.parse(self.text) if self.is_code else ast.parse(self.text, mode="eval").body
+        """The tree of the statements, or of the expression in its brackets."""
+        return ast.parse(self._whole)
+
+    @property
+    def _whole(self) -> str:
+        return self.text if self.is_code else f"({self.text}\n)"
 
     def rooted(self, folders: Collection[str], name: str) -> Line:
         """Return it with a name in the place of an expression, which is given as Python shows it.
@@ -142,16 +146,17 @@ class Line:
             folders: the expression.
             name: what takes its place.
         """
-        kinds = ast.Name | ast.Constant
-        nodes = (one for one in ast.walk(self.tree) if isinstance(one, kinds))
-        parts = [(one, name) for one in nodes if ast.unparse(one) in folders]
-        return replace(self, text=replaced(self.text, parts))
+        return self._replaced(ast.Name | ast.Constant, dict.fromkeys(folders, name))
 
     def changed(self, texts: Mapping[str, str]) -> Line:
         """Return it with others in the place of some names."""
-        names = (one for one in ast.walk(self.tree) if isinstance(one, ast.Name))
-        parts = [(one, texts[one.id]) for one in names if one.id in texts]
-        return replace(self, text=replaced(self.text, parts))
+        return self._replaced(ast.Name, texts)
+
+    def _replaced(self, kinds: Any, texts: Mapping[str, str]) -> Line:
+        nodes = (one for one in ast.walk(self.tree) if isinstance(one, kinds))
+        parts = [(one, texts[key]) for one in nodes if (key := ast.unparse(one)) in texts]
+        text = replaced(self._whole, parts)
+        return replace(self, text=text if self.is_code else text[1:-2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,7 @@ def stage_words(chain: stages.Chain) -> dict[int, str]:
 
 # -- Lines of code: those in a string of the user's are left as they are ---------------------------
 INDENT = "    "
+BREAK = f"\n{INDENT * 2}"  # between the calls of a chain
 Lines = list[str]
 
 
@@ -240,78 +246,6 @@ def _code_lines(text: str) -> Lines:
         else:
             lines.append(line)
     return lines
-
-
-# -- Chains: a line for each call, and the user's comments where they stood ------------------------
-# A call in the text of a chain may carry comments, as an argument that is not written.
-_COMMENTS = "_comments"
-_BREAK = f"\n{INDENT * 2}"
-
-
-class Comments(NamedTuple):
-    """What stands above a call or an argument, and behind it."""
-
-    above: Sequence[str] = ()
-    behind: str = ""
-
-
-def commented(comments: Mapping[str, Comments]) -> list[str]:
-    """Return the argument by which a call carries comments; none where there are none.
-
-    Args:
-        comments: those of an argument by its name, or its number; those of the call by "".
-    """
-    found = {key: (list(one.above), one.behind) for key, one in comments.items() if any(one)}
-    return [f"{_COMMENTS}={found!r}"] if found else []
-
-
-def _chain(line: Line) -> str:
-    """Write the expression of a line, which will stand in brackets."""
-    data, tree = line.text.encode("utf-8"), line.tree
-    calls = [tree]  # of the chain itself
-    while isinstance(calls[-1], ast.Call) and isinstance(calls[-1].func, ast.Attribute):
-        calls.append(calls[-1].func.value)
-    edits: list[_Edit] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            edits += _edits(data, node, in_chain=node in calls)
-    found, first = b"", 0
-    for edit in sorted(edits):
-        found += data[first : edit.first] + edit.text.encode("utf-8")
-        first = edit.last
-    return (found + data[first:]).decode("utf-8")
-
-
-class _Edit(NamedTuple):
-    """A change of a text in UTF-8: where, which of those in one place comes first, up to where."""
-
-    first: int
-    rank: int
-    last: int
-    text: str
-
-
-def _edits(data: bytes, call: ast.Call, *, in_chain: bool) -> Iterator[_Edit]:
-    """Give a call of a chain a line, and the comments that it carries their places."""
-    given: list[Any] = [*call.args, *call.keywords]
-    kept = next((one for one in call.keywords if one.arg == _COMMENTS), None)
-    comments = {} if kept is None else ast.literal_eval(kept.value)
-    before = getattr(call.func, "value", None)
-    places = {"": span_of(data, call)}
-    if isinstance(before, ast.Call):
-        places[""] = span_of(data, before)[1], places[""][1]
-        comments = {"": ((), ""), **comments} if in_chain else comments
-    for number, one in enumerate(given):
-        places[getattr(one, "arg", None) or str(number)] = span_of(data, one)
-    for key, (above, behind) in comments.items():
-        first, last = places[key]
-        yield _Edit(first, 1, first, _BREAK.join(["", *above, ""]))
-        if behind:
-            yield _Edit(last, 0, last, f"  {behind}\n")
-    if kept is not None:
-        others = [span_of(data, one) for one in given if one is not kept]
-        first, last = places[_COMMENTS]
-        yield _Edit(others[-1][1] if others else first, 2, last, "")
 
 
 # -- Imports ---------------------------------------------------------------------------------------
@@ -579,7 +513,7 @@ def laid_out(body: Iterable[Line], ends: str, *, head: Sequence[str] = ()) -> st
             codes[lines[-1]] = "\n".join(indented(code) if head else code)
         else:
             prefix = f"{line.name} = " if line.name else ends
-            text = f"{prefix}({_BREAK}{_chain(line)}\n{margin})"
+            text = f"{prefix}({BREAK}{line.text.strip()}\n{margin})"
             lines += [margin + one for one in (*line.above, text)]
     text = "\n".join(lines)
     text = (run_ruff("format", text, *_KEEPING) or text).rstrip("\n")

@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -43,9 +44,9 @@ from .definitions import (
 from .difference import fingerprint_of, loosened
 from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, in_quotes_of
-from .module import Comments, Import, Piece, Spelling, identifier
+from .module import Import, Piece, Spelling, identifier
 from .secrets import secret_in_text
-from .source import defaults_in, indent_of, last_name, names_in, names_read, replaced, root_of
+from .source import Lines, defaults_in, last_name, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -84,38 +85,81 @@ class Called(NamedTuple):
         above = itertools.takewhile(lambda row: row.startswith("#"), rows)
         return tuple(row for row in above if not secret_in_text(row))
 
-    def comments(self, *, arguments: bool) -> dict[str, Comments]:
-        """Return its comments, as `commented` takes them.
 
-        Args:
-            arguments: those of its arguments, too.
-        """
-        func: Any = self.node.func
-        first = isinstance(func.value, ast.Name)
-        over = self.statement.first_line if first else func.value.end_lineno
-        found = {"": self._comments(func.end_lineno, over, self.node)}
-        values = [*self.node.args, *(one.value for one in self.node.keywords)]
-        if not arguments:
-            return found
-        if any(isinstance(one, ast.Lambda) for one in values):
-            return {}  # they go with what the lambda becomes
-        for at, one in enumerate(self.node.args):
-            found[str(at)] = self._comments(one.lineno, func.end_lineno, one)
-        for word in self.node.keywords:
-            found[str(word.arg)] = self._comments(word.lineno, func.end_lineno, word)
-        return found
+class Comments(NamedTuple):
+    """What stands above a call or an argument, and behind it."""
 
-    def _comments(self, row: int, over: int, node: Any) -> Comments:
-        """Return the comments above a row, below another, and the one behind a node."""
-        lines = self.statement.cell.lines
-        top = max(lines.block_above(row, indent_of(lines[row])), over + 1)
-        above = [lines[number].strip() for number in range(top, row)]
-        above = [line for line in above if not secret_in_text(line)]
-        at = lines.column(node.end_lineno, node.end_col_offset)
-        own = node is self.node or node.end_lineno < (self.node.end_lineno or 0)
-        rest = lines[node.end_lineno][at:].lstrip(" ),") if own else ""
-        told = rest.startswith("#") and not secret_in_text(rest)
-        return Comments(above, rest.rstrip() if told else "")
+    above: list[str]
+    behind: list[str]
+
+
+class _Noted(NamedTuple):
+    """A call from its bracket on, or an argument; places are lines and columns."""
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    call: ast.Call
+    key: str
+    comments: Comments
+
+
+def comments_of(calls: Iterable[Called]) -> dict[ast.Call, dict[str, Comments]]:
+    """Return all comments in the statements that hold some calls, each at one of these.
+
+    Args:
+        calls: those that made stages.
+
+    Returns:
+        By the call, and the name or the number of an argument, or "" for the call itself; what
+        stands within an argument counts as above it.
+    """
+    found: dict[ast.Call, dict[str, Comments]] = {}
+    nodes: dict[Statement, list[ast.Call]] = {}
+    for call in calls:
+        nodes.setdefault(call.statement, []).append(call.node)
+    for statement, held in nodes.items():
+        parts, text = list(_parts(statement.cell.lines, held)), statement.text
+        for token in statement.cell.lines.tokens:
+            inside = statement.first_line <= token.start[0] <= statement.last_line
+            told = token.type == tokenize.COMMENT and inside and token.string in text
+            if told and not secret_in_text(token.string):
+                _place_comment(token, parts)
+        for part in parts:
+            found.setdefault(part.call, {})[part.key] = part.comments
+    return found
+
+
+def _parts(lines: Lines, calls: list[ast.Call]) -> Iterator[_Noted]:
+    """Return calls that made stages, and their arguments without such calls in them."""
+    known = set(map(id, calls))
+
+    def part(start: tuple[int, int], node: Any, call: ast.Call, key: str = "") -> _Noted:
+        ends = (start, (node.end_lineno, node.end_col_offset))
+        first, last = ((row, lines.column(row, offset)) for row, offset in ends)
+        return _Noted(first, last, call, key, Comments([], []))
+
+    for call in calls:
+        func: Any = call.func
+        yield part((func.end_lineno, func.end_col_offset), call, call)
+        given: list[tuple[Any, Any]] = [*enumerate(call.args)]
+        given += [(one.arg, one) for one in call.keywords]
+        for key, one in given:
+            if known.isdisjoint(map(id, ast.walk(one))):
+                yield part((one.lineno, one.col_offset), one, call, str(key))
+
+
+def _place_comment(comment: tokenize.TokenInfo, parts: list[_Noted]) -> None:
+    """Put a comment behind what ends on its line, or above what comes next in its brackets."""
+    at = comment.start
+    around = max((one for one in parts if one.first <= at < one.last), default=None)
+    if around is not None:
+        parts = [one for one in parts if around.first < one.first and one.last < around.last]
+    before = max((one for one in parts if one.last <= at), key=lambda one: one.last, default=None)
+    after = min((one for one in parts if one.first > at), default=around)
+    if before is not None and (before.last[0] == at[0] or after is around):
+        before.comments.behind.append(comment.string)
+    elif after is not None:
+        after.comments.above.append(comment.string)
 
 
 def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:

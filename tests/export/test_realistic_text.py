@@ -1,5 +1,6 @@
 """Notebooks whose own words are to be found in the module: comments, names, quotes, layout."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,70 @@ def test_comments_of_a_chain(notebook: Notebook):
     """Comments stand at their calls and arguments, whatever becomes of the values there."""
     exported = notebook.exported(CHAIN)
     assert CHAIN_WRITTEN in exported.text
+    assert unformatted(notebook.folder / "loader.py") == ""
+
+
+EVERY_COMMENT = """
+import nbpipe
+from nbpipe import source
+
+
+def decode(x):
+    return x
+
+
+# ---- next cell
+small = (nbpipe.source([1, 2, 3, 4], name="small")  # 1
+    # 2
+)
+pipe = (
+    # 3
+    nbpipe.zip(  # 4
+        # 5
+        small,  # 6
+        source(  # 7
+            [  # 8
+                n for n in range(9)  # 9
+            ],  # 10
+            # 11
+        ).map(str),  # 12
+        strict=False,
+        # 13
+    )
+    .map(  # 14
+        lambda pair: pair[0],  # 15
+        # 16
+        concurrency=2,  # 17
+        **dict(  # 18
+            prefetch=4,
+        ),  # 19
+    )  # 20
+    # 21
+    .map(
+        lambda x: x  # 22
+    )
+    # 23
+    .map(lambda x: x + 1)  # 24
+    .map(decode, on_error=nbpipe.Retry(
+        # 25
+        2,  # 26
+    ))
+    .batch(
+        # 27
+        size=2,  # 28
+        # 29
+    )
+    # 30
+)  # 31
+report = pipe.export("loader.py")
+"""
+
+
+def test_no_comment_is_lost(notebook: Notebook):
+    """Each stands there once, in whatever way the code around it is written."""
+    exported = notebook.exported(EVERY_COMMENT)
+    assert sorted(map(int, re.findall(r"# (\d+)\b", exported.text))) == list(range(1, 32))
+    assert "# 23\ndef map_3(x):\n    return x + 1  # 24\n" in exported.text
     assert unformatted(notebook.folder / "loader.py") == ""
 
 

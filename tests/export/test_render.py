@@ -62,8 +62,7 @@ def test_a_module_passes_the_linter(case, tmp_path):
 SHORT = "nbpipe.source(range(8))"
 NAMED = 'nbpipe.source(range(8), name="numbers that are counted from zero, one by one, to seven")'
 STEP = ".map(decode, concurrency=decode_concurrency, prefetch=decode_prefetch)"
-NOTED = f"{SHORT}.map(f, n=1, _comments={{'': (['# above'], '# behind'), '0': (['# f'], '# it'), "
-NOTED += f"'n': ([], '# {'n' * 90}')}})"
+NOTED = f"{SHORT}\n# above\n.map(\n# f\nf  # it\n, n=1  # {'n' * 90}\n)  # behind\n"
 CHAINS = {
     "long": LONG,
     "source alone": SHORT,
@@ -79,9 +78,9 @@ CHAINS = {
     "a list": f"nbpipe.mix([{SHORT}{STEP}, {LONG}, {SHORT}], weights=[1, 2, 3])",
     "branches": f'{SHORT}.route(f, {{"a": lambda chain: chain{STEP}{STEP}, "b": '
     f'lambda chain: chain{STEP}.batch(3), "c": lambda chain: chain}})',
-    "comments": f"{NOTED}.map(g, _comments={{'': ([], '# last')}}).batch(3)",
-    "comments on two calls": "nbpipe.source(s, _comments={'': ([], '# s')}).map(f)",
-    "a comment on one": "nbpipe.source(s, _comments={'': (['# a'], '# s')})",
+    "comments": f"{NOTED}.map(g)  # last\n.batch(3)",
+    "comments on two calls": "nbpipe.source(s)  # s\n.map(f)",
+    "a comment on one": "# a\nnbpipe.source(s)  # s",
     "comments in a join": f"nbpipe.zip({NOTED}.batch(2), {NOTED}, {SHORT})",
 }
 
