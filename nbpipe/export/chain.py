@@ -35,12 +35,21 @@ from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered, taken_names
 from .cells import Statement
-from .collect import Collector, Scope, Use, refusal, refuse_older, refuse_secret, unwritable
+from .collect import (
+    Collector,
+    Found,
+    Scope,
+    Use,
+    refusal,
+    refuse_older,
+    refuse_secret,
+    unwritable,
+)
 from .definitions import is_defined
 from .difference import same_value
 from .held import handle_in, kind_of
-from .literals import NoLiteral, group, quoted
-from .module import BREAK, Line, Module, Parameter, Piece, Spelling, stage_words
+from .literals import NoLiteral, group, in_double_quotes, quoted
+from .module import BREAK, Line, Module, Parameter, Piece, Spelling, outside_texts, stage_words
 from .pieces import (
     Called,
     Comments,
@@ -54,7 +63,7 @@ from .pieces import (
     new_object,
     on_trial,
 )
-from .source import last_name, lines_of, names_in, names_read, replaced
+from .source import last_name, lines_of, names_in, names_read
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -304,7 +313,6 @@ _METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))  # of paths
 _LISTING = frozenset(("listdir", "scandir", "walk", "glob", "iglob"))  # functions of a path
 _ROOT = "root"
 _ITEMS = "_items"  # what stands for an expression that the trial decides on
-_CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
 
 
@@ -315,19 +323,14 @@ class _Written(NamedTuple):
     node: ast.expr
 
 
-def items_of(
-    stage: Stage, items: Any, place: Place, *, wanted: str
-) -> tuple[str, Parameter | None]:
-    """Write what a source was given.
+def items_of(stage: Stage, items: Any, place: Place, *, word: str) -> str:
+    """Write what a source was given, and take note of the path under which files are found.
 
     Args:
         stage: the source.
         items: what it reads.
         place: where it stands.
-        wanted: name for the parameter of a path.
-
-    Returns:
-        The expression, and the path under which files are found, where it is a parameter.
+        word: what the names of its parameters begin with.
 
     Raises:
         ExportError: it cannot be written.
@@ -340,13 +343,11 @@ def items_of(
     node = None if call is None or not call.is_global else call.argument()
     given = None if call is None or node is None else _Written(call.statement, node)
     written = _followed(given, items, place)
-    if written is not None:
-        root = _root(written, place)
-        if root is not None:
-            return _searched(written, root, wanted, items, place)
-    if _is_named(items, place):
-        return expression(items, place), None
-    return _checked(written, items, place), None
+    root = None if written is None else _root(written, place)
+    if written is not None and root is not None:
+        _note_root(root, place, word)
+        return _searched(written, items, place)
+    return expression(items, place) if _is_named(items, place) else _checked(written, items, place)
 
 
 def _followed(written: _Written | None, items: Any, place: Place) -> _Written | None:
@@ -413,15 +414,10 @@ def _root(written: _Written, place: Place) -> ast.expr | None:
     found += [
         one
         for argument in given
-        for one in _outside_texts(argument)
+        for one in outside_texts(argument)
         if isinstance(one, ast.Name) and _is_folder(one, place.scope)
     ]
-    source = written.statement.cell.text
-    same = [one for root in found for one in _same(written.node, root)]
-    names = [one for one in same if isinstance(one, ast.Name)]
-    # Of variables in f-strings, Python 3.11 does not know the place.
-    placed = all(ast.get_source_segment(source, one) == one.id for one in names)
-    return found[0] if placed and len(set(map(ast.dump, found))) == 1 else None
+    return found[0] if len(set(map(ast.dump, found))) == 1 else None
 
 
 def _is_path(node: ast.expr, whole: ast.expr, place: Place) -> bool:
@@ -431,35 +427,30 @@ def _is_path(node: ast.expr, whole: ast.expr, place: Place) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) == "Path"
 
 
-def _same(whole: ast.expr, root: ast.expr) -> list[ast.expr]:
-    """Return all places of an expression where the same variable is; only one of another part."""
-    if not isinstance(root, ast.Name):
-        return [root]
-    return [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == root.id]
-
-
-def _searched(
-    written: _Written, root: ast.expr, wanted: str, items: Any, place: Place
-) -> tuple[str, Parameter]:
-    """Make a parameter of the path that files are looked for under."""
-    statement, node = written
-    source = statement.cell.text
-    whole = ast.get_source_segment(source, node) or ""
-    default = ast.get_source_segment(source, root) or ""
-    refuse_secret("the source", place.use, text=f"items = {whole}")
-    name = place.collector.free_name(wanted) if default != wanted else wanted
+def _note_root(root: ast.expr, place: Place, word: str) -> None:
+    """Take note of a parameter for the path that files are looked for under."""
+    found, text = place.collector.found, ast.unparse(root)
+    wanted = f"{word}_{_ROOT}" if found.roots else _ROOT
     is_text = isinstance(root, ast.Name) and isinstance(place.scope.namespace[root.id], str)
     annotation = "str" if is_text else place.collector.spelled(place.scope, Path, place.use)
-    parameter = Parameter(name, annotation, default, positional=True)
-    mark = place.collector.free_name(_ITEMS)
+    if text not in found.roots:
+        name = place.collector.free_name(wanted) if text != wanted else wanted
+        found.roots[text] = Parameter(name, annotation, in_double_quotes(text), positional=True)
+        found.owners.setdefault(name, None)
+
+
+def _searched(written: _Written, items: Any, place: Place) -> str:
+    """Write what looks for files; a fresh process is to find those that the notebook has."""
+    statement, node = written
+    whole = ast.get_source_segment(statement.cell.text, node) or ""
+    refuse_secret("the source", place.use, text=f"items = {whole}")
     now, later = place.collector.read(place.scope, node, statement.cell, place.use)
-    text = replaced(source, ((one, name) for one in _same(node, root)), within=node)
     if not isinstance(items, list | tuple | dict):
-        return text, parameter
-    call = f"{_CALLED}{name}={default}: ({text}))()"
-    found = Spelling(f"{mark} = {call}", now | later, ran=statement.order)
+        return whole
+    mark = place.collector.free_name(_ITEMS)
+    found = Spelling(f"{mark} = ({whole})", now | later, ran=statement.order)
     place.collector.found.reasons[mark] = _changed(items, statement, place)
-    return on_trial(mark, (found,), items, place, f"what {place.use.words} reads"), parameter
+    return on_trial(mark, (found,), items, place, f"what {place.use.words} reads")
 
 
 def _changed(items: Any, statement: Statement, place: Place) -> str:
@@ -470,14 +461,6 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
         f"changed afterwards, or the files were; make it in one expression, as {name} = "
         "sorted(...), and rebuild the pipeline"
     )
-
-
-def _outside_texts(node: ast.AST) -> Iterator[ast.AST]:
-    """Return all parts of some code but those of f-strings, whose places Python 3.11 mistakes."""
-    if not isinstance(node, ast.JoinedStr):
-        yield node
-        for one in ast.iter_child_nodes(node):
-            yield from _outside_texts(one)
 
 
 def _is_folder(node: ast.AST, scope: Scope) -> bool:
@@ -492,35 +475,44 @@ def _is_folder(node: ast.AST, scope: Scope) -> bool:
         return False
 
 
-def rooted(module: Module, scope: Scope) -> Module:
+def rooted(module: Module, scope: Scope, found: Found) -> Module:
     """Make a parameter of the folder that `build_pipeline` alone reads; one that others do is none.
 
     Args:
         module: with all that `build_pipeline` does.
         scope: the notebook.
+        found: has the paths that sources look for files under.
     """
+    parts = [one for line in module.body for one in ast.walk(line.tree)]
     read = {name for piece in module.pieces for name in (*piece.now, *piece.later)}
-    misleading = [one for one in module.parameters if one.positional and one.default in read]
-    parameters = tuple(one for one in module.parameters if one not in misleading)
-    texts = {one.name: one.default for one in misleading}
-    module = replace(module, parameters=parameters).changed(texts)
-    parts = [one for line in module.body if line.is_code for one in ast.walk(line.tree)]
-    folders = {ast.unparse(one) for one in parts if _is_folder(one, scope)} - read
     # Of variables in f-strings, Python 3.11 does not know the place.
-    unplaced = {name for one in parts if isinstance(one, ast.JoinedStr) for name in names_in(one)}
+    read |= {name for one in parts if isinstance(one, ast.JoinedStr) for name in names_in(one)}
+    texts = {ast.unparse(one) for one in parts if isinstance(one, ast.Name | ast.Call)} - read
+    roots = {text: one for text, one in found.roots.items() if text in texts}
+    roots = roots or _folder(module, scope, read)
+    names = {text: one.name for text, one in roots.items()}
+    body = [line.changed(names) if line.is_code or found.roots else line for line in module.body]
+    bound = {one.annotation.partition(".")[0] for one in roots.values()}
+    imports = dict.fromkeys(
+        (*module.imports, *(one for one in found.imports if one.binds in bound))
+    )
+    parameters = (*roots.values(), *module.parameters)
+    return replace(module, parameters=parameters, body=tuple(body), imports=tuple(imports))
+
+
+def _folder(module: Module, scope: Scope, read: set[str]) -> dict[str, Parameter]:
+    """Return the parameter for the one folder that statements of the user's name; none for more."""
+    lines = [line for line in module.body if line.is_code]
+    parts = (one for line in lines for one in ast.walk(line.tree))
+    folders = {ast.unparse(one) for one in parts if _is_folder(one, scope)} - read
     taken = {name for line in module.body for name in names_in(line.tree)} | module.used
-    has_root = _ROOT in taken or any(one.positional for one in parameters)
-    if len(folders) != 1 or has_root or not folders.isdisjoint(unplaced):
-        return module
-    default = next(iter(folders))
-    is_path = isinstance(scope.namespace.get(default), Path)
-    if is_path and "Path" not in module.used:
-        return module
-    default = default if default.isidentifier() else quoted(ast.literal_eval(default))
-    annotation = "Path" if is_path else "str"
-    root = Parameter(_ROOT, annotation, default, positional=True)
-    body = (line.rooted(folders, _ROOT) if line.is_code else line for line in module.body)
-    return replace(module, parameters=(root, *parameters), body=tuple(body))
+    if len(folders) != 1 or _ROOT in taken:
+        return {}
+    text = next(iter(folders))
+    annotation = "Path" if isinstance(scope.namespace.get(text), Path) else "str"
+    if annotation == "Path" and "Path" not in module.used:
+        return {}
+    return {text: Parameter(_ROOT, annotation, in_double_quotes(text), positional=True)}
 
 
 # -- what has no name ------------------------------------------------------------------------------
@@ -558,8 +550,6 @@ def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
 def chosen_text(spelling: Spelling) -> str:
     """Return the expression of a way that the trial chose."""
     value = ast.parse(spelling.text).body[0].value  # type: ignore[attr-defined]
-    if spelling.text.partition(" = ")[2].startswith(_CALLED):
-        value = value.func.body
     return ast.get_source_segment(spelling.text, value) or ""
 
 
@@ -722,17 +712,13 @@ class _ChainWriter:
         return self._chain(stages, joined=True)[0]
 
     def _items(self, stage: Stage, spec: Source) -> str:
-        named = _ROOT in self.parameters
-        wanted = f"{self._words[id(stage)]}_{_ROOT}" if named else _ROOT
         place = self._place(stage, spec.items, "items")
         counted = self._collector.counted.get(stage.name)
         if counted is not None:
             return f"range(len({self._expression(counted, place)}))"
-        text, parameter = items_of(stage, spec.items, place, wanted=wanted)
+        text = items_of(stage, spec.items, place, word=self._words[id(stage)])
         self._collector.found.listed |= names_in(text)
-        self.read |= self._reads(text) - ({parameter.name} if parameter else set())
-        if parameter is not None:
-            self._add(parameter)
+        self.read |= self._reads(text)
         return text
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:

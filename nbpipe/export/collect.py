@@ -23,7 +23,7 @@ from .cells import Cell, Cells, Definition, Statement, of_file, recorded
 from .difference import same_value
 from .held import is_generator, kind_of, secret_in
 from .literals import NoLiteral, literal
-from .module import Import, Piece, Spelling
+from .module import Import, Parameter, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
 from .source import Names, names_read
 
@@ -441,6 +441,7 @@ class Found:
         checks: expressions that the trial decides on, by what stands for them until then.
         factories: functions whose inner ones were written as functions of more parameters.
         listed: names by which sources read their items.
+        roots: parameters for the paths that files are looked for under, by their text.
         unknown: names in annotations that nobody evaluates, and that stand for nothing.
         future: annotations are not evaluated.
     """
@@ -463,6 +464,7 @@ class Found:
     checks: dict[str, Piece] = field(default_factory=dict)
     factories: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
+    roots: dict[str, Parameter] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     future: bool = False
 

@@ -63,6 +63,11 @@ def in_quotes_of(text: str, around: str) -> str:
     return _requoted(text, repr)
 
 
+def in_double_quotes(text: str) -> str:
+    """Return an expression with its texts in double quotes, as `quoted` writes them."""
+    return _requoted(text, quoted)
+
+
 def _requoted(text: str, write: Callable[[str | bytes], str]) -> str:
     """Write the texts in an expression anew."""
     parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
@@ -121,8 +126,8 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
     if _is_table(value):
-        rows = _requoted(repr(value.tolist()), quoted)
-        dtype = _requoted(repr(value.dtype.descr), quoted)
+        rows = in_double_quotes(repr(value.tolist()))
+        dtype = in_double_quotes(repr(value.dtype.descr))
         return group(f"{spell(np)}.array(", [rows, f"dtype={dtype}"], ")")
     if type(value) is not np.ndarray or value.dtype.kind not in _KINDS:
         kind = "array" if type(value) is np.ndarray else type(value).__name__
@@ -392,7 +397,7 @@ class _LiteralWriter:
         if isinstance(value, re.Pattern):
             return self._pattern(value)
         if type(value) in _TOLD:
-            text = _requoted(repr(value), quoted)
+            text = in_double_quotes(repr(value))
             return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), text)
         if isinstance(value, logging.Logger):
             return self._call(logging.getLogger, quoted(value.name))

@@ -6,7 +6,7 @@ import ast
 import json
 import keyword
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -139,22 +139,10 @@ class Line:
     def _whole(self) -> str:
         return self.text if self.is_code else f"({self.text}\n)"
 
-    def rooted(self, folders: Collection[str], name: str) -> Line:
-        """Return it with a name in the place of an expression, which is given as Python shows it.
-
-        Args:
-            folders: the expression.
-            name: what takes its place.
-        """
-        return self._replaced(ast.Name | ast.Constant, dict.fromkeys(folders, name))
-
     def changed(self, texts: Mapping[str, str]) -> Line:
-        """Return it with others in the place of some names."""
-        return self._replaced(ast.Name, texts)
-
-    def _replaced(self, kinds: Any, texts: Mapping[str, str]) -> Line:
-        nodes = (one for one in ast.walk(self.tree) if isinstance(one, kinds))
-        parts = [(one, texts[key]) for one in nodes if (key := ast.unparse(one)) in texts]
+        """Return it with others in the place of some expressions, given as Python shows them."""
+        known = (one for one in outside_texts(self.tree) if isinstance(one, ast.expr))
+        parts = [(one, texts[key]) for one in known if (key := ast.unparse(one)) in texts]
         text = replaced(self._whole, parts)
         return replace(self, text=text if self.is_code else text[1:-2])
 
@@ -213,6 +201,14 @@ def stage_words(chain: stages.Chain) -> dict[int, str]:
         if id(stage) not in words:
             words[id(stage)] = stages.numbered(identifier(stage.name), words.values())
     return words
+
+
+def outside_texts(node: ast.AST) -> Iterator[ast.AST]:
+    """Return all parts of some code but those of f-strings, whose places Python 3.11 mistakes."""
+    if not isinstance(node, ast.JoinedStr):
+        yield node
+        for one in ast.iter_child_nodes(node):
+            yield from outside_texts(one)
 
 
 # -- Lines of code: those in a string of the user's are left as they are ---------------------------

@@ -379,7 +379,7 @@ def _without_work(module: Module, data: set[str], found: Found, scope: Scope) ->
                 "it in a function under @functools.cache"
             ] = None
     lines = [Line(piece.text, is_code=True) for piece in ordered(apart)]
-    return rooted(replace(module, pieces=tuple(rest), body=(*lines, *module.body)), scope)
+    return rooted(replace(module, pieces=tuple(rest), body=(*lines, *module.body)), scope, found)
 
 
 def _settled(piece: Piece, found: Found) -> Piece:
