@@ -503,7 +503,7 @@ def rooted(module: Module, scope: Scope, found: Found) -> Module:
 def _folder(module: Module, scope: Scope, read: set[str]) -> dict[str, Parameter]:
     """Return the parameter for the one folder that statements of the user's name; none for more."""
     lines = [line for line in module.body if line.is_code]
-    parts = (one for line in lines for one in ast.walk(line.tree))
+    parts = (one for line in lines for one in outside_texts(line.tree))
     folders = {ast.unparse(one) for one in parts if _is_folder(one, scope)} - read
     taken = {name for line in module.body for name in names_in(line.tree)} | module.used
     if len(folders) != 1 or _ROOT in taken:

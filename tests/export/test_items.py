@@ -72,6 +72,35 @@ def test_files_under_several_paths(notebook: Notebook):
     assert "source(sorted([*A.glob('*.txt'), *B.glob('*.txt')]))" in exported.chain
 
 
+def test_sources_of_one_folder_share_its_root(notebook: Notebook):
+    """One parameter is the folder of both; that of another folder bears the name of its source."""
+    notebook.run(FILES)
+    (notebook.elsewhere / "letters").symlink_to(notebook.folder / "letters")
+    notebook.kernel.run(
+        'A, B = Path(DATA, "a"), Path(DATA, "b")\n'
+        'files = nbpipe.source(sorted(A.glob("*.txt")))\n'
+        'turned = nbpipe.source(sorted(A.rglob("*.txt"))[::-1], name="turned")\n'
+        'others = nbpipe.source(sorted(B.glob("*.txt")), name="others")\n'
+        'pipe = nbpipe.zip(files, turned, others)\nreport = pipe.export("loader.py")'
+    )
+    exported = notebook.examined()
+    assert exported.parameters == "root: Path=A, others_root: Path=B"
+    assert "    turned = nbpipe.source(sorted(root.rglob" in exported.text
+
+
+def test_the_folder_in_a_formatted_text_is_no_parameter(notebook: Notebook):
+    """A text that is more than the folder stays as it is."""
+    notebook.run(FILES)
+    (notebook.elsewhere / "letters").symlink_to(notebook.folder / "letters")
+    notebook.kernel.run(
+        "class Files:\n    def __init__(self, pattern):\n        self.names = glob.glob(pattern)\n"
+        '# ---- next cell\nKIND = "a"\nfiles = Files(f"letters/{KIND}/*.txt")\n'
+        "pipe = nbpipe.source(range(len(files.names))).map(files.names.__getitem__)\n"
+        'report = pipe.export("loader.py")'
+    )
+    assert notebook.examined().parameters == ""
+
+
 @pytest.mark.parametrize(
     "change",
     ["files.pop()", "files.append(files[0])", "random.Random(4).shuffle(files)"],
