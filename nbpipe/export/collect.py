@@ -6,6 +6,7 @@ import ast
 import builtins
 import copy
 import functools
+import inspect
 import re
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, final
 
 from ..base.knobs import Knob
+from ..base.tree import is_tensor
 from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Statement, of_file, recorded
@@ -25,7 +27,7 @@ from .held import is_generator, kind_of, secret_in
 from .literals import NoLiteral, literal
 from .module import Import, Parameter, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
-from .source import Names, names_read
+from .source import Names, changed_by, last_name, names_read, root_of
 
 
 # -- Uses: who uses what, from the stage down, and refusals that tell it ---------------------------
@@ -160,16 +162,39 @@ class Scope:
 
     def is_changed_inside(self, name: str) -> bool:
         """Tell whether some function binds a name by `global`, or changes its value in place."""
-        return any(name in reads.rebound | reads.changed for reads in self._reads)
+        return name in self._rebound or any(
+            name in reads.changed and self.is_changed_in(name, node) for node, reads in self._reads
+        )
+
+    def is_changed_in(self, name: str, node: ast.AST) -> bool:
+        """Tell whether code that seems to change a value in place does, by what the value is."""
+        ways = ((one, changed_by(one)) for one in ast.walk(node))
+        return any(
+            last_name(root_of(target)) == name and not self._is_pure(way)
+            for way, target in ways
+            if target is not None
+        )
+
+    def _is_pure(self, way: ast.AST) -> bool:
+        """Tell whether a call is arithmetic, or of the user's class, whose attributes will tell."""
+        match way:
+            case ast.Call(ast.Attribute(ast.Name(name), method)) if name in self:
+                kind = type(self[name])
+                function = inspect.getattr_static(kind, method, None)
+                if is_tensor(self[name]) and not method.endswith("_"):
+                    return True
+                own = isinstance(function, FunctionType) and not by_reference(function)
+                return own or (method == "add" and hasattr(kind, "__add__"))
+        return False
 
     @functools.cached_property
     def _rebound(self) -> frozenset[str]:
-        return frozenset(name for reads in self._reads for name in reads.rebound)
+        return frozenset(name for _, reads in self._reads for name in reads.rebound)
 
     @functools.cached_property
-    def _reads(self) -> list[Names]:
+    def _reads(self) -> list[tuple[ast.stmt, Names]]:
         nodes = (one.node for cell in self.cells.cells for one in cell.statements)
-        return [names_read(node, future=True) for node in nodes]
+        return [(node, names_read(node, future=True)) for node in nodes]
 
     def is_foreign(self, name: str) -> bool:
         """Tell whether a name comes from IPython, and the user has not bound it."""
@@ -614,7 +639,8 @@ class Collector:
             local: names that are parameters in the module.
         """
         found = names_read(node, future=cell.future)
-        for name in (*found.rebound, *found.changed):
+        changed = (name for name in found.changed if scope.is_changed_in(name, node))
+        for name in (*found.rebound, *changed):
             self.found.changed.setdefault(name, use.words.partition(" [")[0])
         names = (found.now | found.later | found.rebound) - set(local)
         unknown = {name for name in found.noted if not scope.knows(name)}

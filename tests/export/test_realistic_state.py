@@ -64,6 +64,53 @@ kept = {"pipe": pipe}
     assert "build" not in exported.names
 
 
+@pytest.mark.parametrize(
+    "notebook", [pytest.param(("torch",), marks=pytest.mark.torch)], indirect=True
+)
+def test_methods_that_only_sound_like_changes(notebook: Notebook):
+    """What has an `add` or a `sort` that changes nothing has its value; a set begins anew."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import torch
+        # ---- next cell
+        class Grid:
+            def __init__(self, by):
+                self.by, self.seen = by, []
+
+            def add(self, x):
+                return x + self.by
+
+            def put(self, x):
+                self.seen.append(x)
+                return x
+
+        class Bag(set):
+            pass
+        # ---- next cell
+        grid, other = Grid(3), Grid(5)
+        bag = Bag()
+        seen = set()
+        shift = torch.tensor([2, 1])
+        grid.by = 4
+        shift += 1
+        # ---- next cell
+        def decode(x):
+            seen.add(x)
+            bag.add(x)
+            return grid.add(x), shift.add(x).tolist(), shift.sort()[0].tolist(), other.put(x)
+        """
+        + EXPORT
+    )
+    assert "grid = Grid(by=4)\n" in exported.text
+    assert "shift = torch.tensor([3, 2], dtype=torch.int64)\n" in exported.text
+    assert sorted(note.partition(";")[0] for note in exported.notes) == [
+        "'bag' is changed by decode()",
+        "'other' keeps state in seen",
+        "'seen' is changed by decode()",
+    ]
+
+
 def test_local_module_that_was_changed(notebook: Notebook):
     """A module whose variable the notebook has set is refused: its file has the old value."""
     text = "FACTOR = 3\n\n\ndef scale(x):\n    return x * FACTOR\n"
