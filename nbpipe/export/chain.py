@@ -48,7 +48,7 @@ from .collect import (
 from .definitions import is_defined
 from .difference import same_value
 from .held import handle_in, kind_of
-from .literals import NoLiteral, group, in_double_quotes, quoted
+from .literals import group, in_double_quotes, quoted
 from .module import BREAK, Line, Module, Parameter, Piece, Spelling, outside_texts, stage_words
 from .pieces import (
     Called,
@@ -59,6 +59,7 @@ from .pieces import (
     call_of,
     comments_of,
     is_assignment,
+    literal_text,
     new_function,
     new_object,
     on_trial,
@@ -110,21 +111,14 @@ def _method_name(value: MethodType) -> str:
 
 def _literal(value: Any, place: Place) -> str:
     refuse_secret(f"an argument of {place.use.words}", place.use, name=place.name, value=value)
-    return _spelled(value, place)
-
-
-def _spelled(value: Any, place: Place) -> str:
-    try:
-        return place.collector.literal(value, place.scope, place.use).text
-    except NoLiteral as no:
-        raise unwritable(repr(place.name), no.reason, place.use) from None
+    return literal_text(value, repr(place.name), place)
 
 
 def _builtin(value: Any, place: Place) -> str:
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(value, type) and not inspect.ismodule(owner):
         return f"{_object(owner, place)}.{value.__name__}"  # "text".join, rng.random
-    return _spelled(value, place)
+    return literal_text(value, repr(place.name), place)
 
 
 def _class(value: type, place: Place) -> str:
@@ -174,19 +168,20 @@ def _member(value: FunctionType, place: Place) -> str | None:
 
 def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     """Write a closure as a function of more parameters; where that fails, as it was made."""
-    texts: list[str] = []
     factory = value.__qualname__.partition(".<locals>")[0]
     is_kept = factory in place.collector.kept
-    if is_kept and named is not None and _is_bound(place.scope, named):
+    is_bound = named is not None and _is_bound(place.scope, named)
+    if named is not None and is_kept and is_bound:
         return place.need(named)
-    error = place.collector.attempt(lambda: texts.append(_closure(value, place, named)))
-    if error is None and is_kept:
-        return as_marked(value, texts[0], frozenset(names_in(texts[0])), place)
-    if error is None:
+    text = place.collector.attempt(lambda: _closure(value, place, named))
+    if text is not None and is_kept:
+        return as_marked(value, text, frozenset(names_in(text)), place)
+    if text is not None:
         place.collector.found.factories.add(factory)
-        return texts[0]
-    if named is None or not _is_bound(place.scope, named):
-        raise error
+        return text
+    if named is None or not is_bound:
+        assert place.collector.failed is not None
+        raise place.collector.failed
     return place.need(named)
 
 
@@ -524,13 +519,10 @@ def _checked(written: _Written | None, items: Any, place: Place) -> str:
     plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
     if not spellings and not plain:
         return expression(items, place)
-    reason = "its text is not known"
-    try:
-        found = place.collector.literal(items, place.scope, place.use)
-    except NoLiteral as no:
-        reason = no.reason
-    else:
+    found = place.collector.as_literal(mark, items, place.scope, place.use)
+    if found is not None:
         spellings.append(replace(found, text=f"{mark} = {found.text}"))
+    reason = place.collector.found.reasons.get(mark, "its text is not known")
     if not spellings:
         if not isinstance(items, list | tuple | range | dict):
             return expression(items, place)

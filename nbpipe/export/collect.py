@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 from ..base.knobs import Knob
 from ..base.tree import is_tensor
@@ -498,6 +498,7 @@ class Found:
         return replace(self, **{name: copy.copy(getattr(self, name)) for name in self.__slots__})
 
 
+_Collected = TypeVar("_Collected")
 _CollectValue = Callable[["Collector", Scope, str, Any, Use], None]
 
 
@@ -673,32 +674,34 @@ class Collector:
         """Write a value as a literal, with the names that it reads.
 
         Raises:
-            NoLiteral: it cannot be written.
+            NoLiteral: it cannot be written; nothing of it is left.
         """
-        now: set[str] = set()
-        later: set[str] = set()
-        spell = self.spell(scope, use)
+        before = self.found.copied()
+        reads: list[Names] = []
 
-        def noted(one: object) -> str:
-            text = spell(one)
-            found = names_read(ast.parse(text, mode="eval").body, future=True)
-            now.update(found.now)
-            later.update(found.later)
-            return text
-
-        text = literal(value, noted)
-        return Spelling(text, frozenset(now), frozenset(later))
-
-    def spell(self, scope: Scope, use: Use) -> Callable[[object], str]:
-        """Return what spells modules, classes and functions in a literal."""
-
-        def spelled(value: object) -> str:
+        def spelled(one: object) -> str:
             try:
-                return self.spelled(scope, value, use)
+                text = self.spelled(scope, one, use)
             except ExportError as error:
                 raise NoLiteral(str(error).partition("\n")[0]) from error
+            reads.append(names_read(ast.parse(text, mode="eval").body, future=True))
+            return text
 
-        return spelled
+        try:
+            text = literal(value, spelled)
+        except NoLiteral:
+            self.found = before
+            raise
+        now, later = ((one.now for one in reads), (one.later for one in reads))
+        return Spelling(text, frozenset().union(*now), frozenset().union(*later))
+
+    def as_literal(self, name: str, value: object, scope: Scope, use: Use) -> Spelling | None:
+        """Write the value of a name as a literal; None where `reasons` tells why it has none."""
+        try:
+            return self.literal(value, scope, use)
+        except NoLiteral as no:
+            self.found.reasons[name] = no.reason
+            return None
 
     def spelled(self, scope: Scope, value: Any, use: Use) -> str:
         """Return the expression of a module, class or function; it is collected.
@@ -801,16 +804,15 @@ class Collector:
         """Take note of what the user should know."""
         self.found.notes[words] = None
 
-    def attempt(self, collect: Callable[[], None]) -> ExportError | None:
-        """Collect something that may fail; then nothing of it is left."""
+    def attempt(self, collect: Callable[[], _Collected]) -> _Collected | None:
+        """Collect something; None where it fails: nothing of it is left, and `failed` says why."""
         before = self.found.copied()
         try:
-            collect()
+            return collect()
         except ExportError as error:
             self.found = before
             self.failed = error
-            return error
-        return None
+            return None
 
 
 def _public(module: str, path: str, value: object) -> str:

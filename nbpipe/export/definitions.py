@@ -386,13 +386,14 @@ def as_built(
     use = Use(f"the variable {name!r}")
     local = {bound for one in statements for bound in one.binds}
 
-    def collect() -> None:
+    def collect() -> bool:
         for one in statements:
             check_text(one.text, one.node, one.cell, f"the making of {name!r}", use)
             collector.read(home, one.node, one.cell, use, local=sorted(local))
             collector.found.listed |= _listed(one.node)
+        return True
 
-    if not statements or collector.attempt(collect) is not None:
+    if not statements or collector.attempt(collect) is None:
         return None
     reads = ((one, names_read(one.node, future=True)) for one in statements)
     if not tried and any(is_late(found.now - local, one.order, home) for one, found in reads):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import sys
@@ -251,13 +252,8 @@ class Place:
 
     def written(self, text: str, node: ast.expr, statement: Statement) -> Spelling | None:
         """Return a text of the user's with what it reads; None where that cannot be exported."""
-        found: list[Spelling] = []
-
-        def collect() -> None:
-            reads = self.collector.read(self.scope, node, statement.cell, self.use)
-            found.append(Spelling(text, *reads, statement.order))
-
-        return found[0] if self.collector.attempt(collect) is None else None
+        read = functools.partial(self.collector.read, self.scope, node, statement.cell, self.use)
+        return self.collector.attempt(lambda: Spelling(text, *read(), statement.order))
 
 
 def _as_called(place: Place, name: str) -> Spelling | None:
@@ -557,10 +553,11 @@ class Known:
             if statement is not statements[0] and secret_in_text(statement.text):
                 continue
             self._check_secret(statement)
-            error = self.collector.attempt(
-                lambda one=statement: spellings.append(self._as_written(one))  # type: ignore[misc]
-            )
-            errors += [] if error is None else [error]
+            one = self.collector.attempt(functools.partial(self._as_written, statement))
+            if one is not None:
+                spellings.append(one)
+            elif self.collector.failed is not None:
+                errors.append(self.collector.failed)
         held = need_held(self.collector, self.scope, self.value, self.use.then(self.described))
         place = unnamed_in(self.scope, self.value, statements)
         if place is not None:
@@ -591,22 +588,21 @@ class Known:
         return Spelling(statement.text, *reads)
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
-        before = self.collector.found.copied()
-        try:
-            if statement is None or len(statement.binds) == 1:
-                one = self.collector.literal(self.value, self.scope, self.use)
-                return replace(one, text=_assigned(self.name, one.text, statement))
-            found = [
-                (names, self.collector.literal(self.scope[names[0]], self.scope, self.use))
-                for names in _alike(self.scope, statement.binds)
-            ]
-        except NoLiteral as no:
-            self.collector.found = before
-            self.collector.found.reasons[self.name] = no.reason
+        several = statement is not None and len(statement.binds) > 1
+        alike = _alike(self.scope, statement.binds) if statement and several else [[self.name]]
+        ways = [
+            self.collector.as_literal(self.name, self.scope[names[0]], self.scope, self.use)
+            for names in alike
+        ]
+        found = [one for one in ways if one is not None]
+        if len(found) < len(ways):
             return None
-        text = "\n".join(f"{' = '.join(names)} = {one.text}" for names, one in found)
-        now = frozenset().union(*(one.now for _, one in found))
-        return Spelling(text, now, frozenset().union(*(one.later for _, one in found)))
+        rows = (
+            f"{' = '.join(names)} = {one.text}" for names, one in zip(alike, found, strict=True)
+        )
+        text = "\n".join(rows) if several else _assigned(self.name, found[0].text, statement)
+        now = frozenset().union(*(one.now for one in found))
+        return Spelling(text, now, frozenset().union(*(one.later for one in found)))
 
     def _as_asset(self) -> Spelling | None:
         """Load a large array from a file beside the module, where that is wanted."""
@@ -730,13 +726,21 @@ def _with_defaults(value: FunctionType, found: Definition, text: str, place: Pla
     parts = []
     for name, default in defaults_in(node.args):
         if not inside.isdisjoint(names_in(default)):
-            try:
-                found_text = place.collector.literal(values[name], place.scope, place.use)
-            except NoLiteral as no:
-                words = f"the default {name!r} of {place.use.words}"
-                raise unwritable(words, no.reason, place.use) from None
-            parts.append((default, found_text.text))
+            words = f"the default {name!r} of {place.use.words}"
+            parts.append((default, literal_text(values[name], words, place)))
     return replaced(text, parts)
+
+
+def literal_text(value: Any, words: str, place: Place) -> str:
+    """Write a value as a literal.
+
+    Raises:
+        ExportError: it cannot be written; `words` tell what it is.
+    """
+    try:
+        return place.collector.literal(value, place.scope, place.use).text
+    except NoLiteral as no:
+        raise unwritable(words, no.reason, place.use) from None
 
 
 def _made_inside(found: Definition) -> frozenset[str]:
@@ -781,8 +785,10 @@ def new_object(value: Any, place: Place) -> str:
         )
     name = collector.free_name(identifier(class_name(value)))
     collector.failed = None
-    ways = (_as_called(place, name), _as_literal(value, name, place))
-    spellings = [way for way in ways if way is not None]
+    called = _as_called(place, name)
+    other = collector.as_literal(name, value, place.scope, place.use)
+    spellings = [called] if called is not None else []
+    spellings += [replace(other, text=f"{name} = {other.text}")] if other is not None else []
     if not spellings and collector.failed is not None:
         raise collector.failed
     if not spellings:
@@ -795,15 +801,6 @@ def new_object(value: Any, place: Place) -> str:
     expected = {name: fingerprint_of(value)}
     collector.add(Piece((name,), tuple(spellings), expected, "constant", (_LAST, 0), words))
     return name
-
-
-def _as_literal(value: Any, name: str, place: Place) -> Spelling | None:
-    try:
-        found = place.collector.literal(value, place.scope, place.use)
-    except NoLiteral as no:
-        place.collector.found.reasons[name] = no.reason
-        return None
-    return replace(found, text=f"{name} = {found.text}")
 
 
 # -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------
