@@ -67,7 +67,8 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     _refuse_added(scope, name, value, statement, use)
     now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
-        later |= _read_members(collector, scope, name, statement, reads)
+        members = members_of(value)
+        later |= collect_held(collector, scope, name, members, reads, statements=[statement])
     kind = "class" if isinstance(node, ast.ClassDef) else "function"
     piece = Piece(
         names=(name,),
@@ -92,17 +93,6 @@ def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, 
     return statement, statement.cell, statement.node, statement.text
 
 
-def _read_members(
-    collector: Collector, scope: Scope, name: str, statement: Statement, use: Use
-) -> frozenset[str]:
-    """Collect the functions that the attributes of a class hold; return their names."""
-    members = members_of(scope[name])
-    place = unnamed_in(scope, members, [statement])
-    if place is not None:
-        collector.found.unnamed[name] = (place, use)
-    return need_held(collector, scope, members, use)
-
-
 def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, use: Use) -> None:
     """Refuse what lives in one process among defaults, captured variables and attributes.
 
@@ -116,28 +106,6 @@ def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, u
     if not isinstance(value, type) or not _changes_itself(node, name):
         raise error
     collector.found.alive[name] = ("", error)
-
-
-def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str | None:
-    """Tell where a value holds a function whose name stands for something else by now.
-
-    Args:
-        scope: whose names count.
-        value: what holds it.
-        statements: those that a function may be made in.
-
-    Returns:
-        Its place, as "['crop']"; None where there is no such function.
-    """
-    for place, held in held_in(value):
-        code = code_of(held)
-        inner = "<locals>" in held.__qualname__  # made by a call, perhaps of the pipeline
-        if by_reference(held) or inner or code is None or any(_named_in(scope, held)):
-            continue
-        found = definition_of(scope, code)
-        if found is None or all(found.statement is not one for one in statements):
-            return place
-    return None
 
 
 def _unknown(name: str, value: Any) -> str:
@@ -245,20 +213,47 @@ def _is_decorated(statement: Statement | None, name: str) -> bool:
 _DEPTH = 20
 
 
-def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> frozenset[str]:
+def collect_held(
+    collector: Collector,
+    scope: Scope,
+    name: str,
+    value: Any,
+    use: Use,
+    *,
+    statements: Sequence[Statement],
+) -> frozenset[str]:
     """Collect the user's functions and classes that a value holds, as registries do.
+
+    The place of the first that has no name by now, as "['crop']", becomes a part of what was found.
+
+    Args:
+        collector: takes them.
+        scope: whose names count.
+        name: that of the value.
+        value: what holds them.
+        use: who uses it.
+        statements: those that may make a function of it without a name.
 
     Returns:
         Their names.
     """
-    names = {
-        name
-        for _, held in held_in(value)
-        for one in _named_in(scope, held)
-        if (name := scope.name_of(one)) is not None
-    }
+    names: set[str] = set()
+    for place, held in held_in(value):
+        known = list(map(scope.name_of, _named_in(scope, held)))
+        names |= {one for one in known if one is not None}
+        if not known and _is_lost(scope, held, statements):
+            collector.found.unnamed.setdefault(name, (place, use.by or use))
     collector.need_all(scope, names, use)
     return frozenset(names)
+
+
+def _is_lost(scope: Scope, held: Any, statements: Sequence[Statement]) -> bool:
+    """Tell whether a function without a name was made by none of some statements."""
+    code = code_of(held)
+    if by_reference(held) or "<locals>" in held.__qualname__ or code is None:
+        return False  # of a library, or made by a call, perhaps of the pipeline
+    found = definition_of(scope, code)
+    return found is None or all(found.statement is not one for one in statements)
 
 
 def _named_in(scope: Scope, value: Any) -> Iterator[Any]:

@@ -35,12 +35,11 @@ from .collect import (
 from .definitions import (
     check_text,
     collect_definition,
+    collect_held,
     filled_defaults,
     followed,
     is_defined,
-    need_held,
     unknown_text,
-    unnamed_in,
 )
 from .difference import fingerprint_of, loosened
 from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
@@ -558,10 +557,14 @@ class Known:
                 spellings.append(one)
             elif self.collector.failed is not None:
                 errors.append(self.collector.failed)
-        held = need_held(self.collector, self.scope, self.value, self.use.then(self.described))
-        place = unnamed_in(self.scope, self.value, statements)
-        if place is not None:
-            self.collector.found.unnamed[self.name] = (place, self.use)
+        held = collect_held(
+            self.collector,
+            self.scope,
+            self.name,
+            self.value,
+            self.use.then(self.described),
+            statements=statements,
+        )
         spellings = [replace(one, later=one.later | held) for one in spellings]
         alive = self.name in self.collector.found.alive
         last = None if alive else self._as_literal(newest) or self._as_asset()
