@@ -18,6 +18,7 @@ from types import (
     FunctionType,
     MethodDescriptorType,
     MethodType,
+    MethodWrapperType,
     WrapperDescriptorType,
 )
 from typing import Any, NamedTuple, final
@@ -67,7 +68,12 @@ from .pieces import (
 from .source import last_name, lines_of, names_in, names_read
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
-_BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
+_BUILTINS = (
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 
@@ -142,7 +148,8 @@ def _function(value: FunctionType, place: Place) -> str:
         if same is not None:
             return same
         live = place.scope.namespace.get(value.__name__)
-        if getattr(live, "__code__", None) == value.__code__ and not same_value(value, live):
+        alike = not value.__closure__ and getattr(live, "__code__", None) == value.__code__
+        if alike and not same_value(value, live):
             return new_function(value, place, value.__name__, [])  # of a loop, with other defaults
         same = place.collector.same_name(place.scope, value, place.use)
         if same is not None:
@@ -195,7 +202,8 @@ def _closure(value: FunctionType, place: Place, named: str | None) -> str:
         expression(one, Place(collector, place.scope, used, name))
         for name, one in zip(free, cells, strict=True)
     ]
-    own = place.name if value.__name__ == "<lambda>" else value.__name__
+    own = value.__code__.co_name  # `wraps` may have given it that of another
+    own = place.name if own == "<lambda>" else own
     function = new_function(value, place, f"_{own.lstrip('_')}", free)
     partial = collector.spelled(place.scope, functools.partial, place.use)
     text = f"{partial}({', '.join([function, *inner])})"

@@ -756,10 +756,14 @@ class Collector:
         """
         name = getattr(value, "__name__", None)
         live = scope.namespace.get(name) if isinstance(name, str) else None
-        if live is None or by_reference(value) or "<locals>" in value.__qualname__:
+        if live is None or by_reference(value):
             return None
         if same_value(value, live):
             return name
+        # What `wraps` has given to a function is the name of another.
+        code = getattr(value, "__code__", None)
+        if "<locals>" in (value.__qualname__ if code is None else code.co_qualname):
+            return None
         raise older_error(str(name), place_of(scope, value), use)
 
     def _spelled_module(self, module: ModuleType) -> str:

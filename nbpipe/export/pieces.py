@@ -10,7 +10,7 @@ import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, in_quotes_of
 from .module import Import, Piece, Spelling, identifier
 from .secrets import secret_in_text
-from .source import Lines, defaults_in, last_name, names_in, names_read, replaced, root_of
+from .source import Lines, defaults_in, last_name, lines_of, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -316,7 +316,8 @@ def as_given(value: Any, place: Place) -> str | None:
         live = followed(node, place.scope.namespace)
     except (AttributeError, KeyError):
         return None
-    bound = isinstance(value, BuiltinFunctionType | MethodType)  # made anew by each look
+    # They are made anew by each look.
+    bound = isinstance(value, BuiltinFunctionType | MethodType | MethodWrapperType)
     if live is not value and not (bound and live == value):
         return None
     if isinstance(owner, ast.Name):
@@ -694,7 +695,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     if found is None:
         raise refusal(unknown_text(value.__qualname__), place.use)
     name = collector.free_name(identifier(wanted))
-    text = _with_defaults(value, found, found.text(name, free), place)
+    text = _with_defaults(value, found, _without_wraps(found.text(name, free), free), place)
     _check(value, found, text, place)
     handle = handle_in(name, value)
     if handle is not None:
@@ -719,6 +720,22 @@ def _apart_from_code(value: FunctionType, name: str, node: ast.AST) -> dict[str,
     found = {**fingerprint_of(value), "shown": f"function {name!r}"}
     code = [label for label, _ in found["parts"] if label.startswith(("code", "closure"))]
     return loosened(found, [*code, *filled_defaults(node)])
+
+
+def _without_wraps(text: str, free: list[str]) -> str:
+    """Leave out `@wraps(function)` of what a function captured: a partial bears no name of it."""
+    node = ast.parse(text).body[0]
+    marks = [one for one in node.decorator_list if names_in(one) & set(free)]  # type: ignore[attr-defined]
+    wraps = [one for one in marks if isinstance(one, ast.Call) and last_name(one.func) == "wraps"]
+    gone = {row for one in wraps for row in range(one.lineno, (one.end_lineno or 0) + 1)}
+    tokens = (one for one in lines_of(text).tokens if one.type == tokenize.COMMENT)
+    comments = {one.start[0]: one.string for one in tokens if one.start[0] in gone}
+    kept = (
+        (row, line)
+        for row, line in enumerate(text.split("\n"), 1)
+        if row not in gone or row in comments
+    )
+    return "\n".join(comments.get(row, line) for row, line in kept)
 
 
 def _with_defaults(value: FunctionType, found: Definition, text: str, place: Place) -> str:

@@ -196,6 +196,62 @@ def test_closures(notebook: Notebook):
     assert exported.found["spawned"] == exported.known["items"]
 
 
+WRAPPED = """
+from functools import wraps
+
+import nbpipe
+# ---- next cell
+def timed(function):
+    # one more
+    @wraps(function)  # keeps its name
+    def inner(*given):
+        return function(*given) + 1
+
+    return inner
+
+
+def times(k):
+    def decorate(function):
+        @wraps(function)
+        def inner(x):
+            return function(x) * k
+
+        return inner
+
+    return decorate
+# ---- next cell
+def decode(x):
+    return x * 2
+
+@times(3)
+def scale(x):
+    return x
+# ---- next cell
+made = timed(lambda x: x)
+pipe = nbpipe.source(range(6)).map(timed(decode), executor="process").map(scale).map(made)
+report = pipe.export("loader.py")
+"""
+
+
+def test_functions_that_bear_the_name_of_what_they_wrap(notebook: Notebook):
+    """They are closures as others are, and no older functions of that name."""
+    exported = notebook.exported(WRAPPED, spawn=True)
+    assert "# one more\n# keeps its name\ndef _inner(function, *given):\n" in exported.text
+    assert exported.chain == (
+        "nbpipe.source(range(6)).map(partial(_inner, decode), name='decode', executor='process')"
+        ".map(scale).map(made, name='map_3')"
+    )
+    again = "def scale(x):\n    return x"
+    notebook.kernel.run(f"@times(3)\n{again}\nreport = pipe.export('loader.py')")
+    assert notebook.examined().chain == exported.chain
+    notebook.kernel.run("pipe = nbpipe.source(range(6)).map(times(2)(scale)).map(scale)")
+    notebook.kernel.run("report = pipe.export('loader.py', overwrite=True)")
+    assert "times(2)(scale)" in notebook.examined().chain
+    notebook.kernel.run(f"@times(4)\n{again}")
+    error = notebook.failed("pipe.export('loader.py', overwrite=True)")
+    assert error.text.startswith("the pipeline still uses an older 'scale' (In[6]); it was redef")
+
+
 def test_data_kinds(notebook: Notebook):
     """Enums with methods, named tuples, typed dicts and frozen dataclasses come along whole."""
     exported = notebook.exported(
@@ -371,6 +427,22 @@ def test_classes_and_methods_of_libraries_as_stages(notebook: Notebook):
     assert exported.chain.endswith(
         ".map(str.strip).map(json.loads, prefetch=loads_prefetch).map(os.path.splitext)"
         ".map(' '.join).map(Sample)"
+    )
+
+
+def test_methods_of_containers_as_stages(notebook: Notebook):
+    """Those that Python makes anew at each look are known, by a name or without."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        NAMES = ("a", "b")
+        pipe = nbpipe.source([0, 1]).map(NAMES.__getitem__).map(["b"].__contains__)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.chain == (
+        "nbpipe.source([0, 1]).map(NAMES.__getitem__).map(['b'].__contains__)"
     )
 
 
