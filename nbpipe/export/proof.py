@@ -397,7 +397,8 @@ def _settled(piece: Piece, found: Found) -> Piece:
         return piece
     for name in names:
         _note_first_value(piece, name, f"is changed by {found.changed[name]}", found)
-    return replace(piece, spellings=piece.spellings[:1], expected={})
+    expected = {name: one for name, one in piece.expected.items() if name not in names}
+    return replace(piece, spellings=piece.spellings[:1], expected=expected)
 
 
 def _note_first_value(piece: Piece, name: str, words: str, found: Found) -> None:

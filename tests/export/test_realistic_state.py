@@ -111,6 +111,27 @@ def test_methods_that_only_sound_like_changes(notebook: Notebook):
     ]
 
 
+def test_what_was_made_beside_state_is_compared(notebook: Notebook):
+    """Of an assignment to two variables, the one that no stage changes must have its value."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        sizes, seen = [3], {}
+        sizes[0] = 4
+        # ---- next cell
+        def decode(x):
+            seen[x] = x
+            return sizes[0]
+
+        pipe = nbpipe.source(range(4)).map(decode)
+        # ---- next cell
+        report = pipe.export("loader.py", check_items=0)
+        """
+    )
+    assert "assigned in In[2] is not what its text gives by now: [0]: 4 in the notebook" in words
+
+
 def test_local_module_that_was_changed(notebook: Notebook):
     """A module whose variable the notebook has set is refused: its file has the old value."""
     text = "FACTOR = 3\n\n\ndef scale(x):\n    return x * FACTOR\n"
