@@ -1,314 +1,415 @@
-"""A chain of live stages becomes the expression that builds it again."""
+"""Chain: live stages become what builds them again, as one expression or as the user wrote it."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import collections
 import contextlib
-import functools
 import inspect
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
+from types import FunctionType
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ..errors import ExportError
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
-from ..ops.call import Call, FailurePolicy
+from ..ops.call import Call
 from ..ops.device import Target
-from ..ops.index import LocalStore
 from ..ops.route import Route
 from ..ops.source import Source
-from ..ops.stage import Chain as Stages
-from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered, taken_names
-from .cells import Statement
-from .collect import (
-    Collector,
-    Found,
-    Scope,
-    Use,
-    refusal,
-    refuse_older,
-    refuse_secret,
-    unwritable,
+from ..ops.stage import Chain, Stage, addresses, auto_name, clean_name, numbered, taken_names
+from .arguments import (
+    Comments,
+    Place,
+    call_of,
+    calls_of,
+    comments_of,
+    expression,
+    on_trial,
+    policy_arguments,
+    store_of,
+    target_of,
 )
-from .definitions import is_defined
+from .cells import Statement
+from .collect import Collector, Found, Scope, Use, is_import, refusal, refuse_secret, unwritable
 from .difference import same_value
 from .held import handle_in, kind_of
 from .literals import group, in_double_quotes, quoted
-from .module import BREAK, Line, Module, Parameter, Piece, Spelling, outside_texts, stage_words
-from .pieces import (
-    Called,
-    Comments,
-    Place,
-    as_given,
-    as_marked,
-    call_of,
-    comments_of,
-    is_assignment,
-    literal_text,
-    new_function,
-    new_object,
-    on_trial,
-)
+from .module import BREAK, Line, Module, Parameter, Spelling, outside_texts, stage_words
+from .pieces import check_text, is_defined
 from .source import last_name, lines_of, names_in, names_read
 
-# -- Expressions: a live value as source, in the place where a chain uses it -----------------------
-_BUILTINS = (
-    BuiltinFunctionType,
-    MethodDescriptorType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
-_PLAIN = bool | int | float | complex | str | bytes | None
+# -- Stages: a chain of live stages becomes the expression that builds it again --------------------
+_EXECUTORS = {  # what to give instead of an object
+    "dask": 'give executor="dask", which takes the client of the process it runs in',
+    "executor": 'give executor="thread" or executor="process"',
+}
 
 
-def expression(value: Any, place: Place) -> str:
-    """Write a value as an expression; what it needs is collected.
+def drafted(chain: Chain, collector: Collector, home: Scope) -> Module:
+    """Write a chain as the `build_pipeline` of a module, and collect what it uses.
+
+    Args:
+        chain: the stages.
+        collector: takes what they use.
+        home: whose names stand for objects without a namespace of their own.
 
     Raises:
-        ExportError: it cannot be written.
+        ExportError: something cannot be written.
     """
-    if isinstance(value, _PLAIN):
-        return _literal(value, place)
-    written = as_given(value, place)
-    if written is not None:
-        return written
-    if isinstance(value, functools.partial):
-        return _partial(value, place)
-    if isinstance(value, MethodType):
-        return f"{_object(value.__self__, place)}.{_method_name(value)}"
-    if isinstance(value, FunctionType):
-        return _function(value, place)
-    named = _named(value, place)
-    if named is not None:
-        return named
-    if isinstance(value, type):
-        return _class(value, place)
-    if isinstance(value, _BUILTINS) or by_reference(value):
-        return _builtin(value, place)
-    if isinstance(value, np.ufunc) and value is vars(np).get(name := value.__name__):
-        return f"{place.collector.spelled(place.scope, np, place.use)}.{name}"
-    return _object(value, place)
+    before = collector.found.copied()
+    writer = _ChainWriter(chain, collector, home)
+    writer.write(chain)
+    avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
+    if not any(stage.placement for stage in addresses(chain).values()):  # else it must be pickled
+        collector.kept = frozenset(collector.found.factories & collector.found.pieces.keys())
+    # What is local would stand before a global variable that the chain reads; and a factory that
+    # is in the module anyway is called as it was.
+    if avoid or unnamed or collector.kept:
+        collector.found = before
+        writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
+        writer.write(chain)
+    return Module(tuple(writer.parameters.values()), tuple(writer.body))
 
 
-def _method_name(value: MethodType) -> str:
-    """Return the attribute that a method is: a decorator may have called it something else."""
-    kind = value.__self__ if isinstance(value.__self__, type) else type(value.__self__)
-    names = [name for one in kind.__mro__ for name in vars(one)]
-    own = value.__func__.__name__
-    found = (name for name in [own, *names] if getattr(value.__self__, name, None) == value)
-    return next(found, own)
+@final
+class _ChainWriter:
+    def __init__(
+        self,
+        chain: Chain,
+        collector: Collector,
+        home: Scope,
+        *,
+        avoid: frozenset[str] = frozenset(),
+        unnamed: frozenset[str] = frozenset(),
+    ) -> None:
+        self._collector, self._home = collector, home
+        self._avoid, self._unnamed = avoid, unnamed  # as parameters, and as variables
+        self.read: set[str] = set()
+        self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
+        self._words = stage_words(chain)
+        self._sources: dict[int, str] = {}  # what each reads, by the stage's id
+        self._knobs: dict[int, tuple[str, Stage]] = {}
+        self._devices: dict[str, str] = {}
+        self._variables: dict[Chain, str] = {}
+        self._calls = calls_of(chain, home)
+        self._comments = comments_of(self._calls.values())
+        self._told: set[Statement] = set()
+        self.parameters: dict[str, Parameter] = {}
+        self.body: list[Line] = []
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Variables that would be local, and stand for something else already."""
+        names = self._variables.values()
+        known = self.read | self._collector.found.owners.keys() - self.parameters.keys()
+        taken = known | self.parameters.keys() | set(dir(builtins))
+        return frozenset(taken.intersection(names))
 
-def _literal(value: Any, place: Place) -> str:
-    refuse_secret(f"an argument of {place.use.words}", place.use, name=place.name, value=value)
-    return literal_text(value, repr(place.name), place)
+    # -- chains ---------------------------------------------------------------------------
+    def write(self, stages: Chain) -> None:
+        """Write the statements of `build_pipeline`."""
+        text, above = self._chain(stages)
+        self.body.append(Line(text, "", above))
 
+    def _chain(self, stages: Chain, *, joined: bool = False) -> tuple[str, tuple[str, ...]]:
+        """Write a chain, the beginnings that have a name as statements; return the comments, too.
 
-def _builtin(value: Any, place: Place) -> str:
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not isinstance(value, type) and not inspect.ismodule(owner):
-        return f"{_object(owner, place)}.{value.__name__}"  # "text".join, rng.random
-    return literal_text(value, repr(place.name), place)
+        A beginning without a name that several chains have in common is written in each; a chain
+        that is joined may have a name as a whole.
+        """
+        text, begins = "", True
+        above: tuple[str, ...] = ()
+        taken = {stages[0].name}
+        for number, stage in enumerate(stages):
+            own = self._comments_above(stage)
+            above, own = (own, ()) if begins else (above, own)
+            step = self._step(stage, number, taken, own) if number else self._head(stage)
+            text = f"{text.rstrip()}{BREAK}{step.lstrip()}" if number else step
+            taken |= taken_names((stage,)) if number else set()
+            name = self._variable(stages[number:], joined=joined)
+            begins = bool(name)
+            if name:
+                if stages[: number + 1] not in self._variables:
+                    self._variables[stages[: number + 1]] = name
+                    self.body.append(Line(text, name, above))
+                text, above = name, ()
+        return text, above
 
+    def _comments_above(self, stage: Stage) -> tuple[str, ...]:
+        """Return the comments above the statement that made a stage, once for each statement."""
+        call = self._calls.get(id(stage))
+        if call is None or call.statement in self._told:
+            return ()
+        self._told.add(call.statement)
+        return call.above
 
-def _class(value: type, place: Place) -> str:
-    refuse_older(place.scope, value, place.use)
-    return place.collector.spelled(place.scope, value, place.use)
+    def _variable(self, rest: Chain, *, joined: bool) -> str:
+        """Return the user's variable for what the first of some stages ends; empty for none."""
+        calls = (self._calls.get(id(stage)) for stage in rest)
+        name, *others = ["" if one is None else one.name for one in calls]
+        following = next(filter(None, others), "")
+        return name if (others or joined) and name not in (following, *self._unnamed) else ""
 
+    def _head(self, stage: Stage) -> str:
+        spec: Any = stage.spec
+        if spec.runs != "source":
+            inputs = [self._input(one) for one in stage.inputs]
+            if stage.op in ("mix", "interleave"):
+                inputs = [group("[", inputs, "]")]
+            arguments = [*inputs, *self._join(stage, spec)]
+            return self._noted(stage, f"nbpipe.{stage.op}(", arguments)
+        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
+        tail += self._knob_arguments(stage)
+        if id(stage) not in self._sources:
+            inputs = [self._input(one) for one in stage.inputs]
+            self._sources[id(stage)] = inputs[0] if inputs else self._items(stage, spec)
+        return self._noted(stage, "nbpipe.source(", [self._sources[id(stage)], *tail])
 
-# -- functions -------------------------------------------------------------------------------------
-def _function(value: FunctionType, place: Place) -> str:
-    if by_reference(value):
-        return place.collector.spelled(place.scope, value, place.use)
-    named = place.scope.name_of(value)
-    if value.__name__ == "<lambda>" and not value.__closure__:
-        return new_function(value, place, place.name, [])
-    if named is not None and (
-        not value.__closure__ or is_defined(place.scope.newest(named), named)
-    ):
-        return place.need(named)
-    if named is None:
-        same = _member(value, place)
-        if same is not None:
-            return same
-        live = place.scope.namespace.get(value.__name__)
-        alike = not value.__closure__ and getattr(live, "__code__", None) == value.__code__
-        if alike and not same_value(value, live):
-            return new_function(value, place, value.__name__, [])  # of a loop, with other defaults
-        same = place.collector.same_name(place.scope, value, place.use)
-        if same is not None:
-            return place.need(same)
-    if value.__closure__:
-        return _captured(value, place, named)
-    return new_function(value, place, value.__name__, [])
+    def _input(self, stages: Chain) -> str:
+        """Write a chain that another one begins with."""
+        return self._chain(stages, joined=True)[0]
 
-
-def _member(value: FunctionType, place: Place) -> str | None:
-    """Spell a function that a class of the user holds, as a static method."""
-    first, *rest = value.__qualname__.split(".")
-    found = place.scope.namespace.get(first)
-    if not rest or not isinstance(found, type):
-        return None
-    for part in rest:
-        found = getattr(found, part, None)
-    if found is not value:
-        return None
-    place.collector.need(place.scope, first, place.use)
-    return ".".join((first, *rest))
-
-
-def _captured(value: FunctionType, place: Place, named: str | None) -> str:
-    """Write a closure as a function of more parameters; where that fails, as it was made."""
-    factory = value.__qualname__.partition(".<locals>")[0]
-    is_kept = factory in place.collector.kept
-    is_bound = named is not None and _is_bound(place.scope, named)
-    if named is not None and is_kept and is_bound:
-        return place.need(named)
-    text = place.collector.attempt(lambda: _closure(value, place, named))
-    if text is not None and is_kept:
-        return as_marked(value, text, frozenset(names_in(text)), place)
-    if text is not None:
-        place.collector.found.factories.add(factory)
+    def _items(self, stage: Stage, spec: Source) -> str:
+        place = self._place(stage, spec.items, "items")
+        counted = self._collector.counted.get(stage.name)
+        if counted is not None:
+            return f"range(len({self._expression(counted, place)}))"
+        text = items_of(stage, spec.items, place, word=self._words[id(stage)])
+        self._collector.found.listed |= names_in(text)
+        self.read |= self._reads(text)
         return text
-    if named is None or not is_bound:
-        assert place.collector.failed is not None
-        raise place.collector.failed
-    return place.need(named)
 
+    def _join(self, stage: Stage, spec: Any) -> list[str]:
+        given = [
+            self._weights(stage, value)
+            if word == "weights"
+            else self._argument(stage, word, value, named=True)
+            for word, value in spec.arguments(stage.given)
+        ]
+        return given + self._knob_arguments(stage)
 
-def _closure(value: FunctionType, place: Place, named: str | None) -> str:
-    """Turn what a closure captured into leading parameters, and pass them by `partial`."""
-    collector = place.collector
-    free = list(value.__code__.co_freevars)
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    used = place.use.then(f"{value.__name__}()")
-    inner = [
-        expression(one, Place(collector, place.scope, used, name))
-        for name, one in zip(free, cells, strict=True)
-    ]
-    own = value.__code__.co_name  # `wraps` may have given it that of another
-    own = place.name if own == "<lambda>" else own
-    function = new_function(value, place, f"_{own.lstrip('_')}", free)
-    partial = collector.spelled(place.scope, functools.partial, place.use)
-    text = f"{partial}({', '.join([function, *inner])})"
-    collector.found.called[named or text] = function
-    if named is None:
+    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
+        """Write weights as the user did, where they are numbers in the call."""
+        call = call_of(stage, self._home.cells, "mix")
+        given = None if call is None else call.argument("weights")
+        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
+            values = [] if given is None else list(ast.literal_eval(given))
+            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
+                return f"weights={ast.unparse(given)}"
+        return f"weights={list(weights)!r}"
+
+    # -- steps ----------------------------------------------------------------------------
+    def _step(self, stage: Stage, number: int, names: set[str], above: Sequence[str] = ()) -> str:
+        spec: Any = stage.spec
+        if spec.runs == "call":
+            arguments = self._call(stage, spec, number, names)
+        elif spec.runs == "route":
+            arguments = self._route(stage, spec, names)
+        elif spec.runs == "batch":
+            arguments = self._batch(stage, spec, names)
+        else:
+            arguments = self._plain(stage, spec)
+        return self._noted(stage, f".{stage.op}(", arguments, above=above)
+
+    def _noted(
+        self, stage: Stage, opening: str, arguments: list[str], *, above: Sequence[str] = ()
+    ) -> str:
+        """Write a call with its comments, and those above its statement."""
+        call = self._calls.get(id(stage))
+        found = {"": Comments([], [])} if call is None else dict(self._comments[call.node])
+        kept, texts = self._comments_in(arguments), []
+        for number, text in enumerate(arguments):
+            name = re.match(r"(\w+)=(?!=)", text)
+            own = found.pop(name[1] if name else str(number), None)
+            texts.append(text if own is None else _with_comments(text, own, kept))
+        own = found.pop("")
+        lost = [row for one in found.values() for rows in one for row in rows]
+        own = Comments([*above, *lost, *own.above], own.behind)
+        return _with_comments(group(opening, texts, ")"), own, kept)
+
+    def _comments_in(self, arguments: list[str]) -> set[str]:
+        """Return the comments in the text of arguments, and of what was written for them."""
+        found, names = self._collector.found, names_in(", ".join(arguments))
+        pieces = [found.pieces[name] for name in names & found.written.keys()]
+        pieces += [found.checks[name] for name in names & found.checks.keys()]
+        texts = [*arguments, *(way.text for piece in pieces for way in piece.spellings)]
+        tokens = (token for text in texts for token in lines_of(f"({text}\n)").tokens)
+        return {token.string for token in tokens if token.type == tokenize.COMMENT}
+
+    def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
+        place = self._place(stage, spec.fn, stage.name, stage.op)
+        text = self._expression(spec.fn, place)
+        found = self._collector.found.called.get(text)
+        if found is None:
+            found = auto_name(spec.fn, "", 0).removesuffix("_0")
+        found = found or f"{stage.op}_{number}"  # that of a lambda
+        arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
+        arguments += self._knob_arguments(stage)
+        if not spec.ordered:
+            arguments.append("ordered=False")
+        arguments += policy_arguments(spec.policy)
+        if spec.timeout_s is not None:
+            arguments.append(f"timeout_s={spec.timeout_s!r}")
+        return arguments + self._process_options(stage, place)
+
+    def _name(self, stage: Stage, found: str, names: set[str]) -> list[str]:
+        """Return `name=` where the module would call the stage something else."""
+        name = stage.name.partition("@")[0]
+        same = numbered(clean_name(found), names) == name
+        return [] if same and not stage.named else [f"name={quoted(name)}"]
+
+    def _executor(self, stage: Stage, place: Place) -> list[str]:
+        if stage.placement is None:
+            return ['executor="inline"'] if stage.executor == "inline" else []
+        given = stage.placement.given
+        if isinstance(given, Target):
+            return [f"device={self._device(stage, given)}"]
+        if given is None:
+            return [f'executor="{stage.placement.executor}"']
+        name = self._home.name_of(given)
+        what = "its executor" if name is None else f"variable {name!r}"
+        raise refusal(
+            f"{what} is a live {type(given).__name__}; "
+            + _EXECUTORS.get(stage.placement.executor, _EXECUTORS["executor"]),
+            place.use,
+        )
+
+    def _process_options(self, stage: Stage, place: Place) -> list[str]:
+        placement = stage.placement
+        if placement is None:
+            return []
+        given = []
+        if placement.worker_init is not None:
+            named = f"{stage.name}_init"
+            inner = self._place(stage, placement.worker_init, named, stage.op, "worker_init")
+            given.append(f"worker_init={self._expression(placement.worker_init, inner)}")
+        if placement.max_items_per_worker is not None:
+            given.append(f"max_items_per_worker={placement.max_items_per_worker}")
+        given += [] if placement.copy else ["copy=False"]
+        return given + ([] if placement.region else ["region=False"])
+
+    def _batch(self, stage: Stage, spec: Batch, names: set[str]) -> list[str]:
+        name = self._parameter(stage, "size")
+        self._add(Parameter(name, type(spec.size).__name__, repr(spec.size)))
+        _, *given = spec.arguments(stage.given)  # the size comes first
+        arguments = [name, *(self._argument(stage, *one, named=True) for one in given)]
+        arguments += self._executor(stage, self._place(stage, None, ""))
+        arguments += self._knob_arguments(stage)
+        return arguments + self._name(stage, "batch", names)
+
+    def _plain(self, stage: Stage, spec: Any) -> list[str]:
+        if spec.runs == "device":
+            target = target_of(stage, self._place(stage, None, "").use)
+            return [self._device(stage, target), *self._knob_arguments(stage)]
+        given = [
+            self._argument(stage, word, value, named=word not in spec.positional)
+            for word, value in spec.arguments(stage.given)
+        ]
+        given += [f"name={quoted(stage.name)}"] if stage.named else []
+        return given + self._knob_arguments(stage)
+
+    def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
+        place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
+        is_store = word == "store"
+        text = store_of(stage, value, place.use) if is_store else self._expression(value, place)
+        return f"{word}={text}" if named else text
+
+    def _device(self, stage: Stage, target: Target) -> str:
+        """Return the parameter for a device; stages on one device have one."""
+        if target.device not in self._devices:
+            self._devices[target.device] = name = self._parameter(stage, "device")
+            self._add(Parameter(name, "str", quoted(target.device)))
+        return self._devices[target.device]
+
+    def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:
+        place = self._place(stage, spec.key, f"{stage.name}_key", "route")
+        key = self._expression(spec.key, place)
+        home = Place(self._collector, self._home, place.use, place.name)
+        branches: dict[str, str] = {}
+        for value, inner in zip(spec.values, stage.inputs, strict=True):
+            text = self._expression(value, home)
+            branches[text] = ""
+            known: set[str] = set()
+            for number, one in enumerate(inner):
+                branches[text] += self._step(one, number, known)
+                known.add(one.name.partition("@")[0])
+        name, read = "chain", re.findall(r"\w+", " ".join(branches.values()))
+        while name in read:
+            name = f"{name}_"
+        pairs = [f"{value}: lambda {name}: {name}{steps}" for value, steps in branches.items()]
+        return [key, group("{", pairs, "}"), *self._name(stage, "route", names)]
+
+    # -- knobs ----------------------------------------------------------------------------
+    def _knob_arguments(self, stage: Stage) -> list[str]:
+        """Return the knobs that were given or tuned, as parameters with their values."""
+        arguments = []
+        for word, knob in stage.knobs.items():
+            name, owner = self._knobs.get(id(knob), (self._parameter(stage, word), stage))
+            value = self._collector.value_of(knob)
+            if owner is stage and (word in stage.given or value != knob.default):
+                self._knobs[id(knob)] = name, stage
+                self._add(Parameter(name, "int", str(value)))
+                arguments.append(f"{word}={name}")
+        return arguments
+
+    def _parameter(self, stage: Stage, word: str) -> str:
+        name = f"{self._words[id(stage)]}_{word}"
+        return self._collector.free_name(name) if name in self._avoid else name
+
+    def _expression(self, value: Any, place: Place) -> str:
+        """Write a value, and note what its text reads."""
+        text = expression(value, place)
+        self.read |= self._reads(text)
         return text
-    reads = frozenset({partial.partition(".")[0], function, *names_in(", ".join(inner))})
-    collector.found.owners[named] = place.scope
-    first = place.scope.first(named)
-    spelling = Spelling(f"{named} = {text}", reads)
-    collector.add(Piece((named,), (spelling,), {}, "constant", first, f"variable {named!r}"))
-    return named
+
+    def _reads(self, text: str) -> set[str]:
+        """Return the variables of an expression, with those that the trial may put there."""
+        names, checks = names_in(text), self._collector.found.checks
+        ways = (way for name in names & checks.keys() for way in checks[name].spellings)
+        return names.union(*(way.now | way.later for way in ways))
+
+    def _add(self, parameter: Parameter) -> None:
+        self.parameters[parameter.name] = parameter
+        self._collector.found.owners.setdefault(parameter.name, None)
+
+    # -- places ---------------------------------------------------------------------------
+    def _place(
+        self, stage: Stage, value: Any, name: str, method: str = "", keyword: str = ""
+    ) -> Place:
+        scope = self._scope_of(value)
+        call = call_of(stage, scope.cells, method) if method else None
+        use = Use(f"stage {self._addresses.get(id(stage), stage.name)!r}")
+        return Place(self._collector, scope, use, name, call, keyword)
+
+    def _scope_of(self, value: Any) -> Scope:
+        function = _inner_function(value)
+        if function is None or by_reference(function):
+            return self._home
+        whole = inspect.unwrap(function)  # a library's decorator has the library's globals
+        return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
 
 
-def _partial(value: functools.partial[Any], place: Place) -> str:
-    named = place.scope.name_of(value)
-    if named is not None and _is_bound(place.scope, named):
-        return place.need(named)
-    refuse_secret(f"the partial of {place.use.words}", place.use, name=place.name, value=value)
-    inner = Place(place.collector, place.scope, place.use, place.name)
-    parts = [expression(value.func, inner)]
-    parts += [expression(one, inner) for one in value.args]
-    parts += [f"{key}={expression(one, inner)}" for key, one in value.keywords.items()]
-    partial = place.collector.spelled(place.scope, functools.partial, place.use)
-    text = f"{partial}({', '.join(parts)})"
-    called = place.collector.found.called
-    if parts[0] in called:
-        called[text] = called[parts[0]]
-    return as_marked(value, text, frozenset(names_in(text)), place)
+def _with_comments(text: str, comments: Comments, kept: set[str]) -> str:
+    """Write a call or an argument between its comments, but for those that stand elsewhere."""
+    above, behind = ([row for row in rows if row not in kept] for rows in comments)
+    end = f"  {BREAK.join(behind)}\n" if behind else ""
+    return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
 
 
-def _is_bound(scope: Scope, name: str) -> bool:
-    statement = scope.newest(name)
-    return statement is not None and is_assignment(statement.node)
-
-
-# -- objects ---------------------------------------------------------------------------------------
-def _named(value: Any, place: Place) -> str | None:
-    """Return the user's name for an object, and collect what it stands for."""
-    named = place.scope.name_of(value)
-    return None if named is None else place.need(named)
-
-
-def _refuse_handle(value: Any, place: Place) -> None:
-    plain = isinstance(value, dict | list | tuple | set)
-    handle = handle_in(place.name if plain else type(value).__name__, value)
-    if handle is not None:
-        kind, where = kind_of(handle.value), "" if handle.value is value else f", {handle.place}"
-        words = f"{place.use.words} uses a live {kind}{where}; {handle.way_out}"
-        raise refusal(words, place.use)
-
-
-def _object(value: Any, place: Place) -> str:
-    """Name an object: by the user's name, or by a new one for the call that made it."""
-    if isinstance(value, type):
-        return expression(value, place)
-    named = _named(value, place)
-    if named is not None:
-        return named
-    _refuse_handle(value, place)
-    kind = type(value)
-    if isinstance(value, list | tuple | dict | set | range | str | bytes):
-        return _literal(value, place)
-    if not by_reference(kind) and place.scope.name_of(kind) is None:
-        _class(kind, place)  # it was redefined since
-    return new_object(value, place)
-
-
-# -- Arguments: plain options of stages as source --------------------------------------------------
-def _store_of(stage: Stage, store: object, use: Use) -> str:
-    """Write the store of a claim; one of this process is refused."""
-    if isinstance(store, LocalStore):
-        return "nbpipe.ranks.LocalStore()"
-    way_out = "call torch.distributed.init_process_group before the first epoch"
-    raise _live(stage, "store", store, way_out, use)
-
-
-def _target_of(stage: Stage, use: Use) -> Target:
-    """Return the device of a stage; a stream of this process is refused."""
-    assert stage.placement is not None
-    target = stage.placement.given
-    assert isinstance(target, Target)
-    if target.stream is not None:
-        raise _live(stage, "stream", target.stream, "the run makes its own", use)
-    return target
-
-
-def _live(stage: Stage, word: str, value: object, way_out: str, use: Use) -> ExportError:
-    what = f"the {word} of {stage.name!r} is a live {type(value).__name__}"
-    return refusal(f"{what}; leave {word} out, and {way_out}", use)
-
-
-def _policy_arguments(policy: FailurePolicy) -> list[str]:
-    """Write what happens to items whose call failed."""
-    retry, arguments = policy.retry, []
-    if retry is not None:
-        inner = [str(retry.times)]
-        inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
-        inner += [f"then={quoted(retry.then)}"] if retry.then != "raise" else []
-        arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
-    elif policy.skips:
-        arguments.append('on_error="skip"')
-    if policy.max_failures is not None:
-        arguments.append(f"max_failures={policy.max_failures!r}")
-    return arguments
+def _inner_function(value: Any) -> FunctionType | None:
+    """Return the function inside a partial or a bound method, or None."""
+    while not isinstance(value, FunctionType):
+        inner = getattr(value, "func", getattr(value, "__func__", None))
+        if inner is None or inner is value:
+            return None
+        value = inner
+    return value
 
 
 # -- Items: the source of a pipeline; the path that its files are found under is a parameter -------
@@ -553,396 +654,137 @@ def chosen_text(spelling: Spelling) -> str:
     return ast.get_source_segment(spelling.text, value) or ""
 
 
-# -- Stages: a chain of live stages becomes the expression that builds it again --------------------
-_EXECUTORS = {  # what to give instead of an object
-    "dask": 'give executor="dask", which takes the client of the process it runs in',
-    "executor": 'give executor="thread" or executor="process"',
-}
+# -- As built: the statements that make a pipeline, and what its knobs are set to below them -------
+_MOST = 50  # statements
 
 
-def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
-    """Write a chain as the `build_pipeline` of a module, and collect what it uses.
+def as_built(
+    chain: Chain, draft: Module, collector: Collector, home: Scope, *, tried: bool
+) -> Module | None:
+    """Write the user's own statements that make a pipeline, and set its knobs to what they are.
 
     Args:
         chain: the stages.
-        collector: takes what they use.
-        home: whose names stand for objects without a namespace of their own.
+        draft: what makes the same stages one by one; its parameters for knobs are kept.
+        collector: takes what the statements use.
+        home: the notebook.
+        tried: a fresh process will tell whether they make these stages.
 
-    Raises:
-        ExportError: something cannot be written.
+    Returns:
+        The module; None where the statements are not known, use what cannot be exported, or may
+        make other stages by now, and nobody would tell.
     """
-    before = collector.found.copied()
-    writer = _ChainWriter(chain, collector, home)
-    writer.write(chain)
-    avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
-    if not any(stage.placement for stage in addresses(chain).values()):  # else it must be pickled
-        collector.kept = frozenset(collector.found.factories & collector.found.pieces.keys())
-    # What is local would stand before a global variable that the chain reads; and a factory that
-    # is in the module anyway is called as it was.
-    if avoid or unnamed or collector.kept:
-        collector.found = before
-        writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
-        writer.write(chain)
-    return Module(tuple(writer.parameters.values()), tuple(writer.body))
+    names = variables_of(chain, home)
+    name, statements = next(((one, _statements(one, home)) for one in names), ("", []))
+    use = Use(f"the variable {name!r}")
+    local = {bound for one in statements for bound in one.binds}
 
+    def collect() -> bool:
+        for one in statements:
+            check_text(one.text, one.node, one.cell, f"the making of {name!r}", use)
+            collector.read(home, one.node, one.cell, use, local=sorted(local))
+            collector.found.listed |= _listed(one.node)
+        return True
 
-def _calls_of(chain: Stages, home: Scope) -> dict[int, Called]:
-    """Return by the stages' ids the calls in the user's text that made them, one stage each."""
-    found: dict[int, Called] = {}
-    for stage in addresses(chain).values():
-        call = call_of(stage, home.cells, stage.op)
-        if call is not None and call.is_global:
-            found[id(stage)] = call
-    counts = collections.Counter(id(call.node) for call in found.values())
-    return {key: call for key, call in found.items() if counts[id(call.node)] == 1}
-
-
-def is_repeated(chain: Stages, home: Scope) -> bool:
-    """Tell whether a loop or a function of the notebook made some of the stages."""
-    known = _calls_of(chain, home)
-    stages = {id(one): one for one in _outside_branches(chain)}
-    made = (one for key, one in stages.items() if one.made_at is not None and key not in known)
-    return any(call_of(one, home.cells, one.op) is not None for one in made)
-
-
-def _outside_branches(chain: Stages) -> Iterator[Stage]:
-    """Return the stages of a chain, and of those that it joins; branches are functions anyway."""
-    for stage in chain:
-        yield stage
-        for one in () if stage.op == "route" else stage.inputs:
-            yield from _outside_branches(one)
-
-
-@final
-class _ChainWriter:
-    def __init__(
-        self,
-        chain: Stages,
-        collector: Collector,
-        home: Scope,
-        *,
-        avoid: frozenset[str] = frozenset(),
-        unnamed: frozenset[str] = frozenset(),
-    ) -> None:
-        self._collector, self._home = collector, home
-        self._avoid, self._unnamed = avoid, unnamed  # as parameters, and as variables
-        self.read: set[str] = set()
-        self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
-        self._words = stage_words(chain)
-        self._sources: dict[int, str] = {}  # what each reads, by the stage's id
-        self._knobs: dict[int, tuple[str, Stage]] = {}
-        self._devices: dict[str, str] = {}
-        self._variables: dict[Stages, str] = {}
-        self._calls = _calls_of(chain, home)
-        self._comments = comments_of(self._calls.values())
-        self._told: set[Statement] = set()
-        self.parameters: dict[str, Parameter] = {}
-        self.body: list[Line] = []
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """Variables that would be local, and stand for something else already."""
-        names = self._variables.values()
-        known = self.read | self._collector.found.owners.keys() - self.parameters.keys()
-        taken = known | self.parameters.keys() | set(dir(builtins))
-        return frozenset(taken.intersection(names))
-
-    # -- chains ---------------------------------------------------------------------------
-    def write(self, stages: Stages) -> None:
-        """Write the statements of `build_pipeline`."""
-        text, above = self._chain(stages)
-        self.body.append(Line(text, "", above))
-
-    def _chain(self, stages: Stages, *, joined: bool = False) -> tuple[str, tuple[str, ...]]:
-        """Write a chain, the beginnings that have a name as statements; return the comments, too.
-
-        A beginning without a name that several chains have in common is written in each; a chain
-        that is joined may have a name as a whole.
-        """
-        text, begins = "", True
-        above: tuple[str, ...] = ()
-        taken = {stages[0].name}
-        for number, stage in enumerate(stages):
-            own = self._comments_above(stage)
-            above, own = (own, ()) if begins else (above, own)
-            step = self._step(stage, number, taken, own) if number else self._head(stage)
-            text = f"{text.rstrip()}{BREAK}{step.lstrip()}" if number else step
-            taken |= taken_names((stage,)) if number else set()
-            name = self._variable(stages[number:], joined=joined)
-            begins = bool(name)
-            if name:
-                if stages[: number + 1] not in self._variables:
-                    self._variables[stages[: number + 1]] = name
-                    self.body.append(Line(text, name, above))
-                text, above = name, ()
-        return text, above
-
-    def _comments_above(self, stage: Stage) -> tuple[str, ...]:
-        """Return the comments above the statement that made a stage, once for each statement."""
-        call = self._calls.get(id(stage))
-        if call is None or call.statement in self._told:
-            return ()
-        self._told.add(call.statement)
-        return call.above
-
-    def _variable(self, rest: Stages, *, joined: bool) -> str:
-        """Return the user's variable for what the first of some stages ends; empty for none."""
-        calls = (self._calls.get(id(stage)) for stage in rest)
-        name, *others = ["" if one is None else one.name for one in calls]
-        following = next(filter(None, others), "")
-        return name if (others or joined) and name not in (following, *self._unnamed) else ""
-
-    def _head(self, stage: Stage) -> str:
-        spec: Any = stage.spec
-        if spec.runs != "source":
-            inputs = [self._input(one) for one in stage.inputs]
-            if stage.op in ("mix", "interleave"):
-                inputs = [group("[", inputs, "]")]
-            arguments = [*inputs, *self._join(stage, spec)]
-            return self._noted(stage, f"nbpipe.{stage.op}(", arguments)
-        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
-        tail += self._knob_arguments(stage)
-        if id(stage) not in self._sources:
-            inputs = [self._input(one) for one in stage.inputs]
-            self._sources[id(stage)] = inputs[0] if inputs else self._items(stage, spec)
-        return self._noted(stage, "nbpipe.source(", [self._sources[id(stage)], *tail])
-
-    def _input(self, stages: Stages) -> str:
-        """Write a chain that another one begins with."""
-        return self._chain(stages, joined=True)[0]
-
-    def _items(self, stage: Stage, spec: Source) -> str:
-        place = self._place(stage, spec.items, "items")
-        counted = self._collector.counted.get(stage.name)
-        if counted is not None:
-            return f"range(len({self._expression(counted, place)}))"
-        text = items_of(stage, spec.items, place, word=self._words[id(stage)])
-        self._collector.found.listed |= names_in(text)
-        self.read |= self._reads(text)
-        return text
-
-    def _join(self, stage: Stage, spec: Any) -> list[str]:
-        given = [
-            self._weights(stage, value)
-            if word == "weights"
-            else self._argument(stage, word, value, named=True)
-            for word, value in spec.arguments(stage.given)
+    if not statements or collector.attempt(collect) is None:
+        return None
+    reads = ((one, names_read(one.node, future=True)) for one in statements)
+    if not tried and any(is_late(found.now - local, one.order, home) for one, found in reads):
+        return None
+    knobs = _knobs(name, chain, draft)
+    read = {one for statement in statements for one in names_in(statement.node)}
+    if any(one.name in read for one in knobs):  # a parameter would stand before the variable
+        return None
+    *first, last = statements
+    lines = [Line(one.text, is_code=True) for one in first]
+    pattern = rf"(?m)^{name}(?:\s*:[^=]+)?\s*=\s*"
+    if knobs or not isinstance(last.node, ast.Assign) or not re.search(pattern, last.text):
+        lines += [
+            Line(last.text, is_code=True),
+            *(Line(one, is_code=True) for one in knobs.values()),
         ]
-        return given + self._knob_arguments(stage)
+        return Module(tuple(knobs), (*lines, Line(name)))
+    text = re.sub(pattern, "return ", last.text, count=1)
+    return Module((), (*lines, Line(text, is_code=True)))
 
-    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
-        """Write weights as the user did, where they are numbers in the call."""
-        call = call_of(stage, self._home.cells, "mix")
-        given = None if call is None else call.argument("weights")
-        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
-            values = [] if given is None else list(ast.literal_eval(given))
-            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
-                return f"weights={ast.unparse(given)}"
-        return f"weights={list(weights)!r}"
 
-    # -- steps ----------------------------------------------------------------------------
-    def _step(self, stage: Stage, number: int, names: set[str], above: Sequence[str] = ()) -> str:
-        spec: Any = stage.spec
-        if spec.runs == "call":
-            arguments = self._call(stage, spec, number, names)
-        elif spec.runs == "route":
-            arguments = self._route(stage, spec, names)
-        elif spec.runs == "batch":
-            arguments = self._batch(stage, spec, names)
-        else:
-            arguments = self._plain(stage, spec)
-        return self._noted(stage, f".{stage.op}(", arguments, above=above)
+def is_late(names: Iterable[str], ran: tuple[int, int], scope: Scope) -> bool:
+    """Tell whether a variable was bound anew since a statement ran, but for what is defined."""
+    newest = ((name, scope.newest(name)) for name in names)
+    return any(
+        one.order > ran and not (is_import(one.node) or is_defined(one, name))
+        for name, one in newest
+        if one is not None
+    )
 
-    def _noted(
-        self, stage: Stage, opening: str, arguments: list[str], *, above: Sequence[str] = ()
-    ) -> str:
-        """Write a call with its comments, and those above its statement."""
-        call = self._calls.get(id(stage))
-        found = {"": Comments([], [])} if call is None else dict(self._comments[call.node])
-        kept, texts = self._comments_in(arguments), []
-        for number, text in enumerate(arguments):
-            name = re.match(r"(\w+)=(?!=)", text)
-            own = found.pop(name[1] if name else str(number), None)
-            texts.append(text if own is None else _with_comments(text, own, kept))
-        own = found.pop("")
-        lost = [row for one in found.values() for rows in one for row in rows]
-        own = Comments([*above, *lost, *own.above], own.behind)
-        return _with_comments(group(opening, texts, ")"), own, kept)
 
-    def _comments_in(self, arguments: list[str]) -> set[str]:
-        """Return the comments in the text of arguments, and of what was written for them."""
-        found, names = self._collector.found, names_in(", ".join(arguments))
-        pieces = [found.pieces[name] for name in names & found.written.keys()]
-        pieces += [found.checks[name] for name in names & found.checks.keys()]
-        texts = [*arguments, *(way.text for piece in pieces for way in piece.spellings)]
-        tokens = (token for text in texts for token in lines_of(f"({text}\n)").tokens)
-        return {token.string for token in tokens if token.type == tokenize.COMMENT}
+def variables_of(chain: Chain, home: Scope) -> Iterator[str]:
+    """Return the user's variables that are the pipeline of these stages."""
+    for name in tuple(home.namespace):
+        if home.newest(name) and _holds(home, name, chain):
+            yield name
 
-    def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
-        place = self._place(stage, spec.fn, stage.name, stage.op)
-        text = self._expression(spec.fn, place)
-        found = self._collector.found.called.get(text)
-        if found is None:
-            found = auto_name(spec.fn, "", 0).removesuffix("_0")
-        found = found or f"{stage.op}_{number}"  # that of a lambda
-        arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
-        arguments += self._knob_arguments(stage)
-        if not spec.ordered:
-            arguments.append("ordered=False")
-        arguments += _policy_arguments(spec.policy)
-        if spec.timeout_s is not None:
-            arguments.append(f"timeout_s={spec.timeout_s!r}")
-        return arguments + self._process_options(stage, place)
 
-    def _name(self, stage: Stage, found: str, names: set[str]) -> list[str]:
-        """Return `name=` where the module would call the stage something else."""
-        name = stage.name.partition("@")[0]
-        same = numbered(clean_name(found), names) == name
-        return [] if same and not stage.named else [f"name={quoted(name)}"]
+def _knobs(name: str, chain: Chain, draft: Module) -> dict[Parameter, str]:
+    """Return what sets the knobs of a pipeline, by the parameters that they are set to."""
+    words = stage_words(chain)
+    parameters = {one.name: one for one in draft.parameters}
+    return {
+        parameters[parameter]: f"{name}[{quoted(address)}].{word} = {parameter}"
+        for address, stage in addresses(chain).items()
+        for word in stage.knobs
+        if (parameter := f"{words[id(stage)]}_{word}") in parameters
+    }
 
-    def _executor(self, stage: Stage, place: Place) -> list[str]:
-        if stage.placement is None:
-            return ['executor="inline"'] if stage.executor == "inline" else []
-        given = stage.placement.given
-        if isinstance(given, Target):
-            return [f"device={self._device(stage, given)}"]
-        if given is None:
-            return [f'executor="{stage.placement.executor}"']
-        name = self._home.name_of(given)
-        what = "its executor" if name is None else f"variable {name!r}"
-        raise refusal(
-            f"{what} is a live {type(given).__name__}; "
-            + _EXECUTORS.get(stage.placement.executor, _EXECUTORS["executor"]),
-            place.use,
-        )
 
-    def _process_options(self, stage: Stage, place: Place) -> list[str]:
-        placement = stage.placement
-        if placement is None:
+def _holds(scope: Scope, name: str, chain: Chain | None) -> bool:
+    """Tell whether a variable is a pipeline: of these stages, where they are given."""
+    stages = getattr(scope.namespace[name], "chain", None)
+    if not isinstance(stages, tuple) or not all(isinstance(one, Stage) for one in stages):
+        return False
+    return chain is None or [*map(id, stages)] == [*map(id, chain)]
+
+
+def _statements(name: str, home: Scope) -> list[Statement]:
+    """Return the statements that make a pipeline, from the first; none where one is not known."""
+    found: list[Statement] = []
+    wanted: list[tuple[str, Statement | None]] = [(name, None)]
+    while wanted:
+        one, reader = wanted.pop()
+        bound = home.cells.bindings(one)
+        earlier = [made for made in bound if reader is None or made.order < reader.order]
+        if not earlier or len(found) > _MOST or not _is_making(earlier[0].node, home):
             return []
-        given = []
-        if placement.worker_init is not None:
-            named = f"{stage.name}_init"
-            inner = self._place(stage, placement.worker_init, named, stage.op, "worker_init")
-            given.append(f"worker_init={self._expression(placement.worker_init, inner)}")
-        if placement.max_items_per_worker is not None:
-            given.append(f"max_items_per_worker={placement.max_items_per_worker}")
-        given += [] if placement.copy else ["copy=False"]
-        return given + ([] if placement.region else ["region=False"])
-
-    def _batch(self, stage: Stage, spec: Batch, names: set[str]) -> list[str]:
-        name = self._parameter(stage, "size")
-        self._add(Parameter(name, type(spec.size).__name__, repr(spec.size)))
-        _, *given = spec.arguments(stage.given)  # the size comes first
-        arguments = [name, *(self._argument(stage, *one, named=True) for one in given)]
-        arguments += self._executor(stage, self._place(stage, None, ""))
-        arguments += self._knob_arguments(stage)
-        return arguments + self._name(stage, "batch", names)
-
-    def _plain(self, stage: Stage, spec: Any) -> list[str]:
-        if spec.runs == "device":
-            target = _target_of(stage, self._place(stage, None, "").use)
-            return [self._device(stage, target), *self._knob_arguments(stage)]
-        given = [
-            self._argument(stage, word, value, named=word not in spec.positional)
-            for word, value in spec.arguments(stage.given)
-        ]
-        given += [f"name={quoted(stage.name)}"] if stage.named else []
-        return given + self._knob_arguments(stage)
-
-    def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
-        place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
-        is_store = word == "store"
-        text = _store_of(stage, value, place.use) if is_store else self._expression(value, place)
-        return f"{word}={text}" if named else text
-
-    def _device(self, stage: Stage, target: Target) -> str:
-        """Return the parameter for a device; stages on one device have one."""
-        if target.device not in self._devices:
-            self._devices[target.device] = name = self._parameter(stage, "device")
-            self._add(Parameter(name, "str", quoted(target.device)))
-        return self._devices[target.device]
-
-    def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:
-        place = self._place(stage, spec.key, f"{stage.name}_key", "route")
-        key = self._expression(spec.key, place)
-        home = Place(self._collector, self._home, place.use, place.name)
-        branches: dict[str, str] = {}
-        for value, inner in zip(spec.values, stage.inputs, strict=True):
-            text = self._expression(value, home)
-            branches[text] = ""
-            known: set[str] = set()
-            for number, one in enumerate(inner):
-                branches[text] += self._step(one, number, known)
-                known.add(one.name.partition("@")[0])
-        name, read = "chain", re.findall(r"\w+", " ".join(branches.values()))
-        while name in read:
-            name = f"{name}_"
-        pairs = [f"{value}: lambda {name}: {name}{steps}" for value, steps in branches.items()]
-        return [key, group("{", pairs, "}"), *self._name(stage, "route", names)]
-
-    # -- knobs ----------------------------------------------------------------------------
-    def _knob_arguments(self, stage: Stage) -> list[str]:
-        """Return the knobs that were given or tuned, as parameters with their values."""
-        arguments = []
-        for word, knob in stage.knobs.items():
-            name, owner = self._knobs.get(id(knob), (self._parameter(stage, word), stage))
-            value = self._collector.value_of(knob)
-            if owner is stage and (word in stage.given or value != knob.default):
-                self._knobs[id(knob)] = name, stage
-                self._add(Parameter(name, "int", str(value)))
-                arguments.append(f"{word}={name}")
-        return arguments
-
-    def _parameter(self, stage: Stage, word: str) -> str:
-        name = f"{self._words[id(stage)]}_{word}"
-        return self._collector.free_name(name) if name in self._avoid else name
-
-    def _expression(self, value: Any, place: Place) -> str:
-        """Write a value, and note what its text reads."""
-        text = expression(value, place)
-        self.read |= self._reads(text)
-        return text
-
-    def _reads(self, text: str) -> set[str]:
-        """Return the variables of an expression, with those that the trial may put there."""
-        names, checks = names_in(text), self._collector.found.checks
-        ways = (way for name in names & checks.keys() for way in checks[name].spellings)
-        return names.union(*(way.now | way.later for way in ways))
-
-    def _add(self, parameter: Parameter) -> None:
-        self.parameters[parameter.name] = parameter
-        self._collector.found.owners.setdefault(parameter.name, None)
-
-    # -- places ---------------------------------------------------------------------------
-    def _place(
-        self, stage: Stage, value: Any, name: str, method: str = "", keyword: str = ""
-    ) -> Place:
-        scope = self._scope_of(value)
-        call = call_of(stage, scope.cells, method) if method else None
-        use = Use(f"stage {self._addresses.get(id(stage), stage.name)!r}")
-        return Place(self._collector, scope, use, name, call, keyword)
-
-    def _scope_of(self, value: Any) -> Scope:
-        function = _inner_function(value)
-        if function is None or by_reference(function):
-            return self._home
-        whole = inspect.unwrap(function)  # a library's decorator has the library's globals
-        return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
+        if earlier[0] not in found:
+            found.append(earlier[0])
+            reads = names_read(earlier[0].node, future=True).now
+            pipes = (
+                other for other in sorted(reads) if other in home and _holds(home, other, None)
+            )
+            wanted += [(other, earlier[0]) for other in pipes]
+    return sorted(found, key=lambda one: one.order)
 
 
-def _with_comments(text: str, comments: Comments, kept: set[str]) -> str:
-    """Write a call or an argument between its comments, but for those that stand elsewhere."""
-    above, behind = ([row for row in rows if row not in kept] for rows in comments)
-    end = f"  {BREAK.join(behind)}\n" if behind else ""
-    return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
+def _is_making(node: ast.AST, home: Scope) -> bool:
+    """Tell whether a statement makes pipelines, or what they are made of, and nothing else."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return True
+    if not isinstance(node, ast.For | ast.If):
+        return False
+    inside = [*node.body, *node.orelse]
+    blocks = [one for one in inside if isinstance(one, ast.For | ast.If)]
+    plain = [one for one in inside if isinstance(one, ast.Assign | ast.AnnAssign)]
+    others = [one for one in inside if one not in blocks and one not in plain]
+    if not all(isinstance(one, ast.FunctionDef | ast.Pass) for one in others):
+        return False  # it may train, or show something
+    names = {name for one in plain for name in names_read(one, future=True).bound}
+    read = names_in(node, ast.Load)
+    made = all(name in read or _holds(home, name, None) for name in names if name in home)
+    return made and all(_is_making(one, home) for one in blocks)
 
 
-def _inner_function(value: Any) -> FunctionType | None:
-    """Return the function inside a partial or a bound method, or None."""
-    while not isinstance(value, FunctionType):
-        inner = getattr(value, "func", getattr(value, "__func__", None))
-        if inner is None or inner is value:
-            return None
-        value = inner
-    return value
+def _listed(node: ast.AST) -> set[str]:
+    """Return the variables by which sources in some code read their items."""
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call) and one.args)
+    sources = (one.args[0] for one in calls if last_name(one.func) == "source")
+    return {name for one in sources for name in names_in(one)}

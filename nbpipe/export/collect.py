@@ -7,12 +7,11 @@ import builtins
 import copy
 import functools
 import inspect
+import itertools
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, final
@@ -23,7 +22,7 @@ from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Statement, of_file, recorded
 from .difference import same_value
-from .held import is_generator, kind_of, secret_in
+from .held import is_generator, is_installed, is_local, kind_of, secret_in
 from .literals import NoLiteral, literal
 from .module import Import, Parameter, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
@@ -224,15 +223,10 @@ class Scope:
 
         `import a.b` and `import a.c` both bind `a`: all of them are given.
         """
-        found: list[Import] = []
-        for one in self._imports:
-            line = _line(one, name)
-            if line is None or not gives(line, value):
-                continue
-            if line.member is not None or line.alias is not None:
-                return (line,) if not found else tuple(found)
-            found.append(line)
-        return tuple(dict.fromkeys(found))
+        lines = filter(None, (_line(one, name) for one in self._imports))
+        found = [line for line in lines if gives(line, value)]
+        plain = itertools.takewhile(lambda line: line.member is line.alias is None, found)
+        return tuple(dict.fromkeys(plain)) or tuple(found[:1])
 
     def not_executed(self, name: str) -> Import | None:
         """Return an import of a name that is not bound, as one under `if TYPE_CHECKING:`."""
@@ -292,31 +286,6 @@ def _is_builtin(name: str) -> bool:
     return hasattr(builtins, name) or name in _MODULE_NAMES
 
 
-@functools.cache
-def is_local(module: str) -> bool:
-    """Tell whether a module is a file of the user's own, not a part of an installed package."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
-        return False
-    found = sys.modules.get(top)
-    places = [getattr(found, "__file__", None), *getattr(found, "__path__", ())]
-    files = [place for place in places if isinstance(place, str)]
-    if not files or any(map(_is_installed, files)):
-        return False
-    return top not in packages_distributions()  # of an installed package, in a folder of its own
-
-
-def _is_installed(file: str) -> bool:
-    """Tell whether a file belongs to Python or to an installed package."""
-    folders = {sysconfig.get_path(word) for word in ("purelib", "platlib", "stdlib")}
-    parts = Path(file).parts
-    return (
-        "site-packages" in parts
-        or "dist-packages" in parts
-        or any(Path(file).is_relative_to(folder) for folder in folders)
-    )
-
-
 # -- Code of live functions and classes, and where it was defined ----------------------------------
 _GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
 # Where compilers and wrappers keep the function that they were given.
@@ -351,7 +320,7 @@ def definition_of(scope: Scope, code: CodeType) -> Definition | None:
     file = code.co_filename
     if found is not None or not file.endswith(".py"):
         return found
-    if _is_installed(file) and Path(file) != _TEMPLATES:
+    if is_installed(file) and Path(file) != _TEMPLATES:
         return None
     try:
         return of_file(code.co_filename).definition(code)

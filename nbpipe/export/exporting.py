@@ -22,14 +22,14 @@ from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
+from .arguments import is_repeated
 from .cells import Statement
-from .chain import chosen_text, drafted, is_repeated
-from .collect import Collector, Found, Scope, Use, is_import, is_local, unwritable
-from .definitions import as_built, is_late, lost, variables_of
+from .chain import as_built, chosen_text, drafted, is_late, variables_of
+from .collect import Collector, Found, Scope, Use, is_import, unwritable
 from .fresh import Environment, FreshProcess, error_words
-from .held import secret_in, texts_named_as_secrets
+from .held import is_local, secret_in, texts_named_as_secrets
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
-from .pieces import collect_setup, collect_value, is_decision
+from .pieces import collect_setup, collect_value, is_decision, lost
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
     advice,

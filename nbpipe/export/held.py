@@ -10,10 +10,12 @@ import pathlib
 import random
 import re
 import sys
+import sysconfig
 import threading
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from importlib.metadata import packages_distributions
 from itertools import islice, pairwise
 from types import (
     AsyncGeneratorType,
@@ -51,7 +53,8 @@ from .secrets import (
 _Found = TypeVar("_Found")
 
 # -- Values as they are stored, whatever their classes say -----------------------------------------
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = {"site-packages", "dist-packages"}
+_STDLIB = sysconfig.get_path("stdlib")
 _OWN = __name__.partition(".")[0]
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _GENERATED = ("__dict__", "__weakref__")
@@ -66,11 +69,30 @@ def is_library(module: object) -> bool:
     if not isinstance(module, str) or module == "__main__":
         return False
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in (_OWN, "builtins"):
-        return True
+    own = top in sys.stdlib_module_names or top in (_OWN, "builtins")
+    return own or any(map(is_installed, _places_of(top)))
+
+
+@functools.cache
+def is_local(module: str) -> bool:
+    """Tell whether a module is a file of the user's own, not a part of an installed package."""
+    top = module.partition(".")[0]
+    if is_library(module) or not _places_of(top):
+        return False
+    return top not in packages_distributions()  # of an installed package, in a folder of its own
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Tell whether a file belongs to Python or to an installed package."""
+    path = pathlib.Path(file)
+    return not _INSTALLED.isdisjoint(path.parts) or path.is_relative_to(_STDLIB)
+
+
+def _places_of(top: str) -> list[str]:
     found = sys.modules.get(top)
     places = [getattr(found, "__file__", None), *(getattr(found, "__path__", None) or ())]
-    return any(mark in str(place) for place in places for mark in _INSTALLED)
+    return [place for place in places if isinstance(place, str)]
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -1,329 +1,54 @@
-"""Pieces: values become pieces, by the text that made them, as literals, as the module's own."""
+"""Pieces: what the names of a notebook stand for: definitions, constants and set-up cells."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import contextlib
 import functools
 import itertools
 import re
 import sys
-import tokenize
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 
 from ..base.tree import is_tensor
-from ..executors.pickling import by_reference
-from ..ops.stage import Stage, class_name
-from .cells import Cell, Cells, Definition, Statement, imports_in
+from ..errors import ExportError
+from ..executors.pickling import CACHED, by_reference
+from .cells import Cell, Definition, Statement, imports_in
 from .collect import (
     Collector,
     HeldState,
     Scope,
     Use,
+    code_of,
     definition_of,
     is_import,
-    is_local,
+    methods_of,
     refusal,
     refuse_older,
     refuse_secret,
     unwritable,
 )
-from .definitions import (
-    check_text,
-    collect_definition,
-    collect_held,
-    filled_defaults,
-    followed,
-    is_defined,
-    unknown_text,
-)
 from .difference import fingerprint_of, loosened
-from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
-from .literals import MOST, NoLiteral, in_quotes_of
-from .module import Import, Piece, Spelling, identifier
+from .held import (
+    captured_by,
+    handle_in,
+    held_in,
+    is_generator,
+    is_local,
+    kind_of,
+    members_of,
+    secret_in,
+)
+from .literals import MOST, in_quotes_of
+from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
-from .source import Lines, defaults_in, last_name, lines_of, names_in, names_read, replaced, root_of
-
-
-# -- Calls: the call in the user's text that made a stage ------------------------------------------
-class Called(NamedTuple):
-    """The call that made a stage.
-
-    Attributes:
-        statement: where it stands.
-        node: the call.
-        is_global: it stands outside of functions, so its names are global.
-    """
-
-    statement: Statement
-    node: ast.Call
-    is_global: bool
-
-    def argument(self, keyword: str = "") -> ast.expr | None:
-        """Return an argument: the first, unless it is unpacked, or one that was named."""
-        if keyword:
-            return next((one.value for one in self.node.keywords if one.arg == keyword), None)
-        if not self.node.args or isinstance(self.node.args[0], ast.Starred):
-            return None
-        return self.node.args[0]
-
-    @property
-    def name(self) -> str:
-        """The variable that it is assigned to; empty where it is not, or where there are more."""
-        node = self.statement.node
-        whole = isinstance(node, ast.Assign | ast.AnnAssign) and node.value is self.node
-        return next(iter(self.statement.binds)) if whole and len(self.statement.binds) == 1 else ""
-
-    @property
-    def above(self) -> tuple[str, ...]:
-        """The comments above its statement."""
-        rows = self.statement.text.split("\n")
-        above = itertools.takewhile(lambda row: row.startswith("#"), rows)
-        return tuple(row for row in above if not secret_in_text(row))
-
-
-class Comments(NamedTuple):
-    """What stands above a call or an argument, and behind it."""
-
-    above: list[str]
-    behind: list[str]
-
-
-class _Noted(NamedTuple):
-    """A call from its bracket on, or an argument; places are lines and columns."""
-
-    first: tuple[int, int]
-    last: tuple[int, int]
-    call: ast.Call
-    key: str
-    comments: Comments
-
-
-def comments_of(calls: Iterable[Called]) -> dict[ast.Call, dict[str, Comments]]:
-    """Return all comments in the statements that hold some calls, each at one of these.
-
-    Args:
-        calls: those that made stages.
-
-    Returns:
-        By the call, and the name or the number of an argument, or "" for the call itself; what
-        stands within an argument counts as above it.
-    """
-    found: dict[ast.Call, dict[str, Comments]] = {}
-    nodes: dict[Statement, list[ast.Call]] = {}
-    for call in calls:
-        nodes.setdefault(call.statement, []).append(call.node)
-    for statement, held in nodes.items():
-        parts, text = list(_parts(statement.cell.lines, held)), statement.text
-        for token in statement.cell.lines.tokens:
-            inside = statement.first_line <= token.start[0] <= statement.last_line
-            told = token.type == tokenize.COMMENT and inside and token.string in text
-            if told and not secret_in_text(token.string):
-                _place_comment(token, parts)
-        for part in parts:
-            found.setdefault(part.call, {})[part.key] = part.comments
-    return found
-
-
-def _parts(lines: Lines, calls: list[ast.Call]) -> Iterator[_Noted]:
-    """Return calls that made stages, and their arguments without such calls in them."""
-    known = set(map(id, calls))
-
-    def part(start: tuple[int, int], node: Any, call: ast.Call, key: str = "") -> _Noted:
-        ends = (start, (node.end_lineno, node.end_col_offset))
-        first, last = ((row, lines.column(row, offset)) for row, offset in ends)
-        return _Noted(first, last, call, key, Comments([], []))
-
-    for call in calls:
-        func: Any = call.func
-        yield part((func.end_lineno, func.end_col_offset), call, call)
-        given: list[tuple[Any, Any]] = [*enumerate(call.args)]
-        given += [(one.arg, one) for one in call.keywords]
-        for key, one in given:
-            if known.isdisjoint(map(id, ast.walk(one))):
-                yield part((one.lineno, one.col_offset), one, call, str(key))
-
-
-def _place_comment(comment: tokenize.TokenInfo, parts: list[_Noted]) -> None:
-    """Put a comment behind what ends on its line, or above what comes next in its brackets."""
-    at = comment.start
-    around = max((one for one in parts if one.first <= at < one.last), default=None)
-    if around is not None:
-        parts = [one for one in parts if around.first < one.first and one.last < around.last]
-    before = max((one for one in parts if one.last <= at), key=lambda one: one.last, default=None)
-    after = min((one for one in parts if one.first > at), default=around)
-    if before is not None and (before.last[0] == at[0] or after is around):
-        before.comments.behind.append(comment.string)
-    elif after is not None:
-        after.comments.above.append(comment.string)
-
-
-def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
-    """Find the call that made a stage; None where it is not to be found, or may be another.
-
-    The start of a chained call is not known to the compiler: its end is.
-
-    Args:
-        stage: the stage.
-        cells: the text.
-        method: name of the function or method that was called.
-    """
-    if stage.made_at is None:
-        return None
-    code, at = stage.made_at.code, stage.made_at.offset
-    line, end_line, _, end = list(code.co_positions())[at // 2]
-    if line is None or end_line is None:
-        return None
-    for statement in _places(code, cells, end_line):
-        for node in ast.walk(statement.node):
-            if isinstance(node, ast.Call) and last_name(node.func) == method:  # noqa: SIM102
-                if (node.end_lineno, node.end_col_offset) == (end_line, end):
-                    return Called(statement, node, code.co_name == "<module>")
-    return None
-
-
-def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
-    """Return the statements that may hold a line of a code object, the likeliest first."""
-    if code.co_name != "<module>":
-        found = cells.definition(code)
-        if found is not None:
-            yield found.statement
-        return
-    for statement in cells.candidates(code):
-        if statement.first_line <= line <= statement.last_line and _has(statement, code):
-            yield statement
-
-
-def _has(statement: Statement, code: CodeType) -> bool:
-    """Tell whether a code object may have been compiled from a statement: it reads its names."""
-    names = names_in(statement.node)
-    outer = names & set(code.co_names)
-    return bool(outer) or not names
-
-
-# -- Places: where a chain uses a value, and the user's own words for it there ---------------------
-_LAST = 2**31  # a place behind all cells
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is used.
-
-    Attributes:
-        collector: takes what the expression needs.
-        scope: whose names count.
-        use: who uses it.
-        name: what a function without a name is to be called.
-        call: the call that it was given to, where that is known.
-        keyword: which argument of the call it is; the first where it is empty.
-    """
-
-    collector: Collector
-    scope: Scope
-    use: Use
-    name: str
-    call: Called | None = None
-    keyword: str = ""
-
-    @property
-    def node(self) -> ast.expr | None:
-        """The argument in the text of the call, where its names are global."""
-        if self.call is None or not self.call.is_global:
-            return None
-        return self.call.argument(self.keyword)
-
-    @property
-    def text(self) -> str:
-        """Source of that argument."""
-        node = None if self.call is None else self.call.argument(self.keyword)
-        if self.call is None or node is None:
-            return ""
-        return ast.get_source_segment(self.call.statement.cell.text, node) or ""
-
-    def need(self, name: str) -> str:
-        """Collect what a name stands for; return the name."""
-        self.collector.need(self.scope, name, self.use)
-        return name
-
-    def written(self, text: str, node: ast.expr, statement: Statement) -> Spelling | None:
-        """Return a text of the user's with what it reads; None where that cannot be exported."""
-        read = functools.partial(self.collector.read, self.scope, node, statement.cell, self.use)
-        return self.collector.attempt(lambda: Spelling(text, *read(), statement.order))
-
-
-def _as_called(place: Place, name: str) -> Spelling | None:
-    """Write what a call in the user's text gives as the value of a new name.
-
-    None where the text is not known, does not stand at the top level, or uses what cannot be
-    exported.
-    """
-    call, node = place.call, place.node
-    if call is None or not isinstance(node, ast.Call):
-        return None
-    text = f"{name} = {place.text}"
-    loops = not call.statement.binds.isdisjoint(names_in(node))  # by now it may be another value
-    if loops or any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
-        return None
-    return place.written(text, node, call.statement)
-
-
-def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str:
-    """Let the trial decide between the user's words for a value and `text`.
-
-    Returns:
-        What stands for the expression until then; `text` itself where there is no choice.
-    """
-    mark = place.collector.free_name("_given")
-    written = _as_called(place, mark)
-    if written is None:
-        return text
-    other = Spelling(f"{mark} = {text}", reads)
-    on_trial(mark, (written, other), value, place, f"the function of {place.use.words}")
-    called = place.collector.found.called
-    if text in called:
-        called[mark] = called[text]
-    return mark
-
-
-def on_trial(mark: str, ways: tuple[Spelling, ...], value: Any, place: Place, words: str) -> str:
-    """Have the trial find the way to write an expression that gives a value; return the mark.
-
-    Args:
-        mark: a free name, which stands for the expression until then.
-        ways: assignments to that name, the best first.
-        value: what they must give.
-        place: who uses it.
-        words: what it is called in a message.
-    """
-    found, expected = place.collector.found, {mark: fingerprint_of(value)}
-    found.checks[mark] = Piece((mark,), ways, expected, "constant", (_LAST, 0), words)
-    found.owners[mark] = None
-    found.uses[mark] = place.use
-    return mark
-
-
-def as_given(value: Any, place: Place) -> str | None:
-    """Return a library's function as the user gave it, as `json.loads` or `" ".join`."""
-    node = place.node
-    if not isinstance(node, ast.Attribute):
-        return None
-    owner = root_of(node)
-    try:
-        live = followed(node, place.scope.namespace)
-    except (AttributeError, KeyError):
-        return None
-    # They are made anew by each look.
-    bound = isinstance(value, BuiltinFunctionType | MethodType | MethodWrapperType)
-    if live is not value and not (bound and live == value):
-        return None
-    if isinstance(owner, ast.Name):
-        place.need(owner.id)
-    return place.text
-
+from .source import changed_by, last_name, names_in, names_read, replaced, root_of
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
@@ -399,7 +124,7 @@ def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any,
     place = "" if statement is None else f", assigned in {statement.cell.place}"
     known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
-    _refuse_handle(known, statements)
+    _refuse_living(known, statements)
     if statement is not None and _is_lookup(scope, statement):
         known.look_up(statement)
         return
@@ -436,7 +161,7 @@ def _is_lookup(scope: Scope, statement: Statement) -> bool:
     return any(_is_lookup(scope, one) for one in earlier if one is not None)
 
 
-def _refuse_handle(known: Known, statements: list[Statement]) -> None:
+def _refuse_living(known: Known, statements: list[Statement]) -> None:
     """Refuse what lives in one process, if the exported code does not fill it by itself.
 
     Raises:
@@ -547,17 +272,7 @@ class Known:
                 "above the definition, or give what it wraps a name of its own",
                 self.use,
             )
-        spellings: list[Spelling] = []
-        errors = []
-        for statement in statements:
-            if statement is not statements[0] and secret_in_text(statement.text):
-                continue
-            self._check_secret(statement)
-            one = self.collector.attempt(functools.partial(self._as_written, statement))
-            if one is not None:
-                spellings.append(one)
-            elif self.collector.failed is not None:
-                errors.append(self.collector.failed)
+        spellings, errors = self._by_texts(statements)
         held = collect_held(
             self.collector,
             self.scope,
@@ -575,13 +290,26 @@ class Known:
             if alive:
                 raise self.collector.found.alive.pop(self.name)[1]
             reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
-            raise errors[0] if errors else unwritable(self.words, reason, self.use)
+            raise next(filter(None, errors), unwritable(self.words, reason, self.use))
         names = {self.name} | (set(newest.binds) if newest else set())
         for name in names:
             self.collector.found.held[name] = HeldState.of(self.scope[name])
         self._add(
             spellings, newest, {name: fingerprint_of(self.scope[name]) for name in sorted(names)}
         )
+
+    def _by_texts(
+        self, statements: list[Statement]
+    ) -> tuple[list[Spelling], list[ExportError | None]]:
+        """Return the texts that may give it, and why others cannot be exported."""
+        spellings, errors = [], []
+        for statement in statements:
+            if statement is statements[0] or not secret_in_text(statement.text):
+                self._check_secret(statement)
+                one = self.collector.attempt(functools.partial(self._as_written, statement))
+                spellings += [] if one is None else [one]
+                errors += [self.collector.failed] if one is None else []
+        return spellings, errors
 
     def _check_secret(self, statement: Statement) -> None:
         refuse_secret(f"the text of {self.words}", self.use, text=statement.text)
@@ -669,158 +397,329 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
     return replaced(source, [(value, in_quotes_of(text, source))])
 
 
-# -- Functions: those without a name in the notebook become definitions of the module's own --------
-def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]) -> str:
-    """Write a function that has no name in the notebook as one of the module's own.
+# -- Definitions: functions and classes, whole and as they were written ---------------------------
+_DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def is_defined(statement: Statement | None, name: str) -> bool:
+    """Tell whether a statement is the definition of a function or class of this name."""
+    return statement is not None and _def_in(statement.node, name) is not None
+
+
+def _def_in(node: ast.AST, name: str) -> _DEFS | None:
+    """Return the last definition of a name in a statement, also below `if`, `try` or `with`."""
+    if isinstance(node, _DEFS):
+        return node if node.name == name else None
+    inner = [_def_in(one, name) for one in ast.iter_child_nodes(node)]
+    return next((one for one in reversed(inner) if one is not None), None)
+
+
+def collect_definition(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+    """Collect the function or class that a name stands for, and what it uses.
+
+    Raises:
+        ExportError: its text is not known, or something that it uses cannot be exported.
+    """
+    statement, cell, node, text = _written(scope, name, value, use)
+    words = described(name, node, cell.place)
+    if isinstance(value, type):
+        _check_class(scope, name, value, statement, use)
+        collector.found.classes[name] = _def_in(node, name) or node
+        if _changes_itself(node, name):
+            collector.found.changed.setdefault(name, words)
+    reads = use.then(words)
+    _refuse_handle(collector, name, value, node, use)
+    check_text(text, node, cell, words, use)
+    _refuse_added(scope, name, value, statement, use)
+    now, later = collector.read(scope, node, cell, reads)
+    if isinstance(value, type):
+        members = members_of(value)
+        later |= collect_held(collector, scope, name, members, reads, statements=[statement])
+    kind = "class" if isinstance(node, ast.ClassDef) else "function"
+    piece = Piece(
+        names=(name,),
+        spellings=(Spelling(text, now - {name}, later - {name}),),
+        expected={name: loosened(fingerprint_of(value), filled_defaults(node))},
+        first=scope.first(name),
+        words=f"{kind} {name!r}, defined in {cell.place}",
+    )
+    collector.add(piece, scope)
+    if cell.future:
+        collector.found.future = True
+
+
+def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, Cell, ast.AST, str]:
+    """Return the statement, cell, tree and text of a definition."""
+    statement = scope.newest(name)
+    found = _found(scope, name, value)
+    if found is not None and not (is_defined(statement, name) and _is_decorated(statement, name)):
+        return found.statement, found.cell, found.node, found.text(name)
+    if statement is None or not is_defined(statement, name):
+        raise refusal(_unknown(name, value), use)
+    return statement, statement.cell, statement.node, statement.text
+
+
+def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, use: Use) -> None:
+    """Refuse what lives in one process among defaults, captured variables and attributes.
+
+    Raises:
+        ExportError: there is something of that kind.
+    """
+    handle = handle_in(name, value)
+    if handle is None:
+        return
+    error = refusal(handle.words, use)
+    if not isinstance(value, type) or not _changes_itself(node, name):
+        raise error
+    collector.found.alive[name] = ("", error)
+
+
+def _unknown(name: str, value: Any) -> str:
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    if module is not None and getattr(module, name, value) is not value:
+        return (
+            f"{name!r} is not what module {module.__name__!r} has by now, which was loaded anew; "
+            "import it again, and rebuild the pipeline"
+        )
+    return unknown_text(name)
+
+
+def unknown_text(name: str) -> str:
+    """Tell that the text of a function or class is not known."""
+    return (
+        f"the text of {name!r} is not known: it was made neither in a cell nor in a file; define "
+        "it in a cell, or import it"
+    )
+
+
+def described(name: str, node: ast.AST, place: str) -> str:
+    """Tell who uses something, as "decode() [In[4]]"."""
+    return f"class {name} [{place}]" if isinstance(node, ast.ClassDef) else f"{name}() [{place}]"
+
+
+def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> None:
+    """Refuse text with shell lines or secrets in it.
+
+    Raises:
+        ExportError: it has them.
+    """
+    first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+    lines = [line for line in sorted(cell.shell_lines) if first <= line <= last]
+    if lines:
+        raise refusal(
+            "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain Python",
+            use.then(f"{words} line {lines[0]}"),
+        )
+    refuse_secret(f"the text of {words}", use, text=text)
+
+
+def _found(scope: Scope, name: str, value: Any) -> Definition | None:
+    """Return the definition that a live function or class came from."""
+    if not isinstance(value, type):
+        code = code_of(value)
+        return None if code is None else definition_of(scope, code)
+    bodies = [found.statement for found in methods_of(scope, value).values()]
+    for statement in scope.cells.bindings(name):
+        node = _def_in(statement.node, name)
+        if isinstance(node, ast.ClassDef) and (statement in bodies or not bodies):
+            return Definition(statement.cell, statement, node, statement.after)
+    return None
+
+
+def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use: Use) -> None:
+    inside = [one for one in ast.walk(statement.node) if isinstance(one, _DEFS)]
+    decorated = {one.name for one in inside if one.decorator_list}  # what by, the trial compares
+    for attribute, found in methods_of(scope, kind).items():
+        known = found.statement is statement or attribute in decorated
+        if not (known or _is_named(statement, found)):
+            raise refusal(
+                f"class {name!r} was changed after its definition: attribute {attribute!r} comes "
+                f"from {found.place}, not {statement.cell.place}; re-run or edit the class cell",
+                use,
+            )
+
+
+def _changes_itself(node: ast.AST, name: str) -> bool:
+    """Tell whether a class changes its own attributes, as `cls.known[name] = cls` does."""
+    owners = (name, "cls", "type(self)", "self.__class__", "__class__")
+    for target in map(changed_by, ast.walk(node)):
+        one: ast.AST | None = target
+        while isinstance(one, ast.Attribute | ast.Subscript) and _text(one) not in owners:
+            one = one.value
+        if one is not None and _text(one) in owners:
+            return True
+    return False
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
+
+
+def filled_defaults(node: ast.AST) -> Iterator[str]:
+    """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
+    for one in ast.walk(node):
+        called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
+        changed = one.func.value if called else changed_by(one)  # type: ignore[attr-defined]
+        if isinstance(changed, ast.Name):
+            yield f"default {changed.id!r}"
+
+
+def _is_named(statement: Statement, found: Definition) -> bool:
+    """Tell whether the text of a class takes a function over by its name, as `run = helper`."""
+    named = getattr(found.node, "name", None)
+    return named in names_read(statement.node, future=True).now
+
+
+def _is_decorated(statement: Statement | None, name: str) -> bool:
+    node = None if statement is None else _def_in(statement.node, name)
+    return node is not None and bool(node.decorator_list) and node is statement.node  # type: ignore[union-attr]
+
+
+# -- The user's functions and classes that a value holds -------------------------------------------
+_DEPTH = 20
+
+
+def collect_held(
+    collector: Collector,
+    scope: Scope,
+    name: str,
+    value: Any,
+    use: Use,
+    *,
+    statements: Sequence[Statement],
+) -> frozenset[str]:
+    """Collect the user's functions and classes that a value holds, as registries do.
+
+    The place of the first that has no name by now, as "['crop']", becomes a part of what was found.
 
     Args:
-        value: the function.
-        place: where it is used.
-        wanted: what it is to be called.
-        free: the variables that it captured, which become its first parameters.
+        collector: takes them.
+        scope: whose names count.
+        name: that of the value.
+        value: what holds them.
+        use: who uses it.
+        statements: those that may make a function of it without a name.
 
     Returns:
-        Its name.
+        Their names.
+    """
+    names: set[str] = set()
+    for place, held in held_in(value):
+        known = list(map(scope.name_of, _named_in(scope, held)))
+        names |= {one for one in known if one is not None}
+        if not known and _is_lost(scope, held, statements):
+            collector.found.unnamed.setdefault(name, (place, use.by or use))
+    collector.need_all(scope, names, use)
+    return frozenset(names)
+
+
+def _is_lost(scope: Scope, held: Any, statements: Sequence[Statement]) -> bool:
+    """Tell whether a function without a name was made by none of some statements."""
+    code = code_of(held)
+    if by_reference(held) or "<locals>" in held.__qualname__ or code is None:
+        return False  # of a library, or made by a call, perhaps of the pipeline
+    found = definition_of(scope, code)
+    return found is None or all(found.statement is not one for one in statements)
+
+
+def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
+    """Return a function or class that has a name, or the functions with one that are inside."""
+    for _ in range(_DEPTH):
+        if by_reference(value):
+            return
+        if scope.name_of(value) is not None:
+            yield value
+            return
+        for _, inner in captured_by(value) if isinstance(value, FunctionType) else ():
+            if isinstance(inner, FunctionType | CACHED):
+                yield from _named_in(scope, inner)
+        value = getattr(value, "__wrapped__", None)
+        if value is None:
+            return
+
+
+# -- Implementations that are added to a function below it, as by `@show.register` -----------------
+def _refuse_added(scope: Scope, name: str, value: Any, statement: Statement, use: Use) -> None:
+    """Refuse a function or class with implementations that its own text does not hold.
 
     Raises:
-        ExportError: its text is not known, it rebinds what it captured, or it uses something
-            that cannot be exported.
+        ExportError: there is one.
     """
-    collector = place.collector
-    code = (value.__code__, len(free), fingerprint_of(list(defaults_of(value))))
-    for known, one in collector.found.written.items():
-        if one == code:
-            return known
-    found = definition_of(place.scope, value.__code__)
-    if found is None:
-        raise refusal(unknown_text(value.__qualname__), place.use)
-    name = collector.free_name(identifier(wanted))
-    text = _with_defaults(value, found, _without_wraps(found.text(name, free), free), place)
-    _check(value, found, text, place)
-    handle = handle_in(name, value)
-    if handle is not None:
-        raise refusal(handle.words, place.use)
-    collector.found.written[name] = code
-    collector.found.owners[name] = None
-    collector.found.called[name] = name
-    collector.found.uses[name] = place.use
-    use = place.use.then(f"{name}() [{found.place}]")
-    node: ast.AST = found.node if not _made_inside(found) else ast.parse(text).body[0]
-    now, later = collector.read(place.scope, node, found.cell, use, local=free)
-    spelling = Spelling(text, now - {name}, later - {name} - set(free))
-    words = f"function {name!r}, defined in {found.place}"
-    first = (*found.statement.order, found.node.lineno, found.node.col_offset)
-    expected = {name: _apart_from_code(value, name, node)}
-    collector.add(Piece((name,), (spelling,), expected, "definition", first, words))
-    return name
+    methods = vars(value).values() if isinstance(value, type) else ()
+    kinds = functools.singledispatchmethod
+    owners = [value, *(one.dispatcher for one in methods if isinstance(one, kinds))]
+    for code in (code for owner in owners for code in _implementations(owner)):
+        found = scope.cells.definition(code)
+        if found is not None and found.statement is not statement:
+            raise refusal(
+                f"{found.place} registers an implementation with {name!r}, which is not in its "
+                "own text; write one function that looks at the type, or define all of them in "
+                "one cell that begins with the line `#| nbpipe: setup`",
+                use,
+            )
 
 
-def _apart_from_code(value: FunctionType, name: str, node: ast.AST) -> dict[str, Any]:
-    """Return the fingerprint of what a function has besides its code: defaults, attributes."""
-    found = {**fingerprint_of(value), "shown": f"function {name!r}"}
-    code = [label for label, _ in found["parts"] if label.startswith(("code", "closure"))]
-    return loosened(found, [*code, *filled_defaults(node)])
+def _implementations(value: Any) -> list[CodeType]:
+    """Return the code of all implementations of a `singledispatch` function; none of others."""
+    registry = getattr(value, "registry", None)
+    if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
+        return []
+    found = (code_of(one) for one in registry.values() if callable(one))
+    return [code for code in found if code is not None]
 
 
-def _without_wraps(text: str, free: list[str]) -> str:
-    """Leave out `@wraps(function)` of what a function captured: a partial bears no name of it."""
-    node = ast.parse(text).body[0]
-    marks = [one for one in node.decorator_list if names_in(one) & set(free)]  # type: ignore[attr-defined]
-    wraps = [one for one in marks if isinstance(one, ast.Call) and last_name(one.func) == "wraps"]
-    gone = {row for one in wraps for row in range(one.lineno, (one.end_lineno or 0) + 1)}
-    tokens = (one for one in lines_of(text).tokens if one.type == tokenize.COMMENT)
-    comments = {one.start[0]: one.string for one in tokens if one.start[0] in gone}
-    kept = (
-        (row, line)
-        for row, line in enumerate(text.split("\n"), 1)
-        if row not in gone or row in comments
-    )
-    return "\n".join(comments.get(row, line) for row, line in kept)
+def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
+    """Return the statements that add to a function of another module, which only imports it.
+
+    Set-up cells are kept, and so are not among them.
+
+    Args:
+        scope: the notebook.
+        used: names of the module that is written.
+
+    Returns:
+        Each with the words for the function in it.
+    """
+    for cell in scope.cells.cells:
+        for statement in () if cell.is_setup else cell.statements:
+            for call in _registrations(statement.node):
+                root = last_name(root_of(call))
+                if root not in used or root not in scope:
+                    continue
+                with contextlib.suppress(AttributeError, KeyError):
+                    found = followed(call.value, scope.namespace)
+                    if _implementations(found) and by_reference(found):
+                        yield statement, ast.unparse(call.value)
 
 
-def _with_defaults(value: FunctionType, found: Definition, text: str, place: Place) -> str:
-    """Write the defaults that are made of what a loop or a function around it binds as values."""
-    inside, node = _made_inside(found), ast.parse(text).body[0]
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    values = dict(defaults_of(value))
-    parts = []
-    for name, default in defaults_in(node.args):
-        if not inside.isdisjoint(names_in(default)):
-            words = f"the default {name!r} of {place.use.words}"
-            parts.append((default, literal_text(values[name], words, place)))
-    return replaced(text, parts)
+def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
+    """Return each `x.register` that decorates a definition, or is called by an expression."""
+    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
+    for mark in marks:
+        func = mark
+        while isinstance(func, ast.Call):
+            func = func.func
+        if isinstance(func, ast.Attribute) and func.attr == "register":
+            yield func
 
 
-def literal_text(value: Any, words: str, place: Place) -> str:
-    """Write a value as a literal.
+def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """Return the live value of names and constants with dots; nothing of the user's runs for it.
 
     Raises:
-        ExportError: it cannot be written; `words` tell what it is.
+        AttributeError: there is none.
+        KeyError: there is no such name.
     """
-    try:
-        return place.collector.literal(value, place.scope, place.use).text
-    except NoLiteral as no:
-        raise unwritable(words, no.reason, place.use) from None
-
-
-def _made_inside(found: Definition) -> frozenset[str]:
-    """Return what is bound around a function in its statement: by loops, and in functions."""
-    own = set(map(id, ast.walk(found.node)))
-    around = [one for one in ast.walk(found.statement.node) if id(one) not in own]
-    stored = [one for one in around if isinstance(getattr(one, "ctx", None), ast.Store)]
-    names = {one.id for one in stored if isinstance(one, ast.Name)}
-    return frozenset(names | {one.arg for one in around if isinstance(one, ast.arg)})
-
-
-def _check(value: FunctionType, found: Definition, text: str, place: Place) -> None:
-    words = f"{value.__name__}() [{found.place}]"
-    check_text(text, found.node, found.cell, words, place.use)
-    kept = [one for one in ast.walk(found.node) if isinstance(one, ast.Nonlocal)]
-    if kept:
-        raise refusal(
-            f"{words} changes the variable {kept[0].names[0]!r} of the function around it "
-            "(`nonlocal`), which no module can hold; keep that state in a class with __call__",
-            place.use,
-        )
-
-
-# -- Instances: objects without a name become constants of the module's own ------------------------
-_LOADER = f"{__package__.rpartition('.')[0]}.dataloader."
-
-
-def new_object(value: Any, place: Place) -> str:
-    """Write an object without a name as a constant of the module's own."""
-    collector = place.collector
-    for known, one in collector.found.objects.items():
-        if one is value:
-            return known
-    words = f"the {type(value).__name__} of {place.use.words}"
-    refuse_secret(words, place.use, name=place.name, value=value)
-    if type(value).__module__.startswith(_LOADER):
-        raise refusal(
-            f"cannot write the {type(value).__name__} into the module: it is a part of a "
-            "DataLoader; export the loader itself, loader.export(path), which writes the chain "
-            "that it stands for",
-            place.use,
-        )
-    name = collector.free_name(identifier(class_name(value)))
-    collector.failed = None
-    called = _as_called(place, name)
-    other = collector.as_literal(name, value, place.scope, place.use)
-    spellings = [called] if called is not None else []
-    spellings += [replace(other, text=f"{name} = {other.text}")] if other is not None else []
-    if not spellings and collector.failed is not None:
-        raise collector.failed
-    if not spellings:
-        reason = collector.found.reasons.get(name, kind_of(value))
-        kind = type(value).__name__
-        way_out = f"give it a name in a cell: {name} = {kind}(...)"
-        raise unwritable(f"the {kind}", f"{reason}; {way_out}", place.use)
-    collector.found.objects[name] = value
-    collector.found.held[name] = HeldState.of(value)
-    expected = {name: fingerprint_of(value)}
-    collector.add(Piece((name,), tuple(spellings), expected, "constant", (_LAST, 0), words))
-    return name
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        known = node.id in namespace or not hasattr(builtins, node.id)
+        return namespace[node.id] if known else getattr(builtins, node.id)
+    if isinstance(node, ast.Attribute):
+        owner = followed(node.value, namespace)
+        if isinstance(owner, type | ModuleType | str | bytes):
+            return getattr(owner, node.attr)
+    raise AttributeError(ast.dump(node))
 
 
 # -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------
@@ -864,7 +763,7 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
     reads = [collector.read(scope, one.node, cell, use) for one in rest]
     now, later = (frozenset().union(*side) for side in zip(*reads, strict=True))
     order = rest[0].order
-    spelling = Spelling(_text(rest), now - bound, later - bound)
+    spelling = Spelling(_without_mark(rest), now - bound, later - bound)
     piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
     collector.add(piece, scope)
 
@@ -878,7 +777,7 @@ def _imports(statement: Statement) -> bool:
     return isinstance(statement.node, ast.Import | ast.ImportFrom)
 
 
-def _text(statements: list[Statement]) -> str:
+def _without_mark(statements: list[Statement]) -> str:
     """Return the text of statements as it stands, without the mark."""
     lines = [line for one in statements for line in one.text.split("\n")]
     return "\n".join(line for line in lines if not _MARK.fullmatch(line))

@@ -15,16 +15,10 @@ from typing import Any
 
 from ..errors import ExportError
 from .chain import chosen_text, rooted
-from .collect import Collector, Found, Scope, Use, is_local, refusal, unwritable
+from .collect import Collector, Found, Scope, Use, refusal, unwritable
 from .difference import difference, loosened
-from .fresh import (
-    STARTS_S,
-    Answer,
-    FreshProcess,
-    error_words,
-    has_own_seed,
-    json_fingerprint,
-)
+from .fresh import STARTS_S, Answer, FreshProcess, error_words, has_own_seed, json_fingerprint
+from .held import is_local
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of, shows_order_of_set
