@@ -449,8 +449,9 @@ def items_of(stage: Stage, items: Any, place: Place, *, word: str) -> str:
     written = _followed(given, items, place)
     root = None if written is None else _root(written, place)
     if written is not None and root is not None:
+        text = _searched(written, items, place)
         _note_root(root, place, word)
-        return _searched(written, items, place)
+        return text
     return expression(items, place) if _is_named(items, place) else _checked(written, items, place)
 
 

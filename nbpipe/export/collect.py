@@ -122,10 +122,7 @@ class Scope:
             if cells.cells:
                 return cls(namespace, cells, is_notebook=True)
         file = namespace.get("__file__")
-        try:
-            cells = of_file(file) if isinstance(file, str) else Cells(())
-        except (OSError, SyntaxError):
-            cells = Cells(())
+        cells = _cells_of(file) if isinstance(file, str) else Cells(())
         return cls(namespace, cells, is_notebook=False)
 
     def __contains__(self, name: str) -> bool:
@@ -202,14 +199,13 @@ class Scope:
 
     def name_of(self, value: object) -> str | None:
         """Return the user's name for an object, by identity; None where it has none."""
-        names = [
-            name
-            for name, one in tuple(self.namespace.items())
-            if one is value and self._is_name(name)
-        ]
         own = getattr(value, "__name__", None)
-        ranked = sorted(names, key=lambda name: (name != own, name.startswith("_")))
-        return ranked[0] if ranked else None
+        names = filter(self._is_name, self.names_of(value))
+        return min(names, key=lambda name: (name != own, name.startswith("_")), default=None)
+
+    def names_of(self, value: object) -> list[str]:
+        """Return all names of an object."""
+        return [name for name, one in tuple(self.namespace.items()) if one is value]
 
     def _is_name(self, name: str) -> bool:
         """Tell whether a name is the user's for one thing: loops give theirs to many."""
@@ -235,12 +231,10 @@ class Scope:
 
     def alias_of(self, value: object) -> tuple[str, Import] | None:
         """Return the user's name for something imported, and the import."""
-        for name, one in tuple(self.namespace.items()):
-            if one is value and not self.is_foreign(name):
-                lines = self.imported(name, value)
-                wholes = [one.alias or one.member or one.module for one in lines]
-                if wholes == [name]:
-                    return name, lines[0]
+        for name in self.names_of(value):
+            lines = () if self.is_foreign(name) else self.imported(name, value)
+            if [one.alias or one.member or one.module for one in lines] == [name]:
+                return name, lines[0]
         return None
 
     def member_of(self, value: object) -> tuple[str, str] | None:
@@ -322,10 +316,15 @@ def definition_of(scope: Scope, code: CodeType) -> Definition | None:
         return found
     if is_installed(file) and Path(file) != _TEMPLATES:
         return None
+    return _cells_of(file).definition(code)
+
+
+def _cells_of(file: str) -> Cells:
+    """Return a file as a cell; none where it cannot be read."""
     try:
-        return of_file(code.co_filename).definition(code)
+        return of_file(file)
     except (OSError, SyntaxError):
-        return None
+        return Cells(())
 
 
 def refuse_older(scope: Scope, kind: type, use: Use) -> None:
@@ -343,12 +342,9 @@ def refuse_older(scope: Scope, kind: type, use: Use) -> None:
 
 def place_of(scope: Scope, value: Any) -> str:
     """Tell where a function or class was defined, as " (In[3])"; empty where that is not known."""
-    if isinstance(value, type):
-        found = list(methods_of(scope, value).values())
-    else:
-        code = code_of(value)
-        one = None if code is None else definition_of(scope, code)
-        found = [] if one is None else [one]
+    code = code_of(value)
+    one = None if code is None else definition_of(scope, code)
+    found = methods_of(scope, value).values() if isinstance(value, type) else filter(None, [one])
     first = min(found, key=lambda one: one.cell.order, default=None)
     return "" if first is None else f" ({first.place})"
 
@@ -406,8 +402,8 @@ class HeldState(NamedTuple):
         return cls(kinds, frozenset(attributes), frozenset(moving))
 
 
+_FIXED = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
 _USUAL = {"numpy": "np", "pandas": "pd", "torch.nn.functional": "F"}
-_NOTEBOOK = "exists in a notebook only"
 
 
 @dataclass(slots=True)
@@ -566,9 +562,8 @@ class Collector:
         return any(gives(line, scope.namespace.get(name)) for line in lines)
 
     def _foreign(self, name: str, value: object, use: Use) -> ExportError:
-        return refusal(
-            f"{name!r} {_NOTEBOOK} (a {kind_of(value)}); take it out of the exported code", use
-        )
+        words = f"{name!r} exists in a notebook only (a {kind_of(value)})"
+        return refusal(f"{words}; take it out of the exported code", use)
 
     def _need_missing(self, scope: Scope, name: str, use: Use) -> None:
         if scope.is_foreign(name) and name not in _MODULE_NAMES:  # IPython makes it a builtin
@@ -609,8 +604,12 @@ class Collector:
             local: names that are parameters in the module.
         """
         found = names_read(node, future=cell.future)
-        changed = (name for name in found.changed if scope.is_changed_in(name, node))
-        for name in (*found.rebound, *changed):
+        changed = [name for name in found.changed if scope.is_changed_in(name, node)]
+        values = [scope[name] for name in changed if name in scope]
+        same = [
+            name for one in values if not isinstance(one, _FIXED) for name in scope.names_of(one)
+        ]
+        for name in (*found.rebound, *changed, *same):
             self.found.changed.setdefault(name, use.words.partition(" [")[0])
         names = (found.now | found.later | found.rebound) - set(local)
         unknown = {name for name in found.noted if not scope.knows(name)}

@@ -48,7 +48,7 @@ from .held import (
 from .literals import MOST, in_quotes_of
 from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
-from .source import changed_by, last_name, names_in, names_read, replaced, root_of
+from .source import changed_by, defaults_in, last_name, names_in, names_read, replaced, root_of
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
@@ -557,11 +557,17 @@ def _text(node: ast.AST) -> str:
 
 def filled_defaults(node: ast.AST) -> Iterator[str]:
     """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
+    names = set()
     for one in ast.walk(node):
         called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
         changed = one.func.value if called else changed_by(one)  # type: ignore[attr-defined]
-        if isinstance(changed, ast.Name):
-            yield f"default {changed.id!r}"
+        names.add(last_name(changed))
+    functions = (
+        one for one in ast.walk(node) if isinstance(getattr(one, "args", None), ast.arguments)
+    )
+    for name, default in (pair for one in functions for pair in defaults_in(one.args)):  # type: ignore[attr-defined]
+        if name in names and not isinstance(default, ast.Name | ast.Attribute | ast.Constant):
+            yield f"default {name!r}"
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:

@@ -72,6 +72,24 @@ def test_files_under_several_paths(notebook: Notebook):
     assert "source(sorted([*A.glob('*.txt'), *B.glob('*.txt')]))" in exported.chain
 
 
+def test_a_folder_that_is_called_root(notebook: Notebook):
+    """It is the default of the parameter of that name, if functions do not read it, too."""
+    notebook.run(FILES)
+    (notebook.elsewhere / "letters").symlink_to(notebook.folder / "letters")
+    notebook.kernel.run(
+        "root = ROOT\n"
+        'pipe = nbpipe.source(sorted(root.rglob("*.txt"))).map(name_of)\n'
+        'report = pipe.export("loader.py")'
+    )
+    assert notebook.examined().parameters == "root: Path=root"
+    notebook.kernel.run(
+        "def name_of(path):\n    return str(path.relative_to(root))\n"
+        "pipe = nbpipe.source(sorted(root.rglob('*.txt'))).map(name_of)\n"
+        'report = pipe.export("loader.py")'
+    )
+    assert notebook.examined().parameters == ""
+
+
 def test_sources_of_one_folder_share_its_root(notebook: Notebook):
     """One parameter is the folder of both; that of another folder bears the name of its source."""
     notebook.run(FILES)

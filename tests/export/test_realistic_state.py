@@ -132,6 +132,50 @@ def test_what_was_made_beside_state_is_compared(notebook: Notebook):
     assert "assigned in In[2] is not what its text gives by now: [0]: 4 in the notebook" in words
 
 
+def test_two_names_of_one_state(notebook: Notebook):
+    """What a stage changes by one name begins anew by the other one, too, and is one object."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        seen = []
+        known = seen
+        # ---- next cell
+        def decode(x):
+            seen.append(x)
+            return len(known) > 0
+        # ---- next cell
+        decode(1)
+        pipe = nbpipe.source(range(4)).map(decode)
+        report = pipe.export("loader.py", check_items=0)
+        """
+    )
+    assert "seen = []\nknown = seen\n" in exported.text
+    assert exported.notes[1].startswith("'known' is changed by decode(); in the module it begins")
+
+
+@pytest.mark.parametrize("made", ['"a"', "[2]"])
+def test_a_default_that_was_bound_again_is_refused(notebook: Notebook, made: str):
+    """A default is what it was when the function was defined, whatever is done with it there."""
+    words = notebook.refused(
+        f"""
+        import nbpipe
+        # ---- next cell
+        KIND = {made}
+        def decode(x, kind=KIND, seen={{}}):
+            seen[x] = kind.count("a")
+            return x
+        # ---- next cell
+        KIND = KIND * 2
+        decode(3)
+        # ---- next cell
+        report = nbpipe.source(range(4)).map(decode).export("loader.py", check_items=0)
+        """
+    )
+    assert words.startswith("function 'decode', defined in In[2] is not what its text gives by now")
+    assert "default 'kind'" in words
+
+
 def test_local_module_that_was_changed(notebook: Notebook):
     """A module whose variable the notebook has set is refused: its file has the old value."""
     text = "FACTOR = 3\n\n\ndef scale(x):\n    return x * FACTOR\n"
