@@ -140,7 +140,8 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     element = f"{numpy}.{value.dtype.type.__name__}" if named else quoted(value.dtype.str)
     if value.size == 0 and value.shape != (0,):
         return group(f"{numpy}.zeros(", [repr(value.shape), f"dtype={element}"], ")")
-    return group(f"{numpy}.array(", [_nested(value, numpy), f"dtype={element}"], ")")
+    numbers = _nested(value, f"{numpy}.nan", f"{numpy}.inf")
+    return group(f"{numpy}.array(", [numbers, f"dtype={element}"], ")")
 
 
 def _is_table(value: np.ndarray[Any, Any]) -> bool:
@@ -152,10 +153,10 @@ def _is_table(value: np.ndarray[Any, Any]) -> bool:
     return plain and all(one.dtype.kind != "f" or np.isfinite(one).all() for one in columns)
 
 
-def _nested(value: np.ndarray[Any, Any], numpy: str) -> str:
+def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
     if value.ndim == 0:
-        return _number(value[()], f"{numpy}.nan", f"{numpy}.inf")
-    return group("[", [_nested(np.asarray(part), numpy) for part in value], "]")
+        return _number(value[()], nan, inf)
+    return group("[", [_nested(np.asarray(part), nan, inf) for part in value], "]")
 
 
 def _number(value: Any, nan: str, inf: str) -> str:
@@ -190,16 +191,10 @@ def _tensor(value: Any, spell: Spell) -> str:
     more += ["requires_grad=True"] if value.requires_grad else []
     if value.numel() == 0 and shape != (0,):
         return group(f"{name}.zeros(", [repr(shape), *more], ")")
-    return group(f"{name}.tensor(", [_nested_tensor(value.detach()), *more], ")")
-
-
-def _nested_tensor(value: Any) -> str:
-    if value.dim() > 0:
-        return group("[", map(_nested_tensor, value), "]")
     wide = "bfloat16" in str(value.dtype) or "float8" in str(value.dtype)
-    array = value.float() if wide else value
-    number = array.resolve_conj().resolve_neg().numpy()[()]
-    return _number(number, 'float("nan")', 'float("inf")')
+    array = (value.detach().float() if wide else value.detach()).resolve_conj().resolve_neg()
+    numbers = _nested(array.numpy(), 'float("nan")', 'float("inf")')
+    return group(f"{name}.tensor(", [numbers, *more], ")")
 
 
 # -- Literals: a live value as source of an expression that is equal to it -------------------------
