@@ -6,6 +6,7 @@ import ast
 import builtins
 import contextlib
 import inspect
+import itertools
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
@@ -233,14 +234,14 @@ class _ChainWriter:
         own = Comments([*above, *lost, *own.above], own.behind)
         return _with_comments(group(opening, texts, ")"), own, kept)
 
-    def _comments_in(self, arguments: list[str]) -> set[str]:
+    def _comments_in(self, arguments: list[str]) -> list[str]:
         """Return the comments in the text of arguments, and of what was written for them."""
         found, names = self._collector.found, names_in(", ".join(arguments))
         pieces = [found.pieces[name] for name in names & found.written.keys()]
         pieces += [found.checks[name] for name in names & found.checks.keys()]
         texts = [*arguments, *(way.text for piece in pieces for way in piece.spellings)]
         tokens = (token for text in texts for token in lines_of(f"({text}\n)").tokens)
-        return {token.string for token in tokens if token.type == tokenize.COMMENT}
+        return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
@@ -395,9 +396,16 @@ class _ChainWriter:
         return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
 
 
-def _with_comments(text: str, comments: Comments, kept: set[str]) -> str:
-    """Write a call or an argument between its comments, but for those that stand elsewhere."""
-    above, behind = ([row for row in rows if row not in kept] for rows in comments)
+def _with_comments(text: str, comments: Comments, kept: list[str]) -> str:
+    """Write a call or an argument between its comments, but for those that are kept elsewhere."""
+
+    def is_kept(row: str) -> bool:
+        if row in kept:
+            kept.remove(row)  # once
+            return True
+        return False
+
+    above, behind = (list(itertools.filterfalse(is_kept, rows)) for rows in comments)
     end = f"  {BREAK.join(behind)}\n" if behind else ""
     return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
 
