@@ -10,6 +10,7 @@ import inspect
 import itertools
 import re
 import sys
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,6 +93,7 @@ def unwritable(what: str, reason: str, use: Use) -> ExportError:
 _NOTEBOOK_NAMES = frozenset(
     ("In", "Out", "get_ipython", "display", "exit", "quit", "_exit_code", "_sh")
 )
+_CONTAINERS = (abc.MutableMapping, abc.MutableSequence, abc.MutableSet)
 # Names that every module has.
 _MODULE_NAMES = frozenset(("__name__", "__doc__", "__file__", "__package__", "__spec__"))
 _KEPT = re.compile(r"_+|_i+|_i?\d+|_[iod]h")  # names under which IPython keeps input and output
@@ -175,11 +177,12 @@ class Scope:
         """Tell whether a call is arithmetic, or of the user's class, whose attributes will tell."""
         match way:
             case ast.Call(ast.Attribute(ast.Name(name), method)) if name in self:
-                kind = type(self[name])
-                function = inspect.getattr_static(kind, method, None)
-                if is_tensor(self[name]) and not method.endswith("_"):
+                value, kind = self[name], type(self[name])
+                if is_tensor(value) and not method.endswith("_"):
                     return True
+                function = inspect.getattr_static(kind, method, None)
                 own = isinstance(function, FunctionType) and not by_reference(function)
+                own = own and not isinstance(value, _CONTAINERS)
                 return own or (method == "add" and hasattr(kind, "__add__"))
         return False
 
