@@ -111,6 +111,7 @@ class RegionProgram:
         epoch: int,
         begun: Begun | None = None,
         entered: Begun | None = None,
+        kept: Callable[[Any], Any] | None = None,
     ) -> Iterator[Piece]:
         """Do the work of all stages; yield the answer piece by piece, each once it took a while.
 
@@ -132,6 +133,8 @@ class RegionProgram:
                 result = self._made_of(entry, steps, tally)
             else:
                 result = self._measured(entry, steps, tally)
+            if kept is not None and type(result) is tuple:
+                result = (result[0], kept(result[1]))
             results.append(result)
             now_ns = perf_counter_ns()
             if now_ns - began_ns > _PATIENCE_NS or (isinstance(result, Failed) and result.fatal):

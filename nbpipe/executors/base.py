@@ -102,6 +102,7 @@ class Program(Protocol):
         epoch: int,
         begun: Callable[[int], object] | None = None,
         entered: Callable[[int], object] | None = None,
+        kept: Callable[[Any], Any] | None = None,
     ) -> Iterator[Piece]:
         """Do the work of all stages; yield the answer piece by piece, each once it took a while.
 
@@ -112,6 +113,7 @@ class Program(Protocol):
             epoch: number of the epoch.
             begun: called with the number of a stage before each call of its function.
             entered: called with the place of an entry before work on it begins.
+            kept: called with each value that results; what it returns takes its place.
         """
 
     def open(self, value: Any, path: Any, epoch: int) -> Iterable[Any]:

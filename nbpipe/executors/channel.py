@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
 import os
@@ -10,13 +11,17 @@ import pickle
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from ..base.format import format_bytes
+from .base import Piece
 from .memory import (
     HEADER_BYTES,
     LINUX,
@@ -30,7 +35,7 @@ from .memory import (
     open_memory,
     size_class,
 )
-from .pickling import Classes, MessageLoader, Pickled, dumps_message
+from .pickling import SMALL_BYTES, Classes, MessageLoader, Pickled, dumps_message, is_plain
 
 LOG = logging.getLogger("nbpipe")
 BUDGET_BYTES = 1 << 29
@@ -44,9 +49,10 @@ _SPARED = 4  # slabs may be kept, however large they are
 _FADING = 0.9  # of what values took, this is expected of the next one
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _RETRY_MESSAGES = 64  # after no memory was to be had
+_MOST_PARTS = 64  # of a value that are looked at for arrays
 _warned: set[str] = set()
 
-_Piece = bytes | memoryview
+_Bytes = bytes | memoryview
 _Body = tuple[memoryview, list[memoryview]]  # a pickle, and its buffers
 _JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
 
@@ -209,7 +215,7 @@ class Channel:
 
     # -- sending --------------------------------------------------------------------------
 
-    def _share(self, pieces: Sequence[_Piece], size_bytes: int) -> Slab | None:
+    def _share(self, pieces: Sequence[_Bytes], size_bytes: int) -> Slab | None:
         """Write a message to shared memory; None: it is small, or there is none for it."""
         if not self._ring.budget_bytes or size_bytes < _SHARED_FROM_BYTES:
             return None
@@ -476,12 +482,12 @@ class _Header(NamedTuple):
     head_bytes: int = 0
     size_bytes: int = 0
 
-    def block(self, *pieces: _Piece) -> bytes:
+    def block(self, *pieces: _Bytes) -> bytes:
         """Return a block that says this, and holds these."""
         return b"".join((_PREFIX.pack(*self), *pieces)).ljust(_BLOCK_BYTES, b"\0")
 
 
-def _pieces_of(pickled: Pickled) -> tuple[list[_Piece], _Header]:
+def _pieces_of(pickled: Pickled) -> tuple[list[_Bytes], _Header]:
     """Return a message piece by piece, and its header as one that is piped.
 
     First come the sizes of its buffers, then its pickle, then each buffer at a cache line.
@@ -489,7 +495,7 @@ def _pieces_of(pickled: Pickled) -> tuple[list[_Piece], _Header]:
     sizes = [len(buffer) for buffer in pickled.buffers]
     table = struct.pack(f"<{len(sizes)}q", *sizes)
     head_bytes = sum(map(len, pickled.parts))
-    pieces: list[_Piece] = [table, *pickled.parts]
+    pieces: list[_Bytes] = [table, *pickled.parts]
     at = len(table) + head_bytes
     for buffer in pickled.buffers:
         pieces += (bytes(aligned(at) - at), buffer)
@@ -497,7 +503,7 @@ def _pieces_of(pickled: Pickled) -> tuple[list[_Piece], _Header]:
     return pieces, _Header(_PIPED, pickled.defines, len(sizes), 0, head_bytes, at)
 
 
-def _write(slab: Slab, at: int, pieces: Iterable[_Piece]) -> None:
+def _write(slab: Slab, at: int, pieces: Iterable[_Bytes]) -> None:
     """Write pieces one behind the other."""
     for piece in pieces:
         copy_bytes(slab.memory[at : at + len(piece)], piece)
@@ -526,70 +532,124 @@ def _load(body: _Body, classes: Classes | None) -> Any:
         del body, head, buffers  # a traceback would keep them
 
 
-# -- Rows: values in one slab, each of which can be read as soon as it was written -----------------
-# Behind the flag stand a ticket, the number of values and a mark, then where each value lies, then
-# the values. The number is raised last: what it counts is whole, whenever the writer is killed.
+# -- Rows: pieces of an answer in one slab, each of which can be read as soon as it was written ----
+# Behind the flag stand a ticket, the number of rows and a mark, then where each row lies, then the
+# rows. The number is raised last: what it counts is whole, whenever the writer is killed. Arrays
+# lie before the row that they belong to: they are copied as soon as they are made, while they are
+# near, and before the function may use their memory again.
 _NUMBER = struct.Struct("<q")
 _TICKET_AT, _COUNT_AT, _MARK_AT = 8, 16, 24  # in the line of the flag
 _ROW = struct.Struct("<q" + _PREFIX.format.lstrip("<"))  # where it lies, and its `_Header`
 
 
+# An array that was laid: place of its value among the results of its row; which part of that it is,
+# an index or a key, or None; where it lies, its size [bytes], type and shape; is it one of torch?
+_Laid = tuple[int, Any, int, int, np.dtype[Any], tuple[int, ...], bool]
+
+
 @final
 class RowWriter:
-    """Writes values into slabs of a ring, one slab at a time: they outlive this process.
+    """Writes pieces of answers into slabs of a ring, one slab at a time: they outlive this process.
 
     Attributes:
-        count: values written since the last ticket.
+        count: rows written since the last ticket.
     """
 
     def __init__(self, ring: Ring, classes: Classes) -> None:
         self._ring = ring
         self._classes = classes
         self._slab: Slab | None = None
-        self.count = self._most = self._at = 0
-        self._each_bytes = 0.0  # what a value takes, as far as is known
+        self._laid: list[_Laid] = []  # since the last row
+        self.count = self._most = self._at = self._begins = 0
+        self._entry = self._first = 0  # the one at work, and the first of the next row
+        self._each_bytes = 0.0  # what an entry takes, as far as is known
 
     def begin(self, ticket: int, most: int) -> None:
-        """Take a slab for up to so many values, if there is one."""
-        self.count, self._most = 0, most
-        self._at = aligned(HEADER_BYTES + most * _ROW.size)
+        """Take a slab for what comes of so many entries, if there is one."""
+        self.count, self._most, self._first = 0, most, 0
+        self._at = self._begins = aligned(HEADER_BYTES + most * _ROW.size)
         need_bytes = self._at + int(most * self._each_bytes)
         self._slab = slab = self._ring.take(need_bytes) if self._ring.budget_bytes else None
+        self._laid.clear()
+        self.mark(0)
         if slab is not None:
-            self.mark(0)
             _NUMBER.pack_into(slab.memory, _COUNT_AT, 0)
             _NUMBER.pack_into(slab.memory, _TICKET_AT, ticket)
 
-    def mark(self, number: int) -> None:
-        """Write a number beside the values."""
+    def mark(self, entry: int) -> None:
+        """Write beside the rows which entry is at work."""
+        self._entry = entry
         if self._slab is not None:
-            _NUMBER.pack_into(self._slab.memory, _MARK_AT, number)
+            _NUMBER.pack_into(self._slab.memory, _MARK_AT, entry)
 
-    def add(self, value: object, weight: int) -> bool:
-        """Write a value, if there is room; tell whether there was.
+    def lay(self, value: Any) -> Any:
+        """Copy the arrays of the entry's value, or those it holds, to the slab; return the rest."""
+        kind = type(value)
+        parts: list[tuple[Any, Any]]
+        if kind is dict:
+            parts = [*value.items()]
+        elif kind is tuple or kind is list:
+            parts = [*enumerate(value)]
+        else:
+            return self._lay(None, value, {})
+        places: dict[int, int] = {}
+        if len(parts) > _MOST_PARTS:
+            return value
+        rest = [self._lay(key, part, places) for key, part in parts]
+        if all(new is old for new, (_, old) in zip(rest, parts, strict=True)):
+            return value
+        return dict(zip(value, rest, strict=True)) if kind is dict else kind(rest)
+
+    def _lay(self, key: Any, value: Any, places: dict[int, int]) -> Any:
+        """Copy an array to the slab, or elsewhere if there is no room; return what is left here.
 
         Args:
-            value: it.
-            weight: so many of those for which `begin` took a slab are in it.
+            key: which part of the entry's value it is.
+            value: whatever it is.
+            places: where those lie that are part of the same value, by their ids.
+        """
+        array, slab = _array_of(value), self._slab
+        if array is None:
+            return value
+        tensor, size, at = array is not value, array.nbytes, places.get(id(value), self._at)
+        if at == self._at:
+            if slab is None or at + size > slab.size_bytes:
+                return value.clone() if tensor else value.copy()
+            np.copyto(np.ndarray(array.shape, array.dtype, slab.memory, at), array)
+            places[id(value)] = at
+            self._at = aligned(at + size)
+        place = self._entry - self._first
+        self._laid.append((place, key, at, size, array.dtype, array.shape, tensor))
+        return None
+
+    def add(self, piece: Piece) -> Piece | None:
+        """Write a row with what was laid for it; return it whole if there is no room.
 
         Raises:
             Exception: whatever the pickling raised; nothing was written then.
         """
-        pieces, header = _pieces_of(dumps_message(value, self._classes))
-        self._each_bytes = max(aligned(header.size_bytes) / weight, _FADING * self._each_bytes)
-        at, slab = self._at, self._slab
+        results = piece[0]
+        laid = [one for one in self._laid if type(results[one[0]]) is tuple]
+        pieces, header = _pieces_of(dumps_message((piece, laid), self._classes))
+        at, slab, begins, weight = self._at, self._slab, self._begins, len(results)
         end = at + header.size_bytes
+        self._each_bytes = max((aligned(end) - begins) / weight, _FADING * self._each_bytes)
+        self._begins = at
+        self._first += weight
+        self._laid.clear()
         if slab is None or self.count == self._most or end > slab.size_bytes:
-            return False
+            if slab is not None:
+                _fill(results, laid, slab.memory, None)
+            return piece
         _write(slab, at, pieces)
         _ROW.pack_into(slab.memory, HEADER_BYTES + self.count * _ROW.size, at, *header)
         self.count += 1
-        self._at = aligned(end)
+        self._at = self._begins = aligned(end)
         _NUMBER.pack_into(slab.memory, _COUNT_AT, self.count)
-        return True
+        return None
 
     def end(self) -> int:
-        """Return how many values were written; the other end is to read them now."""
+        """Return how many rows were written; the other end is to read them now."""
         slab, self._slab = self._slab, None
         if slab is not None and not self.count:
             slab.flag[0] = 0
@@ -598,7 +658,7 @@ class RowWriter:
 
 @final
 class RowReader:
-    """Reads values that the other end has written into one slab.
+    """Reads the rows that the other end has written into one slab.
 
     Args:
         slab: where they are.
@@ -614,16 +674,16 @@ class RowReader:
 
     @property
     def count(self) -> int:
-        """Values that were written so far."""
+        """Rows that were written so far."""
         return int(_NUMBER.unpack_from(self._memory, _COUNT_AT)[0])
 
     @property
     def mark(self) -> int:
-        """The number beside them."""
+        """The entry that is at work."""
         return int(_NUMBER.unpack_from(self._memory, _MARK_AT)[0])
 
-    def read(self, until: int) -> Iterator[Any]:
-        """Yield the values that were not read yet, below number `until`.
+    def read(self, until: int) -> Iterator[Piece]:
+        """Yield the rows that were not read yet, below number `until`.
 
         Raises:
             Exception: whatever the loading of one raised; it is the next to be read.
@@ -634,14 +694,57 @@ class RowReader:
             header = _Header(*fields)
             body = self._copied(_read(self._memory[at : at + header.size_bytes], header))
             try:
-                value = _load(body, self._classes if header.defines else None)
+                piece, laid = _load(body, self._classes if header.defines else None)
             finally:
                 del body  # a traceback would keep it
+            _fill(piece[0], laid, self._memory, self._blocks)
             self._at += 1
-            yield value
+            yield piece
 
     def _copied(self, body: _Body) -> _Body:
         return body if self._blocks is None else (body[0], [*map(self._blocks.copy, body[1])])
+
+
+def _array_of(value: Any) -> Any:
+    """Return what can be laid: an array that is plain memory, or that of such a tensor; or None."""
+    array = value
+    if type(value) is not np.ndarray:
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not getattr(torch, "Tensor", None):
+            return None
+        try:
+            array = value.numpy() if is_plain(value) else None
+        except (RuntimeError, TypeError):  # it has a gradient, or a type that numpy lacks
+            return None
+    plain = array is not None and array.flags.carray and array.nbytes
+    return array if plain and not (array.dtype.hasobject or array.dtype.metadata) else None
+
+
+def _fill(
+    results: list[Any], laid: Iterable[_Laid], memory: memoryview, blocks: Blocks | None
+) -> None:
+    """Put arrays that were laid into the results; as views, or copied to blocks."""
+    known: dict[int, Any] = {}
+    for entry, key, at, size_bytes, dtype, shape, tensor in laid:
+        array = known.get(at)
+        if array is None:
+            raw: Any = memory[at : at + size_bytes]
+            if size_bytes < SMALL_BYTES:  # it is not worth the memory that it would hold
+                raw = bytearray(raw)
+            elif blocks is not None:
+                raw = blocks.copy(raw)
+            array = np.ndarray(shape, dtype, raw)
+            if tensor:
+                array = importlib.import_module("torch").from_numpy(array)
+            known[at] = array
+        path, value = results[entry]
+        if key is None:
+            value = array
+        elif type(value) is tuple:
+            value = (*value[:key], array, *value[key + 1 :])
+        else:
+            value[key] = array
+        results[entry] = (path, value)
 
 
 # -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------
@@ -652,7 +755,7 @@ class _Wire:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def write(self, pieces: Sequence[_Piece]) -> None:
+    def write(self, pieces: Sequence[_Bytes]) -> None:
         """Write all pieces, few bytes in one call.
 
         Raises:

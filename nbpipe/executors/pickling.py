@@ -36,7 +36,7 @@ _importable: set[tuple[object, ...]] = set()  # modules found so far, and what w
 _AT_HOME: WeakSet[type] = WeakSet()  # classes of this process that others know
 _RECEIVED: WeakSet[type] = WeakSet()  # classes of other processes
 _FULL = 6  # parts of what a reducer may give
-_SMALL_BYTES = 2048  # buffers below this are pickled with the rest
+SMALL_BYTES = 2048  # buffers below this are pickled with the rest
 _MAIN = b"__main__"
 _FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
 _FRAME_STARTS = (b"\x80", b"\x95")
@@ -289,7 +289,7 @@ class Pickled:
         defines: there are definitions of classes in it.
     """
 
-    def __init__(self, from_bytes: int = _SMALL_BYTES) -> None:
+    def __init__(self, from_bytes: int = SMALL_BYTES) -> None:
         self.parts: _Parts = []
         self.buffers: list[memoryview] = []
         self.defines = False

@@ -107,7 +107,7 @@ class _JobServer:
         begun = self._announce if announces else None
         rows, done = self._channel.begin_rows(ticket, len(entries)), 0
         try:
-            for piece in self._program.each(entries, epoch, begun, rows.mark):
+            for piece in self._program.each(entries, epoch, begun, rows.mark, rows.lay):
                 if announces:
                     self._announce(ENDED)
                 try:
@@ -122,8 +122,9 @@ class _JobServer:
         return ("answer", count)
 
     def _keep(self, rows: RowWriter, piece: Piece) -> None:
-        if not rows.add(piece, len(piece[0])):
-            self._channel.send(("part", rows.count, piece))
+        left = rows.add(piece)
+        if left is not None:
+            self._channel.send(("part", rows.count, left))
 
     def _instead(self, entries: Sequence[Any], piece: Piece) -> Piece:
         """Put failures in the place of results that cannot be pickled."""

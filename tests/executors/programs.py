@@ -26,14 +26,14 @@ class Program:
         """Give its one stage."""
         return (self.label,)
 
-    def each(self, entries, epoch, begun=None, entered=None):
+    def each(self, entries, epoch, begun=None, entered=None, kept=lambda value: value):
         """Answer entry by entry."""
         for place, (path, value) in enumerate(entries):
             if entered is not None:
                 entered(place)
             if begun is not None:
                 begun(0)
-            yield [(path, self.fn(value))], [[1, 1, 0]], ()
+            yield [(path, kept(self.fn(value)))], [[1, 1, 0]], ()
 
 
 def job(program, *values, epoch=0, timeout_s=None, first=0):

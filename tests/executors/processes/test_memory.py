@@ -43,6 +43,19 @@ def test_large_results(copy):
     assert got == [True] * 40
 
 
+@pytest.mark.parametrize("many", [lambda array: array, lambda array: {"image": array, "n": 0}])
+def test_an_array_that_is_filled_anew(many):
+    """A function may give the same array for each item: what it held is copied at once."""
+    array = np.zeros(20_000)
+
+    def fill(n):
+        array[:] = n
+        return many(array)
+
+    got = [one["image"] if isinstance(one, dict) else one for one in drained(placed(300, fill))]
+    assert [(one[0], one[-1]) for one in got] == [(n, n) for n in range(300)]
+
+
 @pytest.mark.parametrize("memory", [None, "64 MB"])
 def test_views_live_as_long_as_somebody_holds_them(memory):
     """With copy=False, what is kept is not written over by later items, or by the end.
