@@ -166,9 +166,9 @@ def test_what_was_taken_back_from_a_slow_chunk_is_not_called_behind_its_failure(
         return True
 
     def opening(items):
-        for item in items:
-            yield item
-            if item == 499:
+        for number, _ in enumerate(items):
+            yield number
+            if number == 499:
                 gate.open()
 
     with getattr(nbpipe.source(range(600)), kind)(fail, concurrency=1).start() as run:
