@@ -604,7 +604,9 @@ def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     if _is_plain_class(type(value)):
         yield from _attributes(attributes_of(value) or _texts_shown_by(value), node_of)
         return
-    reduce = copyreg.dispatch_table.get(type(value))
+    # Of exceptions other libraries put a recipe there, with the traceback: not in every process.
+    own = isinstance(value, BaseException)
+    reduce = None if own else copyreg.dispatch_table.get(type(value))
     reduced: Any = value.__reduce_ex__(_PROTOCOL) if reduce is None else reduce(value)
     if isinstance(reduced, str):
         yield "name", leaf("str", reduced)

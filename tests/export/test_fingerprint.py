@@ -1,4 +1,5 @@
 import collections
+import copyreg
 import dataclasses
 import datetime as dt
 import enum
@@ -175,6 +176,14 @@ def elsewhere(values):
 def test_equal_in_another_process(values):
     """A value that was pickled has the same fingerprint in a fresh process, after JSON too."""
     assert elsewhere(values) == [fingerprint_of(value) for value in values]
+
+
+def test_an_exception_is_what_it_says_whoever_taught_pickle_more(monkeypatch):
+    """Libraries that send tracebacks put a recipe of their own for each type of exception."""
+    before = fingerprint_of(ValueError("no more"))
+    recipe = (RuntimeError, ("a traceback",))
+    monkeypatch.setitem(copyreg.dispatch_table, ValueError, lambda _: recipe)
+    assert fingerprint_of(ValueError("no more")) == before
 
 
 def test_library_values_in_another_process():
