@@ -534,6 +534,14 @@ class ExpandNode(Node):
         expansion.owed = task.quota
         return self.started(task, now_ns)
 
+    def made(self, task: Task) -> Iterator[Entry]:
+        """Return the items that a task made."""
+        expansion = task.expansion
+        if expansion is None or expansion.paths is None:
+            return super().made(task)
+        pairs = zip(expansion.paths[task.drawn :], task.results, strict=False)
+        return (one for one in pairs if type(one[1]) is not Failed)
+
     def measure(self, task: Task) -> None:
         """Measure a result, for the bytes that a stage hands on; called without the lock."""
         expansion, results = task.expansion, task.results
