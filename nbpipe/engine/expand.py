@@ -646,7 +646,8 @@ class ExpandNode(Node):
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)
         elif irregular:
-            self.drops.note(first, [DROPPED if one is None else one for one in results])
+            lost = None if expansion.paths is None else DROPPED  # as a value None is an item
+            self.drops.note(first, [DROPPED if one is lost else one for one in results])
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell which inputs, and which children of those in work, are wanted."""

@@ -233,3 +233,22 @@ def test_a_source_that_fails():
         got.extend(run)
     assert state["stages"]["source"]["by"] == "skipping"
     assert got == list(range(10))
+
+
+def test_items_that_are_none_count_where_their_source_fails():
+    """A list that became shorter fails at its end; once it is whole again, what is left comes."""
+    data = [*range(5000)]
+    data[1::2] = [None] * 2500
+    whole, got = [*data], []
+    with nbpipe.source(data).start() as run:
+
+        def drain():
+            for item in run:
+                got.append(item)
+                del data[4990:]
+
+        with pytest.raises(nbpipe.StageError):
+            drain()
+        data.extend(whole[4990:])
+        state = run.state_dict()
+    assert got + rest_of(nbpipe.source(data), state) == whole

@@ -134,10 +134,10 @@ def test_diagnose_status_and_plot():
         assert (before, status.state, status.delivered) == ("ready", "finished", 300)
         assert "work" in str(run.diagnose())
         assert "work" in str(run.plot())
-        while status.cpu_cores is None:
+        while (status.cpu_cores or 0) <= 0.1:  # on a crowded machine it gets less for a while
             drained(run)
             status = run.status()
-        assert 0 < status.cpu_cores < 8
+        assert 0.1 < status.cpu_cores < 8
 
 
 def test_workers_of_a_stage_are_seen_through_the_process():
