@@ -143,7 +143,8 @@ class LocalRun(Iterator[Any]):
             self._record.consumer.waits_since_ns = self._record.consumer.active_ns(now_ns)
             runtime = self._runtimes[_MADE_IN]
             runtime.account(now_ns)
-            runtime.state, runtime.active = READY, 1
+            runtime.state = READY
+            runtime.occupy(1 - runtime.active, now_ns)
 
     def _made_of(self, items: Iterator[Any]) -> Iterator[Any]:
         source, *behind = self.stages
@@ -162,7 +163,7 @@ class LocalRun(Iterator[Any]):
             for runtime in self._runtimes.values():
                 runtime.counters.items_in += 1
                 runtime.counters.items_out += 1
-            self._runtimes[_MADE_IN].account(now_ns, 1, spent_ns)
+            self._runtimes[_MADE_IN].count(now_ns, 1, spent_ns)
             if now_ns >= self._sample_ns:
                 self._sample(last=False)
 
@@ -188,7 +189,8 @@ class LocalRun(Iterator[Any]):
         spent_ns, self._asked_ns = now_ns - self._asked_ns if self._asked_ns else 0, 0
         runtime = self._runtimes[_MADE_IN]
         runtime.account(now_ns)
-        runtime.state, runtime.active = BLOCKED, 0
+        runtime.state = BLOCKED
+        runtime.occupy(-runtime.active, now_ns)
         return spent_ns
 
     def _sample(self, *, last: bool) -> None:

@@ -254,14 +254,10 @@ class Epoch:
             if self.pumps:
                 self.pump(now_ns)
             for node in self.remote if remote else self.order:
-                runtime, out, lot = node.runtime, node.out, node.runtime.lot
-                if runtime.active >= runtime.concurrency:
+                if node.inbox.count < node.needs and not node.active_without_input:
                     continue
-                under_way = node.reserved if lot > 1 else node.waiting + node.running
-                most = runtime.prefetch + (runtime.concurrency - 1) * lot + node.gathers
-                if (node.inbox.count >= node.needs or node.active_without_input) and (
-                    under_way + out.count + out.lent <= most or node.active_without_room
-                ):
+                runtime = node.runtime
+                if runtime.active < runtime.concurrency:
                     task = node.take(now_ns)
                     if task is not None:
                         if self.memory is not None:

@@ -425,7 +425,6 @@ class ExpandNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.active_without_input = True
-        self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
         self.lots = not opener.shared  # of a shared order no more is drawn than is needed
         self.source = self.gives_one = source

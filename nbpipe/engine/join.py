@@ -50,7 +50,7 @@ class PumpNode(Node):
             then: called under the lock, once that is done.
         """
         self._aside, self._then = work, then
-        self.active_without_input = self.active_without_room = self.epoch.changed = True
+        self.active_without_input = self.epoch.changed = True
 
     def pump(self, now_ns: int) -> bool:
         """Move what can be moved; tell whether anything changed."""
@@ -85,7 +85,7 @@ class PumpNode(Node):
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Go on once that is done."""
         then, self._aside, self._then = self._then, None, None
-        self.active_without_input = self.active_without_room = False
+        self.active_without_input = False
         if self.done or self.halted or then is None:
             return
         if self._problem is not None:

@@ -280,38 +280,45 @@ class MapNode(Node):
         if runtime.active >= runtime.concurrency or self.halted:
             return None
         if self.returned and self.returned[0][0] < self.ends_at:
-            seq, entry = self.returned.pop(0)
-            self.waiting -= 1
-            self.active_without_input = self.active_without_room = bool(self.returned)
-            task = Task(self, seq, now_ns, Chunk.of([entry]))
-            return self.started(task, now_ns)
+            return self._take_returned(now_ns)
         available, out, lot = self.inbox.count, self.out, runtime.lot
         under_way = self.reserved if lot > 1 else self.waiting + self.running
         places = runtime.prefetch + runtime.concurrency * lot + self.gathers
         places -= under_way + out.count + out.lent  # as `room` does, without a call
-        if self.ends_at < _NEVER or self.done or available < self.needs or places < lot:
+        if places < lot or available < self.needs or self.done or self.ends_at < _NEVER:
+            return None
+        if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
         if self.gather:
             count = min(available, self.gather)
+            task = Task(self, self.seq_in, now_ns, self.gathered(self.inbox.take(count)))
+            task.inputs = count
         else:
             count = self.chunk(available) if lot > 1 or self.sends else 1
-        if not (self.epoch.memory is None or self.epoch.admits(self)):
-            return None
-        chunk = self.inbox.take(count)
-        task = Task(self, self.seq_in, now_ns, self.gathered(chunk) if self.gather else chunk)
-        task.inputs = count if self.gather else 0
+            task = Task(self, self.seq_in, now_ns, self.inbox.take(count))
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
             if above.runtime.state == BLOCKED and now_ns >= above.runtime.booking_ns:
                 above.note_state(now_ns)
-        if now_ns > runtime.booking_ns:
-            runtime.account(now_ns)
-        left = READY if available - count >= self.needs else STARVED
-        runtime.state = left if places >= 2 * lot else BLOCKED
-        runtime.active += 1
+        if places < 2 * lot:
+            state = BLOCKED
+        else:
+            state = READY if available - count >= self.needs else STARVED
+        if state != runtime.state:
+            if now_ns > runtime.booking_ns:
+                runtime.account(now_ns)
+            runtime.state = state
+        runtime.active += 1  # as `occupy` does, without a call
+        runtime.spent_ns -= now_ns
         self.running += 1
         return task
+
+    def _take_returned(self, now_ns: int) -> Task:
+        seq, entry = self.returned.pop(0)
+        self.waiting -= 1
+        self.active_without_input = bool(self.returned)
+        return self.started(Task(self, seq, now_ns, Chunk.of([entry])), now_ns)
 
     def room(self) -> int:
         """Return the number of further tasks that there is place for."""
@@ -382,7 +389,7 @@ class MapNode(Node):
         first = task.seq + task.count
         self.returned.extend((first + n, entry) for n, entry in enumerate(rest))
         self.returned.sort(key=lambda pair: pair[0])
-        self.active_without_input = self.active_without_room = bool(self.returned)
+        self.active_without_input = bool(self.returned)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results, in input order where that is promised."""

@@ -247,7 +247,6 @@ class Node(ABC):
         runtime: limits and counters, kept from epoch to epoch.
         inbox: the queue of input.
         active_without_input: `take` may give a task though the queue of input is empty.
-        active_without_room: so, though no further task has a place.
         out: results ready for the next node, whose queue of input is this one.
         reserved: results that tasks in progress may give, or that wait for their turn.
         waiting: those of them that were made, or whose items wait to be taken again.
@@ -273,7 +272,6 @@ class Node(ABC):
     lots: bool = False
     inbox: Queue = field(default_factory=Queue)
     active_without_input: bool = False
-    active_without_room: bool = False
     out: Queue = field(init=False)
     upstream: tuple[Node, ...] = ()
     downstream: Node | None = None
@@ -370,8 +368,8 @@ class Node(ABC):
         Threads at work in the next node are about to come back for what it made there. Were it to
         go on with that itself, another one would have to be woken for its place here.
         """
-        following = self.downstream
-        if following is None or not 0 < following.inbox.count <= following.runtime.active:
+        following, count = self.downstream, self.out.count
+        if not count or following is None or count > following.runtime.active:
             return None
         if self.epoch.memory is not None or not following.is_attended(now_ns):
             return None
@@ -390,9 +388,8 @@ class Node(ABC):
 
     def started(self, task: Task, now_ns: int) -> Task:
         """Book the start of a task."""
-        runtime = self.runtime
         self.note_state(now_ns)
-        runtime.active += 1
+        self.runtime.occupy(1, now_ns)
         self.running += 1
         return task
 
@@ -407,11 +404,12 @@ class Node(ABC):
         return self.runtime.cost_ns < slow_ns
 
     def note_state(self, now_ns: int) -> None:
-        """Note why the idle slots are idle; time is booked at each call of slow stages."""
-        runtime = self.runtime
-        if now_ns > runtime.booking_ns:
-            runtime.account(now_ns)
-        runtime.state = self.state()
+        """Note why the idle slots are idle; of cheap stages time is booked only now and then."""
+        runtime, state = self.runtime, self.state()
+        if state != runtime.state:
+            if now_ns > runtime.booking_ns:
+                runtime.account(now_ns)
+            runtime.state = state
 
     def state(self) -> int:
         """Tell why idle slots are idle now."""
@@ -432,11 +430,15 @@ class Node(ABC):
             spent_ns -= self._settle_tally(task.rows, now_ns, spent_ns if away_ns else 0)
             if self.rest:  # `emit` counts what is left behind the last of them
                 runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
-        runtime.account(now_ns, done, max(0, spent_ns - away_ns), away_ns)
+        if away_ns:
+            spent_ns = max(0, spent_ns - away_ns)
+        runtime.count(now_ns, done, spent_ns, away_ns)
         runtime.active -= 1
+        runtime.spent_ns += now_ns
         runtime.ended_ns = now_ns
         self.running -= 1
-        runtime.counters.items_in += task.inputs or (done - at if self.counts_in else 0)
+        if task.inputs or self.counts_in:
+            runtime.counters.items_in += task.inputs or done - at
         if task.retried:
             for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
@@ -478,7 +480,7 @@ class Node(ABC):
         for runtime, budget, (calls, results, busy_ns, *_) in parts:
             if calls:
                 runtime.account(now_ns)
-                runtime.account(now_ns, calls, busy_ns)
+                runtime.count(now_ns, calls, busy_ns)
                 runtime.state = STARVED
                 counters = runtime.counters
                 taken_ns = max(busy_ns, away_ns)
@@ -502,9 +504,7 @@ class Node(ABC):
         count = len(results[1])
         if count:
             runtime, out, following = self.runtime, self.out, self.downstream
-            counters = runtime.counters
-            counters.items_out += count
-            counters.bytes_out += runtime.item_bytes * count
+            runtime.counters.items_out += count
             if results[2] is None:  # as `Queue.put` does, without a call
                 out.chunks.append(results)
                 out.count += count

@@ -104,6 +104,7 @@ def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int
     waiting: dict[int, int] = {}
     if scheduler.epoch is not None:
         for node in scheduler.epoch.order:
+            node.runtime.account(now_ns)
             node.runtime.state = node.state()
             waiting[id(node.runtime)] = node.queued()
     spent: dict[int, int] = {}
@@ -445,8 +446,7 @@ class Scheduler:
             with self.lock:
                 for task in remote:
                     self._running.discard(task)
-                    task.node.runtime.account(perf_counter_ns())
-                    task.node.runtime.active -= 1
+                    task.node.runtime.occupy(-1, perf_counter_ns())
                     task.node.running -= 1
                     give_back(task.node, now_ns, rests=self.epoch is None)
                 self._fail(no_thread("the event loop of this run", error))
@@ -527,10 +527,10 @@ class Scheduler:
             if epoch.pumps:
                 epoch.pump(now_ns)
             for node in epoch.order:
+                if node.inbox.count < node.needs and not node.active_without_input:
+                    continue
                 runtime = node.runtime
                 if runtime.active >= runtime.concurrency:
-                    continue
-                if node.inbox.count < node.needs and not node.active_without_input:
                     continue
                 ready = node.out.count - node.gathers
                 if ready > 0 and runtime.cost_ns <= SLOW_NS:

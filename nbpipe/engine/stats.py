@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
-from math import frexp, inf
+from math import inf
 from operator import itemgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
 from ..errors import UnknownStageError, near_match
@@ -131,30 +133,44 @@ class Histogram:
     """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
 
     Attributes:
-        counts: by the number of a bucket, the calls; four buckets an octave. Few have any.
-        until_ns: from then on it is to be turned before anything is counted.
+        fresh: what is in no bucket yet: durations [ns], and how many calls took so long.
+        until_ns: from then on it is to be turned before anything is added.
     """
 
-    __slots__ = ("_old", "counts", "until_ns")
+    __slots__ = ("_new", "_old", "fresh", "until_ns")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self._old: dict[int, int] = {}
+        self._new: Counter[int] = Counter()  # by the number of a bucket, the calls; few have any
+        self._old: Counter[int] = Counter()
+        self.fresh: list[tuple[int, int]] = []
         self.until_ns = 0
+
+    def sort(self) -> None:
+        """Put what is fresh into its buckets, four an octave."""
+        if not self.fresh:
+            return
+        durations_ns, calls = np.array(self.fresh, np.float64).T
+        mantissas, octaves = np.frexp(durations_ns)
+        counts = np.bincount(octaves << 2 | (8 * mantissas).astype(np.intp) & 3, calls)
+        (buckets,) = counts.nonzero()
+        self._new.update(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True)))
+        self.fresh = []
 
     def turn(self, now_ns: int) -> None:
         """Forget what is old, and begin to count anew."""
-        self._old = self.counts if now_ns <= self.until_ns + WINDOW_NS else {}
-        self.counts = {}
+        self.sort()
+        self._old = self._new if now_ns <= self.until_ns + WINDOW_NS else Counter()
+        self._new = Counter()
         self.until_ns = now_ns + WINDOW_NS
 
     def quantiles_s(self, *shares: float) -> list[float]:
         """Return the durations below which `shares` of the calls lie [s]."""
-        new, old = self.counts, self._old
-        buckets = sorted(new.keys() | old.keys())
+        self.sort()
+        whole = self._new + self._old
+        buckets = sorted(whole)
         if not buckets:
             return [0.0 for _ in shares]
-        counts = [new.get(bucket, 0) + old.get(bucket, 0) for bucket in buckets]
+        counts = [whole[bucket] for bucket in buckets]
         below = list(accumulate(counts))  # calls in each bucket and those before it
         found = []
         for share in shares:
@@ -204,6 +220,7 @@ class Counters:
     def sample(self, now_ns: int, running_ns: int) -> None:
         """Keep a reading for later rates."""
         self.readings.append(self.read(now_ns, running_ns))
+        self.histogram.sort()
 
     def window_start(self, now_ns: int) -> Reading | None:
         """Return the latest reading that is at least 5 s old, else the oldest."""
@@ -308,9 +325,11 @@ class StageRuntime:
         cost_ns: estimated time of one call; goes up at once and down slowly [ns].
         lot: items that one task takes at most: several while calls are cheap.
         lot_from_ns, lot_to_ns: the cost of one call that this was decided for [ns].
-        item_bytes: estimated size of one result [bytes].
+        item_bytes: estimated size of one result [bytes]; `sized` results had another, before.
         state: why idle slots are idle: STARVED, BLOCKED or READY.
-        since_ns: time up to which slot-time was booked.
+        spent_ns: `active * now + spent_ns` is the time spent in calls up to now, those in progress
+            included [ns]; so it changes only where calls begin and end.
+        since_ns: time up to which slot-time was booked; `booked_ns`: what was spent by then.
         booking_ns: from when on it is to be booked again.
         ended_ns: when a call last ended.
         measured_ns: time at which a result was last measured.
@@ -331,8 +350,11 @@ class StageRuntime:
     lot_from_ns: float = 0.0
     lot_to_ns: float = 0.0
     item_bytes: float = 0.0
+    sized: int = 0
     state: int = STARVED
+    spent_ns: int = 0
     since_ns: int = 0
+    booked_ns: int = 0
     booking_ns: int = 0
     ended_ns: int = 0
     measured_ns: int = 0
@@ -346,40 +368,52 @@ class StageRuntime:
             self.timing_ns = _NEVER_NS
         self.read_knobs()
 
-    def account(self, now_ns: int, calls: int = 0, busy_ns: int = 0, away_ns: int = 0) -> None:
-        """Book the time since the last call, and calls that have ended.
+    def account(self, now_ns: int) -> None:
+        """Book the time since this was last called: the state was the same all the while."""
+        elapsed_ns = now_ns - self.since_ns
+        if elapsed_ns <= 0:
+            return
+        counters, in_calls_ns = self.counters, self.active * now_ns + self.spent_ns
+        spent_ns, slots_ns = in_calls_ns - self.booked_ns, self.concurrency * elapsed_ns
+        if spent_ns >= slots_ns:
+            slots_ns = spent_ns
+        elif self.state == STARVED:
+            counters.starved_ns += slots_ns - spent_ns
+        elif self.state == BLOCKED:
+            counters.blocked_ns += slots_ns - spent_ns
+        counters.slot_ns += slots_ns
+        self._size_results()
+        self.since_ns, self.booked_ns = now_ns, in_calls_ns
+        self.booking_ns = now_ns if self.cost_ns > BOOKING_NS else now_ns + BOOKED_NS
+
+    def occupy(self, calls: int, now_ns: int) -> None:
+        """Note that so many more calls are in progress, or fewer."""
+        self.active += calls
+        self.spent_ns -= calls * now_ns
+
+    def count(self, now_ns: int, calls: int, busy_ns: int, away_ns: int = 0) -> None:
+        """Count calls that have ended.
 
         Args:
             now_ns: when.
-            calls: how many have ended; of cheap ones the time is booked only now and then.
+            calls: how many.
             busy_ns: time that they took in all [ns].
             away_ns: time that it took to get to where they are done [ns].
         """
         counters = self.counters
-        if now_ns > (self.booking_ns if calls else self.since_ns):
-            elapsed, slots = now_ns - self.since_ns, self.concurrency
-            idle = slots - self.active
-            if idle <= 0:
-                slots -= idle
-            elif self.state == STARVED:
-                counters.starved_ns += idle * elapsed
-            elif self.state == BLOCKED:
-                counters.blocked_ns += idle * elapsed
-            counters.slot_ns += slots * elapsed
-            self.since_ns = now_ns
-            self.booking_ns = now_ns if self.cost_ns > BOOKING_NS else now_ns + BOOKED_NS
         counters.busy_ns += busy_ns
-        if calls:
-            each_ns, histogram = busy_ns // calls, counters.histogram
-            if now_ns > histogram.until_ns:
-                histogram.turn(now_ns)
-            mantissa, octave = frexp(each_ns)
-            bucket, counts = octave << 2 | int(8 * mantissa) & 3, histogram.counts
-            counts[bucket] = counts.get(bucket, 0) + calls
+        if not calls:
+            return
+        each_ns, histogram = busy_ns // calls, counters.histogram
+        if now_ns > histogram.until_ns:
+            histogram.turn(now_ns)
+        histogram.fresh.append((each_ns, calls))
+        if away_ns:
             each_ns += away_ns // calls
-            cost_ns = self.cost_ns = max(each_ns, 0.8 * self.cost_ns + 0.2 * each_ns)
-            if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
-                self.limit_lot()
+        cost_ns = self.cost_ns
+        self.cost_ns = cost_ns = each_ns if each_ns > cost_ns else 0.8 * cost_ns + 0.2 * each_ns
+        if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
+            self.limit_lot()
 
     def read_knobs(self) -> None:
         """Take over the limits from the stage's knobs."""
@@ -408,6 +442,7 @@ class StageRuntime:
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
         self.since_ns = self.booking_ns = now_ns
+        self.booked_ns = self.active * now_ns + self.spent_ns
 
     def learn_least(self, duration_ns: int) -> None:
         """Note that a call in progress has taken so long already."""
@@ -422,10 +457,16 @@ class StageRuntime:
 
     def measured(self, size_bytes: int) -> None:
         """Take note of the size of one result."""
+        self._size_results()
         before = self.item_bytes
         self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
         if self.lot > 1:
             self.limit_lot()
+
+    def _size_results(self) -> None:
+        counters = self.counters
+        counters.bytes_out += self.item_bytes * (counters.items_out - self.sized)
+        self.sized = counters.items_out
 
     def stats(
         self, now_ns: int, queued: int, running_ns: int, oldest: tuple[int, str] = (0, "")
@@ -478,7 +519,7 @@ class StageRuntime:
             self.skip_time(now_ns)
         else:
             self.account(now_ns)
-        self.active += calls
+        self.occupy(calls, now_ns)
 
     def pay_back_time(self, *, rests: bool) -> None:
         """Let the time of an epoch that is read ahead count as busy, where an epoch goes on."""
@@ -490,8 +531,11 @@ class StageRuntime:
     def take_over(self, other: StageRuntime) -> None:
         """Count what an epoch did that was read ahead; from now on it counts here."""
         counters, done = self.counters, other.counters
+        self._size_results()
+        other._size_results()
         counters.items_in += done.items_in
         counters.items_out += done.items_out
+        self.sized = counters.items_out
         counters.errors += done.errors
         counters.retries += done.retries
         counters.bytes_out += done.bytes_out

@@ -149,27 +149,33 @@ class Queue:
 
     def take(self, count: int) -> Chunk:
         """Take the next `count` items, of which there must be so many."""
+        chunk, at = self.chunks[0], self._at
+        paths, values, sizes = chunk
+        end = at + count
+        left = len(values) - end
+        if left < 0:
+            return self._take_several(count)
         self.count -= count
+        if left:
+            self._at = end
+        else:
+            self._at = 0
+            self.chunks.popleft()
+        if at or left:
+            part, sizes = values[at:end], sizes and sizes[at:end]
+            values[at:end] = repeat(None, count)  # they end where they were taken to
+            chunk = chunk_of((paths[at:end], part, sizes))
+        if sizes is not None and self._memory is not None:
+            self._memory.held_bytes -= sum(sizes)
+        return chunk
+
+    def _take_several(self, count: int) -> Chunk:
+        """Take items of several chunks, and put them in one."""
         parts = []
         while count:
-            chunk = self.chunks[0]
-            (paths, values, sizes), at = chunk, self._at
-            end = at + count
-            if end < len(values):
-                self._at = end
-            else:
-                end, self._at = len(values), 0
-                self.chunks.popleft()
-            if at or self._at:
-                part = values[at:end]
-                values[at:end] = repeat(None, end - at)  # they end where they were taken to
-                chunk = chunk_of((paths[at:end], part, sizes and sizes[at:end]))
-            parts.append(chunk)
-            count -= end - at
-        chunk = together(parts) if len(parts) > 1 else parts[0]
-        if self._memory is not None and chunk.sizes is not None:
-            self._memory.held_bytes -= sum(chunk.sizes)
-        return chunk
+            parts.append(self.take(min(count, len(self.chunks[0].values) - self._at)))
+            count -= len(parts[-1].values)
+        return together(parts)
 
     def popleft(self) -> Entry:
         """Take the next item."""
@@ -363,11 +369,11 @@ class Task(Tally):
         self.paths = chunk.paths
         self.chunk = chunk
         self.items = unbegun(chunk.values)
-        self.count = len(chunk.values)
+        self.count = count = len(chunk.values)
         self.quota = quota
         self.results: list[Any] = node.new_results()
-        self.cheap = runtime.cost_ns <= SLOW_NS and not node.remote
-        self.watched = self.cheap or quota > 1 or self.count > 1
+        self.cheap = cheap = runtime.cost_ns <= SLOW_NS and not node.remote
+        self.watched = cheap or quota > 1 or count > 1
         self.perform: Callable[[Any], object] = node.perform
         if now_ns >= runtime.timing_ns:
             runtime.timing_ns = now_ns + TIMING_NS

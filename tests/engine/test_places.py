@@ -39,7 +39,7 @@ def fed(node, count=5 * LOT):
     """Let items wait for a node, and say that their calls are cheap."""
     node.inbox.put(Chunk(range(count), list(range(count))))
     for _ in range(50):
-        node.runtime.account(0, 1, EACH_NS)
+        node.runtime.count(0, 1, EACH_NS)
     return node
 
 

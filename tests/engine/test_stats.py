@@ -35,7 +35,7 @@ def counted(*calls):
     stage = nbpipe.source([1]).map(abs).chain[1]
     runtime = StageRuntime("abs", stage, prefetch=8, now_ns=0)
     for duration_ns, count, now_ns in calls:
-        runtime.account(now_ns, count, count * duration_ns)
+        runtime.count(now_ns, count, count * duration_ns)
     return runtime.counters.histogram
 
 
