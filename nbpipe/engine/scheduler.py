@@ -512,6 +512,8 @@ class Scheduler:
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
             epoch.forget()
+            if not self.regions.serves:
+                self._team.look(now_ns)
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:

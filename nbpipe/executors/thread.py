@@ -12,6 +12,7 @@ from _thread import allocate_lock, get_ident
 from time import perf_counter_ns
 from typing import Protocol, final
 
+from ..base.cores import SharedCore
 from ..base.threads import uninterrupted
 from .base import TaskSource, Work
 
@@ -25,9 +26,10 @@ class Seat:
     Attributes:
         work: what the thread is doing, for `close` to name.
         dismissed: the thread is to leave.
+        clock: tells the thread's processor time; None before it runs.
     """
 
-    __slots__ = ("dismissed", "gate", "thread", "work")
+    __slots__ = ("clock", "dismissed", "gate", "thread", "work")
 
     def __init__(self) -> None:
         self.gate = allocate_lock()
@@ -35,6 +37,7 @@ class Seat:
         self.work: Work | None = None
         self.dismissed = False
         self.thread: threading.Thread | None = None
+        self.clock: int | None = None
 
 
 class ThreadTaskSource(TaskSource, Protocol):
@@ -64,6 +67,15 @@ class ThreadTeam:
         self._starting = threading.Lock()
         self.limit = 1
         self.coming: Seat | None = None
+        self._core = SharedCore()
+
+    def look(self, now_ns: int) -> None:
+        """See whether one core is enough for the threads; called under the lock, by one of them."""
+        clocks = {}
+        for seat in self._seats:
+            if seat.thread and seat.thread.native_id and seat.clock is not None:
+                clocks[seat.thread.native_id] = seat.clock
+        self._core.look(clocks, now_ns)
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
@@ -139,6 +151,8 @@ class ThreadTeam:
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._source.advance, seat.gate
         work = None
+        if hasattr(time, "pthread_getcpuclockid"):
+            seat.clock = time.pthread_getcpuclockid(get_ident())
         try:
             while True:
                 work = advance(work, seat)

@@ -1,0 +1,185 @@
+"""Cores: threads that mostly wait share one, and hand the interpreter on there.
+
+Of threads that wait for milliseconds and compute for microseconds, one after the other wakes up and
+waits for the interpreter. Linux wakes it on a core that is idle, and to wake that core up takes
+longer than what the thread has to do: 25 us where 3 are enough on the core of the thread that
+hands the interpreter on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import clock_gettime_ns
+from typing import final
+
+from .threads import FREE_THREADED
+
+SWITCH = "NBPIPE_ONE_CORE"  # environment: "off"
+FULL = 0.9  # threads that compute for more of the time than this are not kept on one core [cores]
+IDLE = 0.1  # nor are those that compute for less [cores]
+ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
+_LEAST_NS = 100_000_000  # to look sooner says nothing
+_PROC = Path("/proc")
+_CORE, _PARENT = 36, 1  # fields of /proc/<number>/stat, behind the name
+
+
+@final
+class SharedCore:
+    """Keeps some threads on one core while that is enough for them, and only them.
+
+    A thread or a process that one of them starts would be kept there, too: where such are seen, all
+    may go where they will, for good.
+
+    Attributes:
+        core: where the threads are kept; None while they may run on any.
+    """
+
+    def __init__(self) -> None:
+        self.core: int | None = None
+        self._cores: set[int] = set()  # those that the process may use
+        self._kept: set[int] = set()  # threads
+        self._strangers: set[int] = set()  # threads that were on the core before, and only there
+        self._born: set[int] = set()  # others, when this was last seen
+        self._processes: set[int] = set()  # of the machine, that were seen
+        self._spent_ns: dict[int, int] = {}  # by thread
+        self._looked_ns = self._since_ns = 0
+        self._reaped: object = None
+        off = os.environ.get(SWITCH, "").lower() in ("off", "0")
+        self._over = off or FREE_THREADED or not hasattr(os, "sched_setaffinity")
+
+    def look(self, clocks: Mapping[int, int], now_ns: int) -> None:
+        """See how much the threads compute, and keep them on one core or let them go.
+
+        Called a few times a second, by one of the threads.
+
+        Args:
+            clocks: of each thread, by its number in the system, the clock of its processor time.
+            now_ns: when.
+        """
+        if self._over or now_ns - self._looked_ns < _LEAST_NS:
+            return
+        try:
+            self._look(clocks, now_ns)
+        except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
+            self.let_go(clocks)
+
+    def _look(self, clocks: Mapping[int, int], now_ns: int) -> None:
+        before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns
+        self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
+        self._looked_ns = now_ns
+        if not before:
+            self._reaped = _reaped()
+            return
+        cores = sum(spent[one] - before.get(one, 0) for one in spent) / elapsed_ns
+        before_born, self._born = self._born, self._others(clocks)
+        started = before_born & self._born  # seen once, it may be about to be one of these
+        if started or self._reaped != _reaped() or self._starts_processes():
+            self._over = True
+            self.let_go(clocks)
+        elif self.core is None:
+            if IDLE < cores < FULL:
+                self._keep(clocks, now_ns)
+        elif IDLE / 2 < cores < FULL and now_ns - self._since_ns < ROAM_NS:
+            self._limit(clocks.keys() - self._kept)
+        else:
+            self.let_go(clocks)
+
+    def _keep(self, threads: Iterable[int], now_ns: int) -> None:
+        self._cores = os.sched_getaffinity(0)
+        if len(self._cores) > 1:
+            self.core, self._since_ns = int(_stat("thread-self")[_CORE]), now_ns
+            self._strangers = self._others(threads)
+            self._processes = _numbers(_PROC) if _has_children() else set()
+            self._limit(threads)
+
+    def _limit(self, threads: Iterable[int]) -> None:
+        assert self.core is not None
+        for one in threads:
+            os.sched_setaffinity(one, {self.core})
+            self._kept.add(one)
+
+    def let_go(self, threads: Iterable[int]) -> None:
+        """Let all run on any core: the threads, and what they have started meanwhile."""
+        if self.core is None:
+            return
+        processes = _of_descendants() if _has_children() else ()
+        for one in (*threads, *self._others(threads), *processes):
+            with suppress(OSError):  # it has ended
+                if os.sched_getaffinity(one) == {self.core}:
+                    os.sched_setaffinity(one, self._cores)
+        self.core = None
+        self._kept.clear()
+        self._strangers.clear()
+
+    def _others(self, threads: Iterable[int]) -> set[int]:
+        """Return other threads of this process that may run on this core alone."""
+        found: set[int] = set()
+        if self.core is None:
+            return found
+        for one in _numbers(_PROC / "self/task").difference(threads, self._strangers):
+            with suppress(OSError):  # it has ended
+                if os.sched_getaffinity(one) == {self.core}:
+                    found.add(one)
+        return found
+
+    def _starts_processes(self) -> bool:
+        """Tell whether a process of these threads has come that may run on this core alone."""
+        if self.core is None or not _has_children():
+            return False
+        fresh = _numbers(_PROC) - self._processes
+        self._processes |= fresh
+        for one in fresh:
+            with suppress(OSError, IndexError):  # it has ended
+                if os.sched_getaffinity(one) == {self.core} and _parent(one) == os.getpid():
+                    return True
+        return False
+
+
+def _stat(process: str) -> list[str]:
+    """Return what the system tells of a process, or of this thread, behind its name."""
+    return (_PROC / process / "stat").read_text().rpartition(")")[2].split()
+
+
+def _parent(process: int) -> int:
+    return int(_stat(str(process))[_PARENT])
+
+
+def _numbers(folder: Path) -> set[int]:
+    """Return the numbers of the processes, or of the threads of one, that the system names."""
+    return {int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()}
+
+
+def _reaped() -> object:
+    """Return what changes when a process that this one has started ends."""
+    import resource  # not on Windows
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime, used.ru_stime, used.ru_minflt, used.ru_nvcsw
+
+
+def _has_children() -> bool:
+    """Tell whether processes run that this one has started, or have ended and not been noticed."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _of_descendants() -> set[int]:
+    """Return all threads of the processes that this one has started, and of those they started."""
+    parents = {}
+    for process in _numbers(_PROC):
+        with suppress(OSError, IndexError):  # it has ended
+            parents[process] = _parent(process)
+    found, threads = [os.getpid()], set[int]()
+    for parent in found:
+        children = [process for process, one in parents.items() if one == parent]
+        found += children
+        for child in children:
+            with suppress(OSError):
+                threads |= _numbers(_PROC / str(child) / "task")
+    return threads

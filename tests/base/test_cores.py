@@ -1,0 +1,204 @@
+"""Threads that mostly wait are kept on one core, while nothing else is kept there with them."""
+
+import itertools
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import nbpipe
+from nbpipe.base import cores
+from nbpipe.base.cores import FULL, IDLE, SWITCH, SharedCore
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux and two cores",
+)
+SPENT_NS = 5_000_000
+
+
+class Member(threading.Thread):
+    """A thread that does what it is told, one thing after the other."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.orders, self.answers = queue.Queue(), queue.Queue()
+        self.start()
+        self.clock = time.pthread_getcpuclockid(self.ident)
+
+    def run(self):
+        while (order := self.orders.get()) is not None:
+            self.answers.put(order())
+
+    def do(self, order):
+        """Have it call a function; return what that gives."""
+        self.orders.put(order)
+        return self.answers.get(timeout=60)
+
+    @property
+    def cores(self):
+        return os.sched_getaffinity(self.native_id)
+
+
+def compute():
+    """Compute for a while."""
+    until_ns = time.thread_time_ns() + SPENT_NS
+    while time.thread_time_ns() < until_ns:
+        pass
+
+
+class Team:
+    """Threads that one core looks after, and a clock that tells what share they computed."""
+
+    def __init__(self, count=2):
+        self.members = [Member() for _ in range(count)]
+        self.core = SharedCore()
+        self.now_ns = 1 << 40
+        self.whole = os.sched_getaffinity(0)
+        self._look()
+
+    def _look(self):
+        clocks = {member.native_id: member.clock for member in self.members}
+        self.members[0].do(lambda: self.core.look(clocks, self.now_ns))
+
+    def _spent_ns(self):
+        return sum(time.clock_gettime_ns(member.clock) for member in self.members)
+
+    def work(self, share=0.4):
+        """Let a thread compute for this share of the time, then look."""
+        before_ns = self._spent_ns()
+        while self._spent_ns() - before_ns < max(SPENT_NS, 120_000_000 * share):
+            self.members[-1].do(compute)
+        self.now_ns += int((self._spent_ns() - before_ns) / share)
+        self._look()
+        return self
+
+    @property
+    def is_kept(self):
+        """Whether the threads are on one core; they must all be where the others are."""
+        assert len({frozenset(member.cores) for member in self.members}) == 1
+        return len(self.members[0].cores) == 1
+
+    def end(self):
+        for member in self.members:
+            member.orders.put(None)
+            member.join(60)
+
+
+@pytest.fixture
+def team():
+    """Return two threads that nothing keeps yet."""
+    made = Team()
+    yield made
+    made.end()
+
+
+def test_threads_that_mostly_wait_share_a_core(team):
+    """They go to one that the process may use; whoever is not among them stays where it is."""
+    assert not team.is_kept
+    assert team.work().is_kept
+    assert team.members[0].cores == {team.core.core} < team.whole
+    assert os.sched_getaffinity(0) == team.whole
+
+
+@pytest.mark.parametrize("share", [IDLE / 4, FULL + 0.3])
+def test_threads_that_compute_much_or_little_go_where_they_will(team, share):
+    """One core would not be enough for the first, and the second gain nothing."""
+    assert not team.work(share).is_kept
+    assert team.work().is_kept
+    assert not team.work(share).is_kept
+    assert team.work().is_kept
+
+
+def test_a_thread_that_comes_later_is_kept_with_the_others(team):
+    """Its core is theirs at the next look."""
+    team.work()
+    team.members.append(Member())
+    assert team.work().is_kept
+
+
+def test_after_a_while_they_may_go_elsewhere(team, monkeypatch):
+    """The core that was the best one may have other work now."""
+    monkeypatch.setattr(cores, "ROAM_NS", 150_000_000)
+    assert [team.work().is_kept for _ in range(6)] == [True, True, False] * 2
+
+
+def test_a_thread_that_one_of_them_begins_sets_all_free(team):
+    """It would stay on that core for ever, as a pool of a library may."""
+    team.work()
+    born = team.members[0].do(Member)
+    assert born.cores == team.members[0].cores
+    assert team.work().is_kept, "seen once, it may be one that is about to join"
+    assert not team.work().is_kept
+    assert born.cores == team.whole
+    assert not team.work().is_kept
+    born.orders.put(None)
+
+
+def test_a_process_that_one_of_them_starts_sets_all_free(team):
+    """It runs on all cores again, and so do those that it has started."""
+    team.work()
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1); input()'])"
+    process = team.members[0].do(
+        lambda: subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    )
+    assert process.stdout.readline() == b"1\n"
+    assert os.sched_getaffinity(process.pid) == team.members[0].cores
+    assert not team.work().is_kept
+    assert os.sched_getaffinity(process.pid) == team.whole
+    process.communicate(b"\n")
+    assert not team.work().is_kept
+
+
+def test_processes_of_other_threads_change_nothing(team):
+    """They may run on any core, whether they were there before or come later."""
+    command = [sys.executable, "-c", "input()"]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE)]
+    assert team.work().is_kept
+    processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+    assert team.work().is_kept
+    for process in processes:
+        assert os.sched_getaffinity(process.pid) == team.whole
+        process.communicate(b"\n")
+
+
+def test_a_short_process_sets_all_free(team):
+    """Nobody saw which thread it was of."""
+    team.work()
+    team.members[0].do(lambda: subprocess.run([sys.executable, "-c", ""], check=True))
+    assert not team.work().is_kept
+    assert not team.work().is_kept
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    """A variable of the environment leaves the threads alone."""
+    monkeypatch.setenv(SWITCH, "off")
+    team = Team()
+    assert not team.work().is_kept
+    team.end()
+
+
+@pytest.mark.timeout(120)
+def test_stages_that_wait_share_a_core():
+    """The threads of a run do, and the one that iterates does not."""
+    whole = os.sched_getaffinity(0)
+
+    def numbers():
+        yield from itertools.count()
+
+    def wait(item):
+        time.sleep(0.001)
+        return sum(range(500))
+
+    with nbpipe.source(numbers).map(wait, concurrency=4).start() as run:
+        for _ in run:
+            workers = [t for t in threading.enumerate() if t.name.startswith("nbpipe-worker")]
+            if {len(os.sched_getaffinity(worker.native_id)) for worker in workers} == {1}:
+                break
+        assert os.sched_getaffinity(0) == whole
