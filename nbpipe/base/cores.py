@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import clock_gettime_ns
 from typing import final
@@ -18,8 +19,10 @@ from typing import final
 from .threads import FREE_THREADED
 
 SWITCH = "NBPIPE_ONE_CORE"  # environment: "off"
-FULL = 0.9  # threads that compute for more of the time than this are not kept on one core [cores]
-IDLE = 0.1  # nor are those that compute for less [cores]
+IDLE = 0.1  # threads that compute for less of the time than this are not kept on one core [cores]
+FULL = 0.9  # for those that compute for more, one may not be enough [cores]
+MUCH = 1.5  # and for those that compute for more than this, it is not [cores]
+GAIN = 1.1  # so much more must be done on one core, where it is full, than on all
 ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
 _LEAST_NS = 100_000_000  # to look sooner says nothing
 _PROC = Path("/proc")
@@ -29,6 +32,9 @@ _CORE, _PARENT = 36, 1  # fields of /proc/<number>/stat, behind the name
 @final
 class SharedCore:
     """Keeps some threads on one core while that is enough for them, and only them.
+
+    Where they compute for about as long as there is of one core, each in its turn may hold the
+    interpreter, or several at once do without: it is tried which way more is done.
 
     A thread or a process that one of them starts would be kept there, too: where such are seen, all
     may go where they will, for good.
@@ -45,12 +51,14 @@ class SharedCore:
         self._born: set[int] = set()  # others, when this was last seen
         self._processes: set[int] = set()  # of the machine, that were seen
         self._spent_ns: dict[int, int] = {}  # by thread
-        self._looked_ns = self._since_ns = 0
+        self._done = 0
+        self._least = inf  # so much must be done on a core that is full [items/ns]
+        self._looked_ns = self._since_ns = self._again_ns = 0
         self._reaped: object = None
         off = os.environ.get(SWITCH, "").lower() in ("off", "0")
         self._over = off or FREE_THREADED or not hasattr(os, "sched_setaffinity")
 
-    def look(self, clocks: Mapping[int, int], now_ns: int) -> None:
+    def look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         """See how much the threads compute, and keep them on one core or let them go.
 
         Called a few times a second, by one of the threads.
@@ -58,16 +66,18 @@ class SharedCore:
         Args:
             clocks: of each thread, by its number in the system, the clock of its processor time.
             now_ns: when.
+            done: how much the threads have done so far [items].
         """
         if self._over or now_ns - self._looked_ns < _LEAST_NS:
             return
         try:
-            self._look(clocks, now_ns)
+            self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
             self.let_go(clocks)
 
-    def _look(self, clocks: Mapping[int, int], now_ns: int) -> None:
+    def _look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns
+        rate, self._done = (done - self._done) / elapsed_ns, done
         self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
         self._looked_ns = now_ns
         if not before:
@@ -80,12 +90,16 @@ class SharedCore:
             self._over = True
             self.let_go(clocks)
         elif self.core is None:
-            if IDLE < cores < FULL:
+            if IDLE < cores < (FULL if now_ns < self._again_ns else MUCH):
+                self._least = inf if cores < FULL else GAIN * rate
                 self._keep(clocks, now_ns)
-        elif IDLE / 2 < cores < FULL and now_ns - self._since_ns < ROAM_NS:
-            self._limit(clocks.keys() - self._kept)
-        else:
+        elif cores > FULL and rate < self._least:
+            self._again_ns = now_ns + ROAM_NS
             self.let_go(clocks)
+        elif cores < IDLE / 2 or now_ns - self._since_ns > ROAM_NS:
+            self.let_go(clocks)
+        else:
+            self._limit(clocks.keys() - self._kept)
 
     def _keep(self, threads: Iterable[int], now_ns: int) -> None:
         self._cores = os.sched_getaffinity(0)

@@ -513,7 +513,8 @@ class Scheduler:
             self._next_sample_ns = self.sample(now_ns)
             epoch.forget()
             if not self.regions.serves:
-                self._team.look(now_ns)
+                done = sum(one.counters.items_out for one in self.runtimes.values())
+                self._team.look(now_ns, done)
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:

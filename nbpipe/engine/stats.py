@@ -149,7 +149,7 @@ class Histogram:
         """Put what is fresh into its buckets, four an octave."""
         if not self.fresh:
             return
-        durations_ns, calls = np.array(self.fresh, np.float64).T
+        durations_ns, calls = map(np.array, zip(*self.fresh, strict=True))
         mantissas, octaves = np.frexp(durations_ns)
         counts = np.bincount(octaves << 2 | (8 * mantissas).astype(np.intp) & 3, calls)
         (buckets,) = counts.nonzero()

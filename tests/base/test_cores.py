@@ -12,7 +12,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base import cores
-from nbpipe.base.cores import FULL, IDLE, SWITCH, SharedCore
+from nbpipe.base.cores import FULL, GAIN, IDLE, MUCH, SWITCH, SharedCore
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
@@ -57,23 +57,25 @@ class Team:
     def __init__(self, count=2):
         self.members = [Member() for _ in range(count)]
         self.core = SharedCore()
-        self.now_ns = 1 << 40
+        self.now_ns, self.done = 1 << 40, 0
         self.whole = os.sched_getaffinity(0)
         self._look()
 
     def _look(self):
         clocks = {member.native_id: member.clock for member in self.members}
-        self.members[0].do(lambda: self.core.look(clocks, self.now_ns))
+        self.members[0].do(lambda: self.core.look(clocks, self.now_ns, self.done))
 
     def _spent_ns(self):
         return sum(time.clock_gettime_ns(member.clock) for member in self.members)
 
-    def work(self, share=0.4):
-        """Let a thread compute for this share of the time, then look."""
+    def work(self, share=0.4, rate=1):
+        """Let a thread compute for this share of the time, and do so much in it; then look."""
         before_ns = self._spent_ns()
         while self._spent_ns() - before_ns < max(SPENT_NS, 120_000_000 * share):
             self.members[-1].do(compute)
-        self.now_ns += int((self._spent_ns() - before_ns) / share)
+        elapsed_ns = int((self._spent_ns() - before_ns) / share)
+        self.now_ns += elapsed_ns
+        self.done += rate * elapsed_ns
         self._look()
         return self
 
@@ -105,13 +107,25 @@ def test_threads_that_mostly_wait_share_a_core(team):
     assert os.sched_getaffinity(0) == team.whole
 
 
-@pytest.mark.parametrize("share", [IDLE / 4, FULL + 0.3])
+@pytest.mark.parametrize("share", [IDLE / 4, MUCH + 0.3])
 def test_threads_that_compute_much_or_little_go_where_they_will(team, share):
     """One core would not be enough for the first, and the second gain nothing."""
     assert not team.work(share).is_kept
     assert team.work().is_kept
     assert not team.work(share).is_kept
     assert team.work().is_kept
+
+
+def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
+    """Threads of pure Python do more there, those that compute without the interpreter less."""
+    monkeypatch.setattr(cores, "ROAM_NS", 500_000_000)
+    full = FULL + 0.05
+    assert team.work(full).is_kept
+    assert team.work(full, rate=1.2 * GAIN).is_kept
+    assert not team.work(full, rate=0.8 * GAIN).is_kept
+    assert not team.work(full).is_kept, "it was tried a moment ago"
+    assert team.work().is_kept
+    assert not team.work(full, rate=2).is_kept
 
 
 def test_a_thread_that_comes_later_is_kept_with_the_others(team):
