@@ -7,7 +7,6 @@ stdout. Whatever else prints goes to stderr.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
 import signal
@@ -123,8 +122,6 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = Job(**json.load(sys.stdin))
-    gc.collect()
-    gc.freeze()
     with answer:
         json.dump(measure(job), answer)
 

@@ -24,7 +24,7 @@ FULL = 0.9  # for those that compute for more, one may not be enough [cores]
 MUCH = 1.5  # and for those that compute for more than this, it is not [cores]
 GAIN = 1.1  # so much more must be done on one core, where it is full, than on all
 ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
-_LEAST_NS = 100_000_000  # to look sooner says nothing
+SOON_NS = 50_000_000  # to look sooner says nothing
 _PROC = Path("/proc")
 _CORE, _PARENT = 36, 1  # fields of /proc/<number>/stat, behind the name
 
@@ -58,7 +58,7 @@ class SharedCore:
         off = os.environ.get(SWITCH, "").lower() in ("off", "0")
         self._over = off or FREE_THREADED or not hasattr(os, "sched_setaffinity")
 
-    def look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
+    def look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> int:
         """See how much the threads compute, and keep them on one core or let them go.
 
         Called a few times a second, by one of the threads.
@@ -67,13 +67,19 @@ class SharedCore:
             clocks: of each thread, by its number in the system, the clock of its processor time.
             now_ns: when.
             done: how much the threads have done so far [items].
+
+        Returns:
+            When to look again, at the latest [ns].
         """
-        if self._over or now_ns - self._looked_ns < _LEAST_NS:
-            return
+        if self._over or now_ns - self._looked_ns < SOON_NS:
+            return now_ns + ROAM_NS
+        measured, kept = bool(self._spent_ns), self.core
         try:
             self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
             self.let_go(clocks)
+        waits_long = measured and kept == self.core
+        return now_ns + (ROAM_NS if waits_long else SOON_NS)
 
     def _look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns

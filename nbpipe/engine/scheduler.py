@@ -514,7 +514,8 @@ class Scheduler:
             epoch.forget()
             if not self.regions.serves:
                 done = sum(one.counters.items_out for one in self.runtimes.values())
-                self._team.look(now_ns, done)
+                again_ns = self._team.look(now_ns, done)
+                self._next_sample_ns = min(self._next_sample_ns, again_ns)
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:

@@ -69,18 +69,21 @@ class ThreadTeam:
         self.coming: Seat | None = None
         self._core = SharedCore()
 
-    def look(self, now_ns: int, done: int) -> None:
+    def look(self, now_ns: int, done: int) -> int:
         """See whether one core is enough for the threads; called under the lock, by one of them.
 
         Args:
             now_ns: when.
             done: how much they have done so far [items].
+
+        Returns:
+            When to look again, at the latest [ns].
         """
         clocks = {}
         for seat in self._seats:
             if seat.thread and seat.thread.native_id and seat.clock is not None:
                 clocks[seat.thread.native_id] = seat.clock
-        self._core.look(clocks, now_ns, done)
+        return self._core.look(clocks, now_ns, done)
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""

@@ -71,7 +71,7 @@ class Team:
     def work(self, share=0.4, rate=1):
         """Let a thread compute for this share of the time, and do so much in it; then look."""
         before_ns = self._spent_ns()
-        while self._spent_ns() - before_ns < max(SPENT_NS, 120_000_000 * share):
+        while self._spent_ns() - before_ns < max(SPENT_NS, 60_000_000 * share):
             self.members[-1].do(compute)
         elapsed_ns = int((self._spent_ns() - before_ns) / share)
         self.now_ns += elapsed_ns
@@ -118,7 +118,7 @@ def test_threads_that_compute_much_or_little_go_where_they_will(team, share):
 
 def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
     """Threads of pure Python do more there, those that compute without the interpreter less."""
-    monkeypatch.setattr(cores, "ROAM_NS", 500_000_000)
+    monkeypatch.setattr(cores, "ROAM_NS", 250_000_000)
     full = FULL + 0.05
     assert team.work(full).is_kept
     assert team.work(full, rate=1.2 * GAIN).is_kept
@@ -137,7 +137,7 @@ def test_a_thread_that_comes_later_is_kept_with_the_others(team):
 
 def test_after_a_while_they_may_go_elsewhere(team, monkeypatch):
     """The core that was the best one may have other work now."""
-    monkeypatch.setattr(cores, "ROAM_NS", 150_000_000)
+    monkeypatch.setattr(cores, "ROAM_NS", 75_000_000)
     assert [team.work().is_kept for _ in range(6)] == [True, True, False] * 2
 
 
