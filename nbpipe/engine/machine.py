@@ -305,7 +305,6 @@ class Life:
         self.left: EpochPlace | None = None
         self.delivered_before = 0
         self._begun_at: EpochPlace | None = None  # where it was told to go on, in mid-epoch or not
-        self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = self._skipped = 0
         self._lock = threading.RLock()  # an iterator that is garbage may end below us
         self._beginning = threading.Lock()
@@ -351,7 +350,7 @@ class Life:
             self._begin(perf_counter_ns())
             if self.external is not None:
                 self.external.close(None)  # an interrupt may have come between an end and this
-            self.external, self.following, self.left, self._past = external, None, None, None
+            self.external, self.following, self.left = external, None, None
             self._begun_at = place if place is before else None
             self.delivered_before = place.delivered
             self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
@@ -406,8 +405,8 @@ class Life:
         return found
 
     def node_state(self, number: int, rest: Remaining) -> Stages | None:
-        """Tell where the stages stand in the epoch with this number, or in the last one."""
-        epoch = self.epoch or self._past
+        """Tell where the stages stand in the epoch in progress, if it has this number."""
+        epoch = self.epoch
         if epoch is None or epoch.context.epoch != number:
             return None
         with self.scheduler.lock:
@@ -450,7 +449,6 @@ class Life:
         with self._lock:
             ours = self.epoch is epoch
             if ours:
-                self._past = epoch if outcome in (FINISHED, FAILED) else None
                 self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
@@ -474,8 +472,8 @@ class Life:
                 ending.external.close(ending.error)
             if self.outcome != FINISHED:
                 self.scheduler.drop_ahead()
+            self.machine.cancel(ending.ticket, ending.epoch)
             self.scheduler.end_epoch(ending.epoch)
-            self.machine.cancel(ending.ticket)
             self._ending = None
 
     def _give_back(self, left: EpochPlace | None) -> None:
@@ -633,8 +631,16 @@ class Machine:
         """Tell of each cache which epoch made its items."""
         return caches(self._chain)
 
-    def cancel(self, ticket: int) -> None:
-        """Called when the epoch with this ticket is over: nothing of it is wanted any more."""
+    def finish(self, epoch: Epoch) -> None:
+        """Called when the loop has had all of an epoch; without the lock: it may be slow.
+
+        Raises:
+            CacheError: a cache cannot be written.
+        """
+        epoch.commit()
+
+    def cancel(self, ticket: int, epoch: Epoch) -> None:
+        """Called when an epoch is about to end: nothing more of it is wanted."""
 
     def refresh(self) -> None:
         """Take over the knobs' values."""

@@ -80,8 +80,8 @@ class Reply:
         self._value, self._error = value, error
         self._arrived.open()
 
-    def wait(self, timeout_s: float) -> Any:
-        """Wait for the answer.
+    def wait(self, timeout_s: float | None) -> Any:
+        """Wait for the answer; with None for as long as it takes.
 
         Raises:
             NoAnswerError: there was none in time.

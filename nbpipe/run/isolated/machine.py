@@ -165,9 +165,16 @@ class IsolatedMachine(Machine):
             return found
         return {}
 
-    def cancel(self, ticket: int) -> None:
-        """Called when an epoch is over."""
-        self._source.cancel(ticket)
+    def finish(self, epoch: Epoch) -> None:
+        """Called when the loop has had all of an epoch: the process ends it, too."""
+        super().finish(epoch)
+        self._source.finish()
+
+    def cancel(self, ticket: int, epoch: Epoch) -> None:
+        """Called when an epoch is about to end: tell the process how much the loop has had."""
+        with self.scheduler.lock:
+            here = epoch.node_state(Remaining(epoch.delivered()))
+        self._source.cancel(ticket, Remaining.read(here[HIDDEN]["rest"]).start)
 
     def refresh(self) -> None:
         """Send the values of the knobs that were turned."""

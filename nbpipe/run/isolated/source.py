@@ -11,7 +11,7 @@ from typing import Any, final
 from ...base.knobs import Knob
 from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
-from .link import Link
+from .link import Link, NoAnswerError
 
 MOST = 64  # items that come at once, where they are small and the loop waits for them
 _IN_A_ROW = 4  # answers that say the same, before more come at once
@@ -59,12 +59,21 @@ class RemoteSource:
         self._given = given
         return self._ticket
 
-    def cancel(self, ticket: int) -> None:
-        """End an epoch: whoever waits for an item of it gets none."""
+    def finish(self) -> None:
+        """End the epoch, of which the loop has had everything.
+
+        Raises:
+            CacheError: a cache cannot be written over there.
+        """
+        if self._open is not None:
+            self._open.finish()
+
+    def cancel(self, ticket: int, had: int) -> None:
+        """End an epoch of which so many items were had: whoever waits for one more gets none."""
         self._cancelled = max(self._cancelled, ticket)
         iterator = self._open
         if iterator is not None and iterator.ticket <= ticket:
-            iterator.close()
+            iterator.end(had)
 
     def wants(self, ticket: int) -> bool:
         """Tell whether anybody waits for the items of an epoch."""
@@ -168,7 +177,7 @@ class RemoteIterator(Iterator[Any]):
             begin = () if self._begun else (self._program, self._epoch, given, node_state)
             data.send((self._token, self._source.ready.value + 1, *begin))
         if not self._wanted:
-            self.close()
+            self.end(0)
 
     def _answer(self) -> tuple[str, Any]:
         """Wait for what was asked for; leave out what earlier epochs no longer wanted."""
@@ -196,8 +205,14 @@ class RemoteIterator(Iterator[Any]):
             self._over = True
             raise CarriedError(error)
 
-    def close(self) -> None:
-        """Give up what is left: nothing of it is wanted."""
+    def finish(self) -> None:
+        """Have the epoch end over there, with all that this takes; one that died has ended."""
+        if self._link is not None:
+            with contextlib.suppress(NoAnswerError):
+                self._link.request("finish", self._token).wait(None)
+
+    def end(self, had: int) -> None:
+        """Give up what is left behind so many items: nothing of it is wanted."""
         link = self._link
-        if link is not None and not self._over:
-            link.send("end", self._token)
+        if link is not None:
+            link.send("end", self._token, had)
