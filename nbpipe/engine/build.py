@@ -134,6 +134,7 @@ class Part:
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
+            previous.watch(budget, len(previous.rest_budgets))
             return
         if stage.executor == "inline":
             runtime.cost_ns = 0.0  # run by whoever comes next
@@ -149,6 +150,7 @@ class Part:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
         if spec.max_failures is not None:
             node.budget = budget
+            node.watch(budget, 0)
         self._append(node)
 
     def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
@@ -171,6 +173,8 @@ class Part:
         node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
+        for place, budget in enumerate(budgets):
+            node.watch(budget, place)
         self._append(node)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:

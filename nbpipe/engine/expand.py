@@ -21,7 +21,7 @@ from .failures import Failed
 from .map import Step
 from .node import Children, Drops, Node, Stages
 from .stats import StageRuntime
-from .task import DROPPED, Chunk, Expansion, Task, child_path, draw
+from .task import Chunk, Expansion, Task, child_path, draw
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -627,7 +627,7 @@ class ExpandNode(Node):
         self.epoch.dropped.append(expansion)
         self.children.end(expansion.seq, failed=expansion.failed)
         if self.budget is not None and not expansion.failed:
-            error = self.budget.see(1)
+            error = self.budget.see()
             if error is not None:
                 self.fail(error)
 
@@ -645,8 +645,7 @@ class ExpandNode(Node):
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)
         elif irregular:
-            lost = None if expansion.paths is None else DROPPED  # as a value None is an item
-            self.drops.note(first, [DROPPED if one is lost else one for one in results])
+            self.drops.note(first, results)
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell which inputs, and which children of those in work, are wanted."""
