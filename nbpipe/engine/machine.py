@@ -381,6 +381,13 @@ class Life:
             )
         return place
 
+    def set_epoch(self, number: int) -> None:
+        """Have the next epoch take this number; one that was left is not gone on with any more."""
+        self.next_epoch = number
+        if self.epoch is None:
+            self.left = None
+        self.scheduler.drop_ahead(unless=number)
+
     def _delivered(self) -> int:
         return self.record.consumer.items - self.items_before
 

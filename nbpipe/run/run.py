@@ -505,14 +505,13 @@ class Run(ShownRun):
         """Have the next epoch take this number.
 
         After `load_state_dict`, the epoch of the state goes on where that says; any other begins
-        at its beginning.
+        at its beginning. Between two epochs, `state_dict()` is from then on that of the epoch to
+        come, also where the one before was left in its middle.
 
         Raises:
             ArgumentError: not an int of at least 0.
         """
-        number = whole("epoch", number, minimum=0)
-        self._life.next_epoch = number
-        self._scheduler.drop_ahead(unless=number)
+        self._life.set_epoch(whole("epoch", number, minimum=0))
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the run stands, in numbers: behind the last item that the loop has had.
