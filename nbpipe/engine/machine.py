@@ -602,6 +602,7 @@ class Machine:
         isolated_stages: addresses of those that do.
         process_bytes: memory of that process [bytes].
         skipped: items that failed there in this epoch and were left out [items].
+        sources_read: called when what follows reads the sources as they are then.
     """
 
     isolated = False
@@ -618,6 +619,7 @@ class Machine:
         self._record = record
         self.scheduler.remember = record.failures.append
         self.scheduler.sample = sampler(self.scheduler, record)
+        self.sources_read: Callable[[], object] = lambda: None
 
     def begin(
         self, external: ExternalOrder | None, node_state: Stages
@@ -627,6 +629,7 @@ class Machine:
         Returns:
             A ticket, the order that is read here, and where the stages here go on.
         """
+        self.sources_read()
         return 0, external, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:

@@ -198,7 +198,9 @@ class Run(ShownRun):
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
         self._origins = Origins(chain, sees_caches=not self._machine.isolated)
-        self._life = Life(self._machine, self._record)
+        self._life = life = Life(self._machine, self._record)
+        origins = self._origins
+        self._machine.sources_read = lambda: origins.sources_read(life.number)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         watcher = knob_watcher(self._machine, self._record)
         knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}

@@ -97,6 +97,7 @@ class IsolatedMachine(Machine):
 
     def _load(self, link: Link, shipped: Shipped) -> None:
         self._program += 1
+        self.sources_read()
         self._digest = shipped.digest
         self._storages = shipped.storages  # held until they were opened there
         self._sent = values = self._values()
