@@ -132,12 +132,18 @@ class Record:
     def __init__(self) -> None:
         self.consumer = Consumer()
         self.failures: deque[Failure] = deque(maxlen=KEPT)
+        self.failed = 0  # items, those forgotten included
         self.events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
         self._begun_ns = self._last_row_ns = perf_counter_ns()
         self._ended_ns = self._begun_ns
+
+    def remember(self, failure: Failure) -> None:
+        """Keep a failed item; under the lock."""
+        self.failures.append(failure)
+        self.failed += 1
 
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins; the time since the last one is left out of all rates."""
@@ -617,7 +623,7 @@ class Machine:
         self.limit_bytes = memory_bytes
         self._chain = chain
         self._record = record
-        self.scheduler.remember = record.failures.append
+        self.scheduler.remember = record.remember
         self.scheduler.sample = sampler(self.scheduler, record)
         self.sources_read: Callable[[], object] = lambda: None
 
@@ -687,6 +693,13 @@ class Machine:
         """Return the last failed items, oldest first."""
         with self.scheduler.lock:
             return tuple(self._record.failures)
+
+    def failures_since(self, count: int) -> tuple[tuple[Failure, ...], int]:
+        """Return the last failed items behind the first `count`, and how many failed in all."""
+        with self.scheduler.lock:
+            record = self._record
+            old = max(0, len(record.failures) - (record.failed - count))
+            return tuple(record.failures)[old:], record.failed
 
     def caller(self, address: str) -> Caller | None:
         """Return what serves a stage from outside the run's threads, or None."""

@@ -43,7 +43,15 @@ if TYPE_CHECKING:
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
     *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *("devices", "disown", "node_state", "outcome", "renew_functions", "single_epoch"),
+    *(
+        "devices",
+        "disown",
+        "failures_since",
+        "node_state",
+        "outcome",
+        "renew_functions",
+        "single_epoch",
+    ),
     *("title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -357,6 +365,10 @@ class Run(ShownRun):
     def unnamed_failures(self) -> tuple[Failure, ...]:
         """Return `failures()` without the items of the source."""
         return self._machine.failures()
+
+    def failures_since(self, count: int) -> tuple[tuple[Failure, ...], int]:
+        """Return those behind the first `count`, without their sources, and how many failed."""
+        return self._machine.failures_since(count)
 
     def retry_failed(self) -> Any:
         """Return a pipeline of the source items of `failures()`, each once, with all stages.

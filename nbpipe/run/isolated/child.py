@@ -70,12 +70,13 @@ class LoadedRun:
 
     Attributes:
         run: the run; None before.
+        number: its number among those that were sent.
     """
 
     def __init__(self) -> None:
         self.run: Run | None = None
         self._chain: Chain = ()
-        self._number = 0
+        self.number = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._beginning = threading.Lock()
@@ -96,7 +97,7 @@ class LoadedRun:
         except BaseException as problem:  # noqa: BLE001  the loop hears of it
             error = problem
         with self._changed:
-            self._number, self._error = number, error
+            self.number, self._error = number, error
             self._changed.notify_all()
 
     def begin(
@@ -114,7 +115,7 @@ class LoadedRun:
             WorkerStartError: it could not be built.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._number >= number)
+            self._changed.wait_for(lambda: self.number >= number)
             if self._error is not None:
                 raise WorkerStartError(
                     "the pipeline could not be built in the process of the run: "
@@ -335,16 +336,18 @@ class ControlServer:
         self._control.send(answer)
         return what
 
-    def _report(self) -> ChildReport | None:
-        run = self._loaded.run
+    def _report(self, heard: tuple[int, int]) -> ChildReport | None:
+        number, run = self._loaded.number, self._loaded.run
         if run is None:
             return None
+        failures, failed = run.failures_since(heard[1] if heard[0] == number else 0)
         rows = dict(run.stats())
         del rows[CONSUMER]
         status = run.status()
         return ChildReport(
             stats=rows,
-            failures=run.unnamed_failures(),
+            failures=failures,
+            heard=(number, failed),
             cpu_cores=status.cpu_cores,
             held_bytes=status.held_bytes,
             workers={
