@@ -328,7 +328,7 @@ class Epoch:
     def end(self) -> None:
         """Let nothing start any more; what is to be closed then, without the lock, is litter."""
         if not self.over:
-            if any(isinstance(node, RepeatNode) and node.kept for node in self.pumps):
+            if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
                 assert self.last is not None
                 leave(self.last, Remaining(self.delivered()))
             self.until = 0
