@@ -115,6 +115,24 @@ def test_a_source_that_is_told_its_epoch():
         assert [*first, drained(run), drained(run)] == [[0], [1], [7], [8]]
 
 
+def test_an_epoch_that_was_given_up_has_no_part_in_the_next_one():
+    """Whoever is late to begin the one does not begin the other in its place."""
+
+    class Told:
+        epoch = -1
+
+        def set_epoch(self, number):
+            self.epoch = number
+
+        def __iter__(self):
+            return iter([self.epoch] * 3)
+
+    with nbpipe.source(Told()).start(isolate=True) as run:
+        for number in range(1, 400, 2):
+            iter(run)
+            assert drained(run) == [number] * 3
+
+
 def test_folder_cache(tmp_path):
     """A folder cache that one process wrote is read by another, and the other way round."""
     chain = numbers().map(lambda _: random.random(), name="draw").cache(tmp_path / "cache")
