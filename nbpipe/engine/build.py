@@ -159,8 +159,11 @@ class Part:
         return {path_in(path): Remaining.read(rest) for path, rest in parts}
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
-        before = self._node_state(runtime).get("failed", (0, 0))
-        return Budget(runtime.address, stage.spec.max_failures, before)
+        budgets, address = self._builder.budgets, runtime.address
+        past, known = budgets.get(address), self._node_state(runtime).get("failed", (0, 0))
+        before = known if past is None else (past.failures, past.seen)
+        budgets[address] = budget = Budget(address, stage.spec.max_failures, before)
+        return budget
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
         runtimes = [self._runtime(stage) for stage in group]
@@ -368,6 +371,9 @@ class Builder:
         regions: gives stages their workers outside the run's threads; None, as in a peek, lets
             each run by itself, like those in threads.
         node_state: where stages stand, by address, for an epoch that goes on in its middle.
+
+    Attributes:
+        budgets: of failures, by address: the next pass of a repeat counts on.
     """
 
     def __init__(
@@ -380,6 +386,7 @@ class Builder:
     ) -> None:
         self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
+        self.budgets: dict[str, Budget] = {}
         self._caches: dict[int, tuple[CacheStore, Made | None]] = {}  # by the id of a store
         self._chain = chain
         self.epoch = epoch

@@ -1,5 +1,6 @@
 """What a failing item does: errors in order, skips, budgets; completion order."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -241,6 +242,30 @@ def test_budget_by_rate_is_judged_at_the_end(kind, bad, fails):
     with chain.start() as run:
         got, error = delivered(run)
     assert (len(got), isinstance(error, nbpipe.FailureBudgetError)) == (50 - bad, fails)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("limit", "until"), [(0, 3), (2, 11), (3, 15), (4, 16), (0.2, 16)])
+def test_a_budget_is_one_of_the_epoch(kind, limit, until, nested):
+    """What fails in the passes of a repeat behind the stage counts together, also in its middle."""
+    chain = nbpipe.source(range(5)).map(
+        failing(kind, {3}), **options(kind), on_error="skip", max_failures=limit
+    )
+    pipe = chain.repeat(2).map(lambda n: n, name="n").repeat(2) if nested else chain.repeat(4)
+    wanted = ([0, 1, 2, 4] * 4)[:until]
+    with pipe.start() as run:
+        for _ in range(2):
+            got, error = delivered(run)
+            assert (got, error is None) == (wanted, until == 16)
+        items = iter(run)
+        got = list(itertools.islice(items, min(9, until)))
+        quiet(run)
+        state = run.state_dict()
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        more, error = delivered(run)
+    assert (got + more, error is None) == (wanted, until == 16)
 
 
 @pytest.mark.parametrize("kind", KINDS)
