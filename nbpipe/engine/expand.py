@@ -74,7 +74,7 @@ class EpochItems(ABC):
 
     @abstractmethod
     def of_epoch(self) -> Iterable[Any]:
-        """Return the items of the epoch that begins, before any is read."""
+        """Return the items of the epoch that begins: when they are read, another may begin."""
 
 
 class SourceOpener(Opener):
@@ -96,7 +96,7 @@ class SourceOpener(Opener):
         super().__init__(Step(stage, iter, context))
         self._plan = spec.plan
         self._items = spec.items
-        if isinstance(spec.items, EpochItems):  # not once it is read: another may begin by then
+        if issubclass(type(spec.items), EpochItems):  # asked of the type: the lock is held
             self._items = spec.items.of_epoch()
         self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
