@@ -248,5 +248,7 @@ def test_an_item_that_cannot_be_sent():
         assert got == [0, 1, 2]
         assert "an item of stage 'make' cannot be sent" in str(error)
         assert "generator" in str(error)
+        state = run.state_dict()
+        assert (state["delivered"], state["stages"]["source"]["rest"]) == (3, [3, []])
         got, again = delivered(run)
     assert (got, type(again)) == ([0, 1, 2], nbpipe.errors.UnpicklableError)
