@@ -203,7 +203,7 @@ class LoaderEpoch(Iterator[Any]):
         if isinstance(cause, WantsWorkersError):
             failure.__traceback__ = None  # nobody sees it: its frames would hold this epoch
             self._items, self._closes = self._loader._split(self._progress)
-            self.over = False
+            self.over = self._progress.left = False
             return next(self)
         if not isinstance(cause, Exception) or isinstance(cause, _OURS):
             raise failure
@@ -214,7 +214,7 @@ class LoaderEpoch(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch; workers that end with it end at once. Again does nothing."""
         if not self.over:
-            self.over = True
+            self.over = self._progress.left = True
             self._leave()
 
     def _leave(self) -> None:
@@ -236,7 +236,7 @@ class LoaderEpoch(Iterator[Any]):
             return
         if getattr(self, "over", True):
             return
-        self.over = True
+        self.over = self._progress.left = True
         if isinstance(self._items, LocalRun):
             self._items.forget()
         if self._closes:

@@ -160,8 +160,13 @@ class RandomSources:
         return {
             "generators": [_packed(one.get_state()) for one in self._generators],
             "torch": self.torch_now,
-            "sampler_epoch": next((one.epoch for one in self._samplers if _counts(one)), None),
+            "sampler_epoch": self.sampler_epoch,
         }
+
+    @property
+    def sampler_epoch(self) -> int | None:
+        """The epoch that `set_epoch` told the sampler, or None."""
+        return next((one.epoch for one in self._samplers if _counts(one)), None)
 
     @property
     def torch_now(self) -> str | None:
@@ -429,6 +434,7 @@ class EpochProgress:
         readers: workers that read a part each; 0: none does.
         asked: a batch was asked for.
         finished: it came to its end.
+        left: nobody iterates it any more.
         delivered: batches of the epoch that the loop has had.
         reading: returns `iterator` and `ended` of an iterable dataset that the calling thread
             reads, or None.
@@ -439,7 +445,7 @@ class EpochProgress:
         self.run: Run | None = None
         self.readers = 0
         self.asked = False
-        self.finished = False
+        self.finished = self.left = False
         self.delivered = position.delivered
         self.reading: Callable[[], tuple[Any, bool]] | None = None
         self._sampled = sampled
@@ -450,6 +456,10 @@ class EpochProgress:
         if self._sampled is not None:
             self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
+
+    def is_past(self, sampler_epoch: int | None) -> bool:
+        """Tell whether the next epoch counts: this one has ended, or was left for another one."""
+        return self.finished or (self.left and sampler_epoch != self.position.sampler_epoch)
 
     def place(self, state_of_dataset: Callable[..., Any]) -> Position:
         """Tell where it is now.
@@ -609,7 +619,7 @@ class LoaderState:
         """
         progress, position = self.progress, self.loaded()
         if position is None:
-            if progress is None or progress.finished:
+            if progress is None or progress.is_past(sources.sampler_epoch):
                 position = self._next(sources, by_loop=not workers, stays=stays)
             else:
                 position = progress.place(self._state_of_dataset)

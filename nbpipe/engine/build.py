@@ -134,6 +134,7 @@ class Part:
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
+            previous.watch(budget, len(previous.rest_budgets))
             return
         if stage.executor == "inline":
             runtime.cost_ns = 0.0  # run by whoever comes next
@@ -149,6 +150,7 @@ class Part:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
         if spec.max_failures is not None:
             node.budget = budget
+            node.watch(budget, 0)
         self._append(node)
 
     def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
@@ -157,8 +159,11 @@ class Part:
         return {path_in(path): Remaining.read(rest) for path, rest in parts}
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
-        before = self._node_state(runtime).get("failed", (0, 0))
-        return Budget(runtime.address, stage.spec.max_failures, before)
+        budgets, address = self._builder.budgets, runtime.address
+        past, known = budgets.get(address), self._node_state(runtime).get("failed", (0, 0))
+        before = known if past is None else (past.failures, past.seen)
+        budgets[address] = budget = Budget(address, stage.spec.max_failures, before)
+        return budget
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
         runtimes = [self._runtime(stage) for stage in group]
@@ -171,6 +176,8 @@ class Part:
         node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
+        for place, budget in enumerate(budgets):
+            node.watch(budget, place)
         self._append(node)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:
@@ -364,6 +371,9 @@ class Builder:
         regions: gives stages their workers outside the run's threads; None, as in a peek, lets
             each run by itself, like those in threads.
         node_state: where stages stand, by address, for an epoch that goes on in its middle.
+
+    Attributes:
+        budgets: of failures, by address: the next pass of a repeat counts on.
     """
 
     def __init__(
@@ -376,6 +386,7 @@ class Builder:
     ) -> None:
         self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
+        self.budgets: dict[str, Budget] = {}
         self._caches: dict[int, tuple[CacheStore, Made | None]] = {}  # by the id of a store
         self._chain = chain
         self.epoch = epoch

@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 
 from ..ops.remaining import Remaining
 from ..ops.stage import Stage
+from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode, RepeatNode
@@ -327,7 +328,7 @@ class Epoch:
     def end(self) -> None:
         """Let nothing start any more; what is to be closed then, without the lock, is litter."""
         if not self.over:
-            if any(isinstance(node, RepeatNode) and node.kept for node in self.pumps):
+            if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
                 assert self.last is not None
                 leave(self.last, Remaining(self.delivered()))
             self.until = 0
@@ -466,7 +467,7 @@ class Ahead:
     epoch: Epoch
 
     def __init__(self, runtimes: Mapping[str, StageRuntime], limit_bytes: int | None) -> None:
-        self.failures: list[Failure] = []
+        self.failures: deque[Failure] = deque(maxlen=FAILURES_KEPT)
         self._runtimes = runtimes
         self._limit_bytes = limit_bytes
         self._borrowed: dict[str, StageRuntime] = {}
@@ -539,7 +540,7 @@ class Ahead:
             epoch.memory.limit_bytes = self._limit_bytes
         epoch.remember = remember
         while self.failures:
-            remember(self.failures.pop(0))
+            remember(self.failures.popleft())
         return epoch
 
 

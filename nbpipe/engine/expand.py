@@ -21,7 +21,7 @@ from .failures import Failed
 from .map import Step
 from .node import Children, Drops, Node, Stages
 from .stats import StageRuntime
-from .task import DROPPED, Chunk, Expansion, Task, child_path, draw
+from .task import Chunk, Expansion, Task, child_path, draw
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -69,6 +69,14 @@ class Opener(ABC):
         return self._step.failure((path, None), error, 1)
 
 
+class EpochItems(ABC):
+    """The items of a source that is another one in each epoch."""
+
+    @abstractmethod
+    def of_epoch(self) -> Iterable[Any]:
+        """Return the items of the epoch that begins: when they are read, another may begin."""
+
+
 class SourceOpener(Opener):
     """Opens a source for one epoch.
 
@@ -86,7 +94,10 @@ class SourceOpener(Opener):
         node_state: dict[str, Any],
     ) -> None:
         super().__init__(Step(stage, iter, context))
-        self._spec = spec
+        self._plan = spec.plan
+        self._items = spec.items
+        if issubclass(type(spec.items), EpochItems):  # asked of the type: the lock is held
+            self._items = spec.items.of_epoch()
         self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
         self._passes = passes
@@ -97,7 +108,7 @@ class SourceOpener(Opener):
 
     def note(self, rest: Remaining, about: dict[str, Any]) -> None:
         """Tell which items are wanted, and how the source comes to them."""
-        plan, base = self._spec.plan, self._base
+        plan, base = self._plan, self._base
         claims = plan is not None and plan.claimed
         if claims and self._order is not None:
             base, rest = base.of_wanted(self._order.unclaimed(rest)), _ALL
@@ -109,7 +120,7 @@ class SourceOpener(Opener):
 
     def open(self, expansion: Expansion) -> None:
         """Read the source afresh."""
-        items, plan = self._spec.items, self._spec.plan
+        items, plan = self._items, self._plan
         self._tell_epoch(items)
         if isinstance(items, GivenItems):
             expansion.entries, expansion.inner = items.entries(self._rest), items
@@ -175,7 +186,7 @@ class SourceOpener(Opener):
 
     async def open_async(self, expansion: Expansion) -> None:
         """Call the source's function for an async iterator."""
-        made = self._spec.items
+        made = self._items
         self._tell_epoch(made)
         if _is_maker(made):
             made = made()
@@ -196,8 +207,8 @@ class SourceOpener(Opener):
 
     def path_of(self, number: int) -> Path:
         """Return the path of the item; of a given order, it is known to who reads it."""
-        if isinstance(self._spec.items, GivenItems):
-            return self._spec.items.path
+        if isinstance(self._items, GivenItems):
+            return self._items.path
         if self._order is not None:
             return with_passes(self._order.path_at(number), self._passes)
         return with_passes(self._rest.of_wanted(Remaining(number)).start, self._passes)
@@ -627,7 +638,7 @@ class ExpandNode(Node):
         self.epoch.dropped.append(expansion)
         self.children.end(expansion.seq, failed=expansion.failed)
         if self.budget is not None and not expansion.failed:
-            error = self.budget.see(1)
+            error = self.budget.see()
             if error is not None:
                 self.fail(error)
 
@@ -645,8 +656,7 @@ class ExpandNode(Node):
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)
         elif irregular:
-            lost = None if expansion.paths is None else DROPPED  # as a value None is an item
-            self.drops.note(first, [DROPPED if one is lost else one for one in results])
+            self.drops.note(first, results)
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell which inputs, and which children of those in work, are wanted."""

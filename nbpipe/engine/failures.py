@@ -154,9 +154,15 @@ class Budget:
         stage: its address.
         limit: how many may fail, what share of them, or None for any number.
         before: how many had failed, and how many were done, before the epoch went on here.
+
+    Attributes:
+        failures: items that failed.
+        seen: items that the stage has done, those before included.
+        missed: items that never came to it: a stage that runs with it had left them out.
+        broken: 1 when the last failure was one too many.
     """
 
-    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "seen")
+    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "missed", "seen")
 
     def __init__(
         self, stage: str, limit: int | float | None, before: Sequence[int] = (0, 0)
@@ -165,17 +171,26 @@ class Budget:
         self._limit = limit
         self.failures, self.before = before
         self.seen = self.before
-        self.broken = 0  # 1 when the last failure was one too many
+        self.missed = self.broken = 0
 
     @property
     def is_share(self) -> bool:
         """Whether a share of the items may fail."""
         return isinstance(self._limit, float)
 
-    def see(self, items: int) -> FailureBudgetError | None:
-        """Count items that the stage has done; give the error once too many of them failed."""
-        before, self.seen = self.seen, self.seen + items
-        return self.exceeded() if before < _RATE_AFTER <= self.seen else None
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be too many."""
+        return self._limit is not None
+
+    def judges_within(self, items: int) -> bool:
+        """Tell whether a share is to be judged for the first time among so many items."""
+        return self.is_share and self.seen < _RATE_AFTER <= self.seen + items
+
+    def see(self) -> FailureBudgetError | None:
+        """Count an item that the stage has done; give the error once too many of them failed."""
+        self.seen += 1
+        return self.exceeded() if self.seen == _RATE_AFTER else None
 
     def fail(self) -> FailureBudgetError | None:
         """Count a failed item; give the error once there are too many."""

@@ -15,7 +15,7 @@ from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
-from .node import Node, Stages, note, stages_of
+from .node import Node, Stages, leave, note, stages_of
 from .stats import CHEAP_NS, StageRuntime, most_at_once
 from .task import Task
 
@@ -468,6 +468,11 @@ class RepeatNode(PumpNode):
         note(stages, address, node_state)
         return (None,)
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether a cache may have kept what the loop has not had."""
+        return bool(self.kept or self._past)
+
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget the passes of which nothing is wanted any more."""
         start = min(rest.start for rest in below.values())
@@ -476,11 +481,13 @@ class RepeatNode(PumpNode):
         self.kept = [one for one in self.kept if one[0] > start]
 
     def leave(self, below: Mapping[int, Remaining]) -> None:
-        """Have no pass kept of which the loop has not had everything."""
-        start = min(rest.start for rest in below.values())
+        """Have no pass kept of which the loop has not had everything, nor any within a pass."""
+        (rest,) = below.values()
         for count, nodes in self.kept:
-            if count > start:
+            if count > rest.start:
                 self.epoch.litter += map(_TakenBack, nodes)
+        for one in self._past:
+            leave(one.last, rest.within(one.end).since(one.begun))
 
     def move(self, room: int) -> list[Entry]:
         """Move what is there; begin the next pass at the end."""

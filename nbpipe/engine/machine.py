@@ -132,12 +132,18 @@ class Record:
     def __init__(self) -> None:
         self.consumer = Consumer()
         self.failures: deque[Failure] = deque(maxlen=KEPT)
+        self.failed = 0  # items, those forgotten included
         self.events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
         self._begun_ns = self._last_row_ns = perf_counter_ns()
         self._ended_ns = self._begun_ns
+
+    def remember(self, failure: Failure) -> None:
+        """Keep a failed item; under the lock."""
+        self.failures.append(failure)
+        self.failed += 1
 
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins; the time since the last one is left out of all rates."""
@@ -305,7 +311,6 @@ class Life:
         self.left: EpochPlace | None = None
         self.delivered_before = 0
         self._begun_at: EpochPlace | None = None  # where it was told to go on, in mid-epoch or not
-        self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = self._skipped = 0
         self._lock = threading.RLock()  # an iterator that is garbage may end below us
         self._beginning = threading.Lock()
@@ -351,7 +356,7 @@ class Life:
             self._begin(perf_counter_ns())
             if self.external is not None:
                 self.external.close(None)  # an interrupt may have come between an end and this
-            self.external, self.following, self.left, self._past = external, None, None, None
+            self.external, self.following, self.left = external, None, None
             self._begun_at = place if place is before else None
             self.delivered_before = place.delivered
             self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
@@ -382,6 +387,13 @@ class Life:
             )
         return place
 
+    def set_epoch(self, number: int) -> None:
+        """Have the next epoch take this number; one that was left is not gone on with any more."""
+        self.next_epoch = number
+        if self.epoch is None:
+            self.left = None
+        self.scheduler.drop_ahead(unless=number)
+
     def _delivered(self) -> int:
         return self.record.consumer.items - self.items_before
 
@@ -406,8 +418,8 @@ class Life:
         return found
 
     def node_state(self, number: int, rest: Remaining) -> Stages | None:
-        """Tell where the stages stand in the epoch with this number, or in the last one."""
-        epoch = self.epoch or self._past
+        """Tell where the stages stand in the epoch in progress, if it has this number."""
+        epoch = self.epoch
         if epoch is None or epoch.context.epoch != number:
             return None
         with self.scheduler.lock:
@@ -450,7 +462,6 @@ class Life:
         with self._lock:
             ours = self.epoch is epoch
             if ours:
-                self._past = epoch if outcome in (FINISHED, FAILED) else None
                 self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
@@ -474,8 +485,8 @@ class Life:
                 ending.external.close(ending.error)
             if self.outcome != FINISHED:
                 self.scheduler.drop_ahead()
+            self.machine.cancel(ending.ticket, ending.epoch)
             self.scheduler.end_epoch(ending.epoch)
-            self.machine.cancel(ending.ticket)
             self._ending = None
 
     def _give_back(self, left: EpochPlace | None) -> None:
@@ -597,6 +608,7 @@ class Machine:
         isolated_stages: addresses of those that do.
         process_bytes: memory of that process [bytes].
         skipped: items that failed there in this epoch and were left out [items].
+        sources_read: called when what follows reads the sources as they are then.
     """
 
     isolated = False
@@ -611,8 +623,9 @@ class Machine:
         self.limit_bytes = memory_bytes
         self._chain = chain
         self._record = record
-        self.scheduler.remember = record.failures.append
+        self.scheduler.remember = record.remember
         self.scheduler.sample = sampler(self.scheduler, record)
+        self.sources_read: Callable[[], object] = lambda: None
 
     def begin(
         self, external: ExternalOrder | None, node_state: Stages
@@ -622,6 +635,7 @@ class Machine:
         Returns:
             A ticket, the order that is read here, and where the stages here go on.
         """
+        self.sources_read()
         return 0, external, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
@@ -633,8 +647,16 @@ class Machine:
         """Tell of each cache which epoch made its items."""
         return caches(self._chain)
 
-    def cancel(self, ticket: int) -> None:
-        """Called when the epoch with this ticket is over: nothing of it is wanted any more."""
+    def finish(self, epoch: Epoch) -> None:
+        """Called when the loop has had all of an epoch; without the lock: it may be slow.
+
+        Raises:
+            CacheError: a cache cannot be written.
+        """
+        epoch.commit()
+
+    def cancel(self, ticket: int, epoch: Epoch) -> None:
+        """Called when an epoch is about to end: nothing more of it is wanted."""
 
     def refresh(self) -> None:
         """Take over the knobs' values."""
@@ -671,6 +693,13 @@ class Machine:
         """Return the last failed items, oldest first."""
         with self.scheduler.lock:
             return tuple(self._record.failures)
+
+    def failures_since(self, count: int) -> tuple[tuple[Failure, ...], int]:
+        """Return the last failed items behind the first `count`, and how many failed in all."""
+        with self.scheduler.lock:
+            record = self._record
+            old = max(0, len(record.failures) - (record.failed - count))
+            return tuple(record.failures)[old:], record.failed
 
     def caller(self, address: str) -> Caller | None:
         """Return what serves a stage from outside the run's threads, or None."""

@@ -20,6 +20,7 @@ from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,
+    Dropped,
     Sized,
     Task,
     chunk_of,
@@ -336,7 +337,7 @@ class MapNode(Node):
         results = task.results
         if isinstance(results, Sized):
             task.result_bytes = results.sizes[-1] if results.sizes else None
-        elif results and results[-1] is not DROPPED and type(results[-1]) is not Failed:
+        elif results and type(results[-1]) not in (Dropped, Failed):
             task.result_bytes = size_bytes(results[-1])
 
     def work(self, task: Task) -> None:
@@ -365,7 +366,7 @@ class MapNode(Node):
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""
         pairs = zip(task.paths, task.results, strict=False)
-        return (one for one in pairs if one[1] is not DROPPED and type(one[1]) is not Failed)
+        return (one for one in pairs if type(one[1]) not in (Dropped, Failed))
 
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long chunk has done, and take back what it has not begun.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
     """Return the numbers of the inputs that gave no result, up to one that ended the epoch."""
     for number, result in enumerate(results, first):
-        if result is DROPPED:
+        if type(result) is Dropped:
             yield number
         elif type(result) is Failed:
             if result.ends_epoch:
@@ -256,6 +256,8 @@ class Node(ABC):
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
         counts_in: an item comes in for each of its results; else they are counted elsewhere.
+        judged: budgets that are limited, each with its stage's place among those that run here.
+        own_first: items come to this stage first, then to those that run with it; else last.
         gives_one: each of its results, those that are left out too, is that of one input.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
@@ -264,6 +266,7 @@ class Node(ABC):
         cut: the stages below end whether or not this node has more; it was not seen whole.
     """
 
+    own_first: ClassVar[bool] = True
     runtime: StageRuntime
     epoch: Epoch
     _: KW_ONLY
@@ -292,6 +295,7 @@ class Node(ABC):
     rest_runtimes: tuple[StageRuntime, ...] = ()
     rest_budgets: tuple[Budget, ...] = ()
     budget: Budget | None = None
+    judged: tuple[tuple[int, Budget], ...] = ()
     counts_in: bool = True
     gives_one: bool = True
     perform: Callable[[Task], object] = field(init=False)
@@ -476,8 +480,8 @@ class Node(ABC):
     def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
         """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
         spent = 0
-        parts = zip(self.rest_runtimes, self.rest_budgets, tally, strict=True)
-        for runtime, budget, (calls, results, busy_ns, *_) in parts:
+        parts = zip(self.rest_runtimes, tally, strict=True)
+        for runtime, (calls, results, busy_ns, *_) in parts:
             if calls:
                 runtime.account(now_ns)
                 runtime.count(now_ns, calls, busy_ns)
@@ -487,7 +491,6 @@ class Node(ABC):
                 counters.starved_ns = max(0, counters.starved_ns - taken_ns)
                 counters.items_in += calls
                 counters.items_out += results
-                budget.seen += calls
             spent += busy_ns
         return spent
 
@@ -497,10 +500,9 @@ class Node(ABC):
         Those that were dropped or failed are left out.
         """
         error = None
-        if irregular:
+        judges = self.judged and self.gives_one
+        if irregular or (judges and not self._counted_at_once(len(results.values))):
             results, error = self._parted(results)
-        elif self.budget is not None and self.gives_one:
-            error = self.budget.see(len(results.values))
         count = len(results[1])
         if count:
             runtime, out, following = self.runtime, self.out, self.downstream
@@ -522,17 +524,52 @@ class Node(ABC):
         error: BaseException | None = None
         for number, result in enumerate(results.values):
             fails = type(result) is Failed
-            if self.budget is not None and (self.gives_one or fails):
-                error = self.budget.see(1)
+            if self.judged and (self.gives_one or fails):
+                error = self._count_seen(result)
             if fails:
                 error = self._count_failure(result) or error
             else:
-                wanted[number] = result is not DROPPED
+                wanted[number] = type(result) is not Dropped
             if error is not None:
                 break
         paths, values, sizes = results
         kept = None if sizes is None else list(compress(sizes, wanted))
         return Chunk(list(compress(paths, wanted)), list(compress(values, wanted)), kept), error
+
+    def watch(self, budget: Budget, place: int) -> None:
+        """Have a budget judge what comes; `place` is that of its stage among those here."""
+        if budget.is_limited:
+            self.judged += ((place, budget),)
+
+    def _counted_at_once(self, count: int) -> bool:
+        """Count so many items that passed all stages, unless a share is to be judged among them."""
+        if any(budget.judges_within(count) for _, budget in self.judged):
+            return False
+        for _, budget in self.judged:
+            budget.seen += count
+        return True
+
+    def _count_seen(self, result: Any) -> BaseException | None:
+        """Count an item with the stages that it came to; return the error if it ends the epoch."""
+        error: BaseException | None = None
+        last = self._last_place(result)
+        for place, budget in self.judged:
+            if place <= last:
+                found = budget.see()
+                error = error or found
+            else:
+                budget.missed += 1
+        return error
+
+    def _last_place(self, result: Any) -> int:
+        """Return the place of the last stage, among those here, that an item came to."""
+        if type(result) is Dropped:
+            return result.step + self.own_first
+        if type(result) is not Failed:
+            return len(self.rest_runtimes)
+        rest, own = self.rest_runtimes, self.runtime
+        passed = (own, *rest) if self.own_first else (*rest, own)
+        return [one.address for one in passed].index(result.record.stage)
 
     def _count_failure(self, failed: Failed) -> BaseException | None:
         """Count a failed item; return the error if it ends the epoch."""
@@ -592,10 +629,8 @@ class Node(ABC):
             self.finish()
 
     def _final_budget(self) -> BaseException | None:
-        for budget in (self.budget, *self.rest_budgets):
-            if budget is not None and (error := budget.exceeded(at_end=True)) is not None:
-                return error
-        return None
+        errors = (budget.exceeded(at_end=True) for _, budget in self.judged)
+        return next(filter(None, errors), None)
 
     @abstractmethod
     def exhausted(self) -> bool:
@@ -728,6 +763,6 @@ def _note_failures(node: Node, seen: int, again: int, stages: Stages) -> None:
         if budget is None:
             continue
         failures = max(0, budget.failures - budget.broken - again)
-        done = budget.before + seen
+        done = budget.before + seen - budget.missed
         if failures or (done and budget.is_share):
             stages.setdefault(runtime.address, {})["failed"] = [failures, done]

@@ -307,6 +307,7 @@ class RegionNode(MapNode):
     """
 
     __slots__ = ("busy_ns", "region")
+    own_first = False
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice, repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
@@ -54,16 +54,19 @@ Sizes = Sequence[int] | None
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Dropped:
-    """The type of DROPPED, which takes the place of a result that is left out."""
+    """Takes the place of a result that is left out.
 
-    __slots__ = ()
+    Attributes:
+        step: number of the step that left it out, among those of a `Tally`; -1 for the node's own.
+    """
 
-    def __repr__(self) -> str:
-        return "DROPPED"
+    step: int
 
 
-DROPPED = Dropped()
+DROPPED = Dropped(-1)
+dropped_by = cache(Dropped)
 
 
 class Chunk(NamedTuple):
@@ -315,6 +318,7 @@ class Tally:
             row[2] += perf_counter_ns() - begun
             if type(entry) is not tuple:
                 self.irregular = True
+                entry = dropped_by(number) if entry is None else entry
                 break
             row[1] += 1
         self.step = 0
@@ -331,8 +335,8 @@ class Task(Tally):
         chunk: the items; none are left once the work is done.
         items: those of them that are not begun.
         count: number of items, without those taken back.
-        results: one result for each item done: a value, DROPPED, or a `Failed`; of nodes that do
-            not take item by item, entries in place of values, and None in place of DROPPED.
+        results: one result for each item done: a value, a `Dropped`, or a `Failed`; of nodes that
+            do not take item by item, entries in place of values, and None in place of DROPPED.
         published: number of results already handed on.
         cheap: taken without waking another thread.
         watched: the ticker looks after it: it may hold results back, or nobody else is awake.

@@ -47,7 +47,8 @@ class Answer:
     """What came of the entries of one job.
 
     Attributes:
-        results: one for each entry, in order: an entry, None (dropped) or a failure; for a
+        results: one for each entry, in order: an entry, or what takes its place where it
+            was dropped or failed; for a
             stage that expands, the children of its one entry. Where they took long, the last
             entries may be missing: nothing was done with them.
         tally: a row for each stage of the program.

@@ -54,6 +54,11 @@ class Lengths:
             known = self._read[id(items)] = (items, len(items))
         return known[1]
 
+    @property
+    def numbers(self) -> list[int]:
+        """Those that were asked for, in that order."""
+        return [length for _, length in self._read.values()]
+
     def check(self) -> None:
         """Raise ArgumentError where a source has another length now."""
         for items, before in self._read.values():

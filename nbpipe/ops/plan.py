@@ -187,18 +187,23 @@ class IndexPlan:
         before, *arguments = self.arguments
         return replace(self, arguments=(before.rest(rest), *arguments))
 
-    def of_indices(self) -> IndexPlan:
+    def of_indices(self, lengths: Lengths) -> IndexPlan:
         """Return the plan that gives (source, index) in the place of each item.
 
         Rows keep their paths; what `enumerate` puts before an item is left out.
+
+        Args:
+            lengths: of the sources.
         """
         if self.step is ItemsOrder:
-            return replace(self, arguments=(SourceIndices(*self.arguments),))
+            (items,) = self.arguments
+            return replace(self, arguments=(SourceIndices(items, lengths.of(items)),))
         if self.step is NumberedOrder:
             inner: IndexPlan = self.arguments[0]
-            return inner.of_indices()
+            return inner.of_indices(lengths)
         parts = (
-            part.of_indices() if isinstance(part, IndexPlan) else part for part in self.arguments
+            part.of_indices(lengths) if isinstance(part, IndexPlan) else part
+            for part in self.arguments
         )
         return replace(self, arguments=tuple(parts))
 
@@ -219,15 +224,18 @@ class IndexPlan:
         """Make the order of one epoch."""
         return self.step(epoch, *self.arguments)
 
-    def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
+    def resolve(
+        self, epoch: int, passes: tuple[int, ...] = (), lengths: Lengths | None = None
+    ) -> ResolvedOrder:
         """Fix the order of one epoch, by the present lengths of the sources.
 
         Args:
             epoch: number of the epoch.
             passes: numbers of the passes of repeats around the plan, the nearest one first;
                 they change what `shuffle` does as a `repeat` of the plan would, not the paths.
+            lengths: those that the sources had, where these are not the present ones.
         """
-        lengths = Lengths()
+        lengths = lengths or Lengths()
         return ResolvedOrder(self.open(PlanEpoch(epoch, passes, lengths)), lengths)
 
 
@@ -237,13 +245,15 @@ class SourceIndices(Sequence[tuple[Any, int]]):
 
     Args:
         items: the source.
+        length: how many there are, or were.
     """
 
-    def __init__(self, items: Any) -> None:
+    def __init__(self, items: Any, length: int) -> None:
         self._items = items
+        self._length = length
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._length
 
     def __getitem__(self, index: Any) -> Any:
         return self._items, index

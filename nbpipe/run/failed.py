@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import prod
 from pathlib import PurePath
+from time import time
 from typing import Any, final
 
 import numpy as np
@@ -20,9 +23,10 @@ from ..engine.failures import Failure
 from ..errors import ArgumentTypeError
 from ..ops.cache import CacheStore, PassNumber, without_passes
 from ..ops.chain import absorbed
+from ..ops.index import Lengths
 from ..ops.plan import IndexPlan, ResolvedOrder
 from ..ops.source import source_of
-from ..ops.stage import Chain, Operation, Stage, address_book, changed
+from ..ops.stage import Chain, Operation, Stage, address_book, addresses, changed
 
 # -- Failures: what a person sees of them ----------------------------------------------------------
 _SHOWN = 20  # rows of a table
@@ -99,6 +103,21 @@ class SourceItem:
         return summarize(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _SourcesRead:
+    """Sources of other lengths than before.
+
+    Attributes:
+        since_s: from when on [seconds since the Unix epoch].
+        epoch: the first that read them so.
+        lengths: theirs.
+    """
+
+    since_s: float
+    epoch: int
+    lengths: Lengths
+
+
 _Known = tuple[tuple[SourceItem, ...], str]
 
 
@@ -108,15 +127,33 @@ class Origins:
     Args:
         chain: the pipeline.
         sees_caches: its caches are filled in this process.
-
     """
 
     def __init__(self, chain: Chain, *, sees_caches: bool) -> None:
         self._sees_caches = sees_caches
         self._chain = chain
+        self._read: deque[_SourcesRead] = deque(maxlen=_REMEMBERED)
         self._full_names = {address: full for full, address in address_book(chain).items()}
         self._known: dict[tuple[Any, ...], _Known] = {}
         self._orders: dict[tuple[Any, ...], ResolvedOrder] = {}  # the last one that was asked for
+        self.sources_read(0)
+
+    def sources_read(self, epoch: int) -> None:
+        """Called when sources are read as they are now, from this epoch on: they may grow."""
+        lengths = Lengths()
+        for stage in addresses(self._chain).values():
+            with contextlib.suppress(Exception):  # it is the user's: the epoch tells what it raises
+                if stage.spec.rows is not None:
+                    lengths.of(_items_of(stage))
+        if not self._read or self._read[-1].lengths.numbers != lengths.numbers:
+            self._read.append(_SourcesRead(time(), epoch, lengths))
+
+    def _lengths(self, failure: Failure, epoch: int) -> Lengths:
+        """Return the lengths of the sources when what failed was made, in this epoch."""
+        known = [one for one in self._read if one.since_s <= failure.when_s]
+        if epoch != failure.epoch:  # a cache kept it
+            known = [one for one in known if one.epoch <= epoch]
+        return (known or self._read)[-1 if known else 0].lengths
 
     def named(self, failures: Iterable[Failure]) -> Failures:
         """Return the failures, each with its item of the source."""
@@ -159,10 +196,15 @@ class Origins:
         if failure.external and len(path) > 1:
             items, index = _items_of(chain[0]), path[1]
             return (SourceItem(items, index, partial(items.__getitem__, index)),)
-        return self._in_chain(chain, place, path, failure.epoch)
+        return self._in_chain(chain, place, path, failure, failure.epoch)
 
     def _in_chain(
-        self, chain: Chain, place: int, path: tuple[int, ...], epoch: int | None
+        self,
+        chain: Chain,
+        place: int,
+        path: tuple[int, ...],
+        failure: Failure,
+        epoch: int | None,
     ) -> tuple[SourceItem, ...]:
         """Return what a result of the stage at `place` with this path was made of.
 
@@ -179,12 +221,13 @@ class Origins:
                 return ()
             parted = any(map(_parts_order, behind[:-1]))
             many = 1 if parted else prod(spec.made_of for spec in behind)
-            return self._in_order(source.plan, head, path, epoch or 0, many)
+            lengths = self._lengths(failure, epoch or 0)
+            return self._in_order(source.plan, head, path, epoch or 0, many, lengths=lengths)
         if not head.inputs:
             return (_original(_items_of(head), path[0]),)
         number, *path_there = path if head.spec.deepens else (0, *path)
         inner = head.inputs[number]
-        return self._in_chain(inner, len(inner), tuple(path_there), epoch)
+        return self._in_chain(inner, len(inner), tuple(path_there), failure, epoch)
 
     def _made(self, store: CacheStore, epoch: int | None) -> int | None:
         """Return the epoch whose order the items of a cache have; None where nobody knows."""
@@ -194,17 +237,24 @@ class Origins:
         return None if passes or epoch is None or epoch < made else made
 
     def _in_order(
-        self, plan: IndexPlan, head: Stage, path: tuple[int, ...], epoch: int, many: int
+        self,
+        plan: IndexPlan,
+        head: Stage,
+        path: tuple[int, ...],
+        epoch: int,
+        many: int,
+        *,
+        lengths: Lengths,
     ) -> tuple[SourceItem, ...]:
         """Return the `many` items that begin at a path."""
         if plan.claimed:
             plan = plan.arguments[0]
         passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
         plain = without_passes(path)
-        key = (id(head), epoch, passes)
+        key = (id(head), epoch, passes, lengths)
         if key not in self._orders:
-            self._orders = {key: plan.of_indices().resolve(epoch, passes)}
-        indices, order = self._orders[key], plan.resolve(epoch, passes)
+            self._orders = {key: plan.of_indices(lengths).resolve(epoch, passes)}
+        indices, order = self._orders[key], plan.resolve(epoch, passes, lengths)
         start = indices.find(plain if isinstance(plain, tuple) else (plain,))
         if start is None:
             return ()
@@ -212,6 +262,8 @@ class Origins:
         found = []
         for row in range(start, end):
             items, index = indices.item(row)
+            if index >= len(items):  # it has shrunk since
+                return ()
             found.append(_original(items, index, partial(order.item, row)))
         return tuple(found)
 

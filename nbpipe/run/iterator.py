@@ -98,13 +98,17 @@ class EpochIterator(Iterator[Any]):
     def take(self) -> Entry | None:
         """Wait for the next item; return it with its path, or None at the end.
 
+        The epoch is not over by that: `finish` or `close` end it.
+
         Raises:
             StageError: as `__next__` does.
         """
-        try:
-            return self._next(self._epoch)
-        except StopIteration:
-            return None
+        epoch = self._epoch
+        entry = self._found(epoch)
+        error = None if epoch.over else surfaced(epoch.error)
+        if entry is None and error is not None:
+            raise error
+        return entry
 
     @property
     def ready(self) -> bool:
@@ -114,6 +118,14 @@ class EpochIterator(Iterator[Any]):
         return left and not self._scheduler.paused and not self._done
 
     def _next(self, epoch: Epoch) -> Entry:
+        entry = self._found(epoch)
+        if entry is None:
+            self.finish()
+            raise StopIteration
+        return entry
+
+    def _found(self, epoch: Epoch) -> Entry | None:
+        """Wait for the next item; None behind the last one, or where the epoch has ended."""
         life = self._life
         if get_ident() != self._thread:
             life.check_outside("iterate")
@@ -139,8 +151,8 @@ class EpochIterator(Iterator[Any]):
             if entry is not None:
                 return entry
             if found is OVER:
-                self._over(epoch)
-        raise StopIteration
+                break
+        return None
 
     def _taken(self, epoch: Epoch, shared: bool) -> Entry | None:  # noqa: FBT001
         """Take the next item; None where another thread was quicker, or has ended the epoch."""
@@ -190,11 +202,20 @@ class EpochIterator(Iterator[Any]):
             consumer.waits_since_ns = 0
             consumer.waited_ns += consumer.active_ns(perf_counter_ns()) - begun_ns
 
-    def _over(self, epoch: Epoch) -> None:
+    def finish(self) -> None:
+        """End the epoch, of which the loop has had everything; raise what ended it.
+
+        Raises:
+            StageError: a stage failed.
+            CacheError: a cache cannot be written.
+        """
+        if self._done:
+            return
+        epoch = self._epoch
         error = None if epoch.over else surfaced(epoch.error)
         if error is None and not epoch.over:
             try:
-                epoch.commit()
+                self._life.machine.finish(epoch)
             except Exception as problem:  # noqa: BLE001  raised below
                 error = problem
         self._end(FINISHED if error is None else FAILED, error)
@@ -204,6 +225,11 @@ class EpochIterator(Iterator[Any]):
     def close(self) -> None:
         """Cancel what is left of the epoch; closing again does nothing."""
         self._end(CANCELLED, None)
+
+    def leave(self, had: int) -> None:
+        """Cancel it for a loop elsewhere, which has had so many of the items taken [items]."""
+        self._epoch.delivered = lambda: had
+        self.close()
 
     def fail(self, error: BaseException) -> None:
         """Cancel what is left of the epoch: the loop's own code failed."""
@@ -218,7 +244,7 @@ class EpochIterator(Iterator[Any]):
             self._at_end()
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("fail", "ready", "take"))
+        return shown(self, ("fail", "finish", "leave", "ready", "take"))
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""

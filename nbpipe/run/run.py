@@ -43,7 +43,15 @@ if TYPE_CHECKING:
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
     *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *("devices", "disown", "node_state", "outcome", "renew_functions", "single_epoch"),
+    *(
+        "devices",
+        "disown",
+        "failures_since",
+        "node_state",
+        "outcome",
+        "renew_functions",
+        "single_epoch",
+    ),
     *("title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -198,7 +206,9 @@ class Run(ShownRun):
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
         self._origins = Origins(chain, sees_caches=not self._machine.isolated)
-        self._life = Life(self._machine, self._record)
+        self._life = life = Life(self._machine, self._record)
+        origins = self._origins
+        self._machine.sources_read = lambda: origins.sources_read(life.number)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         watcher = knob_watcher(self._machine, self._record)
         knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
@@ -356,6 +366,10 @@ class Run(ShownRun):
         """Return `failures()` without the items of the source."""
         return self._machine.failures()
 
+    def failures_since(self, count: int) -> tuple[tuple[Failure, ...], int]:
+        """Return those behind the first `count`, without their sources, and how many failed."""
+        return self._machine.failures_since(count)
+
     def retry_failed(self) -> Any:
         """Return a pipeline of the source items of `failures()`, each once, with all stages.
 
@@ -505,14 +519,13 @@ class Run(ShownRun):
         """Have the next epoch take this number.
 
         After `load_state_dict`, the epoch of the state goes on where that says; any other begins
-        at its beginning.
+        at its beginning. Between two epochs, `state_dict()` is from then on that of the epoch to
+        come, also where the one before was left in its middle.
 
         Raises:
             ArgumentError: not an int of at least 0.
         """
-        number = whole("epoch", number, minimum=0)
-        self._life.next_epoch = number
-        self._scheduler.drop_ahead(unless=number)
+        self._life.set_epoch(whole("epoch", number, minimum=0))
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the run stands, in numbers: behind the last item that the loop has had.

@@ -1,5 +1,6 @@
 """What a failing item does: errors in order, skips, budgets; completion order."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -173,6 +174,64 @@ def test_budget_by_rate_is_judged_after_a_hundred_items(kind):
     assert 200 <= len(got) < 300
 
 
+def judged(items, limit, *stages):
+    """Give the items that come until too many fail at a stage, and what its error says.
+
+    Args:
+        items: what comes in.
+        limit: the share that may fail at each stage.
+        stages: for each, what it leaves out and what fails there.
+    """
+    got, seen, failed = [], [0] * len(stages), [0] * len(stages)
+    for item in items:
+        for place, (drops, bad) in enumerate(stages):
+            seen[place] += 1
+            failed[place] += item in bad
+            if seen[place] >= 100 and failed[place] > limit * seen[place]:
+                got += [item] * (item not in bad)
+                return got, f"failed on {failed[place]} of {seen[place]} items"
+            if item in bad or item in drops:
+                break
+        else:
+            got.append(item)
+    return got, ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [range(200, 2000, 2), range(20), range(150, 400)])
+def test_budget_by_rate_is_judged_at_each_item(kind, bad):
+    """However many items are done at once, the epoch ends at the one that makes it too many."""
+    chain = nbpipe.source(range(2000)).map(
+        failing(kind, bad), **options(kind, concurrency=3), on_error="skip", max_failures=0.1
+    )
+    for _ in range(2):
+        with chain.start() as run:
+            got, error = delivered(run)
+            again, _ = delivered(run)
+        wanted, words = judged(range(2000), 0.1, ((), bad))
+        assert (got, again) == (wanted, wanted)
+        assert words in str(error)
+
+
+@pytest.mark.parametrize("kind", ["inline", "process"])
+@pytest.mark.parametrize("bad", [range(0, 3000, 9), range(900, 2000), (0,)])
+def test_budget_by_rate_counts_what_came_to_the_stage(kind, bad):
+    """What a stage that runs with it, or at once with it, left out is none of its items."""
+    how = {**options(kind, executor=kind, concurrency=2), "on_error": "skip", "max_failures": 0.1}
+    odd, late = range(1, 3000, 2), range(1000, 3000, 7)
+    chain = (
+        nbpipe.source(range(3000))
+        .filter(lambda n: n % 2 == 0, name="even", **how)
+        .map(failing("thread", bad), name="one", **how)
+        .map(failing("thread", late), name="two", **how)
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+    wanted, words = judged(range(3000), 0.1, (odd, ()), ((), bad), ((), late))
+    assert (got, error is None) == (wanted, not words)
+    assert words in str(error)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("bad", "fails"), [(5, False), (6, True)])
 def test_budget_by_rate_is_judged_at_the_end(kind, bad, fails):
@@ -183,6 +242,30 @@ def test_budget_by_rate_is_judged_at_the_end(kind, bad, fails):
     with chain.start() as run:
         got, error = delivered(run)
     assert (len(got), isinstance(error, nbpipe.FailureBudgetError)) == (50 - bad, fails)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("limit", "until"), [(0, 3), (2, 11), (3, 15), (4, 16), (0.2, 16)])
+def test_a_budget_is_one_of_the_epoch(kind, limit, until, nested):
+    """What fails in the passes of a repeat behind the stage counts together, also in its middle."""
+    chain = nbpipe.source(range(5)).map(
+        failing(kind, {3}), **options(kind), on_error="skip", max_failures=limit
+    )
+    pipe = chain.repeat(2).map(lambda n: n, name="n").repeat(2) if nested else chain.repeat(4)
+    wanted = ([0, 1, 2, 4] * 4)[:until]
+    with pipe.start() as run:
+        for _ in range(2):
+            got, error = delivered(run)
+            assert (got, error is None) == (wanted, until == 16)
+        items = iter(run)
+        got = list(itertools.islice(items, min(9, until)))
+        quiet(run)
+        state = run.state_dict()
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        more, error = delivered(run)
+    assert (got + more, error is None) == (wanted, until == 16)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -114,6 +114,21 @@ def test_ways_out(kind: str, opened):
     assert handle_in("res", opened(make())).words == f"res is a live {live_type}; {way}"
 
 
+def test_what_a_library_closes_and_nobody_can_send(opened):
+    """No list of types is needed: it has a `close`, and cannot be pickled."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table({"a": [1]}), opened.path)
+    made = opened(parquet.ParquetFile(opened.path))
+    assert handle_in("res", made).words == f"res is a live ParquetFile; {INSTEAD}"
+
+
+def test_what_a_library_closes_and_anybody_can_send(opened):
+    """A picture is closed, too, and is a value; so is one that is too large to be looked at."""
+    image = pytest.importorskip("PIL.Image")
+    for size in (2, 2000):
+        assert handle_in("res", opened(image.new("RGB", (size, size)))) is None
+
+
 class Box:
     """Anything that holds something."""
 

@@ -199,6 +199,27 @@ def test_distributed_sampler(told, way):
     assert ([plain(batch) for batch in other], other.sampler.epoch) == (wanted, 6)
 
 
+def test_an_epoch_that_was_left_for_another_one(way):
+    """Once the sampler was told another epoch, the state is that of the epoch to come."""
+
+    def make():
+        sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1, seed=4)
+        return nbpipe.DataLoader(Numbers(), 3, sampler=sampler, **way)
+
+    loader = make()
+    loader.sampler.set_epoch(6)
+    batches = iter(loader)
+    next(batches)
+    loader.sampler.set_epoch(7)
+    assert loader.state_dict()["delivered"] == 1
+    batches.close()
+    state = sent(loader.state_dict())
+    wanted = [plain(batch) for batch in loader]
+    other = make()
+    other.load_state_dict(state)
+    assert ([plain(batch) for batch in other], other.sampler.epoch) == (wanted, 7)
+
+
 @pytest.mark.parametrize("other", WAYS)
 @pytest.mark.parametrize("dataset", [Stream, Tape])
 @pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (2, 1), (6, 0)])

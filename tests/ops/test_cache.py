@@ -147,6 +147,22 @@ def test_a_pass_that_the_loop_had_in_part_is_not_kept(place, had, kept, leave):
     assert count.calls == (4 if kept else 8)
 
 
+@pytest.mark.parametrize(("had", "kept"), [(1, False), (3, False), (4, True), (9, True)])
+@pytest.mark.parametrize("prefetch", [1, 16])
+def test_a_pass_within_passes_that_the_loop_had_in_part_is_not_kept(place, had, kept, prefetch):
+    """So it is where the pass belongs to one that is moved to its end already."""
+    count = Counting()
+    cached = nbpipe.source(range(4)).map(count).cache(place)
+    pipe = cached.repeat(2).map(lambda n: n, name="same").repeat(3)
+    with pipe.map(abs, prefetch=prefetch).start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(had)]
+        quiet(run)
+    assert (got, count.calls) == (([1, 2, 3, 4] * 3)[:had], 4)
+    assert cached["cache"].spec.store.complete == kept
+    assert list(pipe) == [1, 2, 3, 4] * 6
+
+
 def test_a_pass_behind_batches_is_not_kept_before_its_last_item_was_had(place):
     """A batch that holds the last items of a pass and the first of the next one must be had."""
     cached = nbpipe.source(range(4)).map(int).cache(place)

@@ -140,6 +140,23 @@ def test_a_share_of_failures_goes_on():
     assert len(got + rest) == 292
 
 
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_share_of_failures_is_one_of_what_came_to_the_stage(executor):
+    """What a filter that runs with it left out before the state counts no more than behind it."""
+
+    def pipe():
+        how = {"executor": executor, "on_error": "skip", "max_failures": 0.4}
+        chain = nbpipe.source(range(400)).filter(lambda n: n % 4 == 0, name="few", **how)
+        return chain.map(Fails(*range(200, 400)), name="work", **how)
+
+    got, state = at(pipe(), 50)
+    with pipe().start() as run:
+        run.load_state_dict(state)
+        with pytest.raises(nbpipe.FailureBudgetError, match="failed on 50 of 100 items"):
+            got.extend(run)
+    assert got == list(range(0, 200, 4))
+
+
 @pytest.mark.parametrize("cut", range(10))
 def test_a_share_of_failures_goes_on_from_where_nothing_had_failed(cut):
     """Good items before the state count, in a map and in an expansion."""

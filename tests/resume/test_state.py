@@ -247,6 +247,65 @@ def test_set_epoch_after_load():
         assert list(run) == expected
 
 
+HOW = {
+    "plain": {},
+    "read_ahead": {"read_ahead": True},
+    "isolated": {"isolate": True},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("number", [1, 2, 7])
+@pytest.mark.parametrize("order", [None, [5, 3, 8, 1]])
+def test_set_epoch_behind_an_epoch_that_was_left(how, number, order):
+    """From then on the state is that of the epoch to come, whatever number it has."""
+
+    def chain():
+        return nbpipe.source(range(9)).shuffle().map(lambda n, rng: (n, int(rng.integers(99))))
+
+    with chain().start() as run:
+        run.set_epoch(number)
+        wanted = [list(run), list(run)]
+    with chain().start(**HOW[how]) as run:
+        list(run)
+        items = iter(run) if order is None else run.iterate(order)
+        next(items)
+        items.close()
+        assert run.state_dict()["delivered"] == 1
+        run.set_epoch(number)
+        state = carried(run.state_dict())
+        assert (state["epoch"], state["delivered"], state["given"]) == (number, 0, False)
+        got = list(run)
+    with chain().start(**HOW[how]) as run:
+        run.load_state_dict(state)
+        assert [got, list(run), list(run)] == [wanted[0], *wanted]
+
+
+def test_set_epoch_within_an_epoch():
+    """The epoch in progress is the one that the state tells of, until the next one begins."""
+    with nbpipe.source(range(9)).start() as run:
+        items = iter(run)
+        next(items)
+        run.set_epoch(4)
+        inside = run.state_dict()
+        items.close()
+        states = [inside, run.state_dict()]
+        iter(run)
+        states.append(run.state_dict())
+    told = [(state["epoch"], state["delivered"]) for state in states]
+    assert told == [(0, 1), (0, 1), (4, 0)]
+
+
+def test_set_epoch_behind_an_epoch_that_failed():
+    """An error leaves an epoch, too."""
+    with nbpipe.source([1, 0]).map(lambda n: 1 / n, name="f").start() as run:
+        with pytest.raises(nbpipe.StageError):
+            list(run)
+        assert run.state_dict()["delivered"] == 1
+        run.set_epoch(3)
+        assert (run.state_dict()["epoch"], run.state_dict()["delivered"]) == (3, 0)
+
+
 def test_numbers_go_on_in_an_epoch_that_is_cut_twice():
     """What a state counts includes what was had before the state that it went on from."""
 

@@ -60,6 +60,40 @@ def of_several_lengths(files):
     return nbpipe.concat(files.shuffle(seed=2), nbpipe.source(PATHS[:9], name="twice").repeat(2))
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("head", ["shuffled", "passes", "a rank", "paths of several lengths"])
+def test_source_items_of_a_source_that_has_grown(head, isolate):
+    """What failed in an earlier epoch is named as of the length that the source had then."""
+    files = PATHS[:25]
+    pipe = HEADS[head](nbpipe.source(files)).map(decode, on_error="skip")
+    with pipe.start(isolate=isolate) as run:
+        for _ in range(3):
+            list(run)
+            files.extend(PATHS[len(files) :][:5])
+        failures = run.failures()
+        again = list(run.retry_failed().start())
+    assert [one.error for one in failures] == [
+        f"ValueError: bad header in {one.source}" for one in failures
+    ]
+    assert {1, 2} <= {one.epoch for one in failures}
+    assert again == []
+
+
+def test_source_items_of_a_cache_whose_source_has_grown():
+    """What a cache holds is named as of the length of the epoch that made it."""
+    files = PATHS[:25]
+    cached = nbpipe.source(files).shuffle().map(str).cache().map(decode, on_error="skip")
+    with cached.start() as run:
+        list(run)
+        files.extend(PATHS[25:])
+        list(run)
+        failures = run.failures()
+    assert [one.error for one in failures] == [
+        f"ValueError: bad header in {one.source}" for one in failures
+    ]
+    assert {one.epoch for one in failures} == {0, 1}
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_source_items(head):
     """Each failed item names the file that it was made of, in every order and epoch."""

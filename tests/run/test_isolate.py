@@ -3,12 +3,13 @@
 import asyncio
 import os
 import random
+import shutil
 
 import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained
+from tests.gates import delivered, drained, quiet
 
 
 def both(chain, *, epochs=2, seed=0):
@@ -114,6 +115,24 @@ def test_a_source_that_is_told_its_epoch():
         assert [*first, drained(run), drained(run)] == [[0], [1], [7], [8]]
 
 
+def test_an_epoch_that_was_given_up_has_no_part_in_the_next_one():
+    """Whoever is late to begin the one does not begin the other in its place."""
+
+    class Told:
+        epoch = -1
+
+        def set_epoch(self, number):
+            self.epoch = number
+
+        def __iter__(self):
+            return iter([self.epoch] * 3)
+
+    with nbpipe.source(Told()).start(isolate=True) as run:
+        for number in range(1, 400, 2):
+            iter(run)
+            assert drained(run) == [number] * 3
+
+
 def test_folder_cache(tmp_path):
     """A folder cache that one process wrote is read by another, and the other way round."""
     chain = numbers().map(lambda _: random.random(), name="draw").cache(tmp_path / "cache")
@@ -129,6 +148,59 @@ def test_memory_cache_lives_with_the_run():
     with chain.start(isolate=True) as run:
         first, second = drained(run), drained(run)
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("had", "passes", "kept"),
+    [(1, 1, False), (3, 1, False), (4, 1, False), (1, 3, False), (4, 3, True), (6, 3, True)],
+)
+@pytest.mark.parametrize("leave", ["break", "stop", "close"])
+def test_a_cache_of_which_the_loop_had_a_part_is_not_kept(tmp_path, had, passes, kept, leave):
+    """What the other process has handed out decides nothing: the loop must have had it all."""
+    chain = nbpipe.source(range(4)).map(abs).cache(tmp_path)
+    with (chain if passes == 1 else chain.repeat(passes)).start(isolate=True) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(had)] == [0, 1, 2, 3, 0, 1][:had]
+        quiet(run)
+        {"break": items.close, "stop": run.stop, "close": run.close}[leave]()
+    assert [path.name for path in tmp_path.iterdir()] == ["items.pickle"] * kept
+
+
+def test_a_memory_cache_of_which_the_loop_had_a_part_is_made_again():
+    """The next epoch runs what is in front of it again, and keeps what that gives."""
+    chain = numbers().map(lambda _: random.random(), name="draw").cache()
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        left = [next(items) for _ in range(60)]
+        quiet(run)
+        items.close()
+        again, kept = drained(run), drained(run)
+    assert (set(left).isdisjoint(again), again == kept) == (True, True)
+
+
+def test_a_pass_of_a_cache_is_not_kept_where_the_next_one_fails_before_the_loop_had_it(tmp_path):
+    """An error that waits behind items that the loop never took ends nothing over there."""
+    chain = nbpipe.source(range(4)).cache(tmp_path).repeat(2).enumerate()
+    with chain.map(lambda pair: 1 / (5 - pair[0]), name="f").start(isolate=True) as run:
+        items = iter(run)
+        next(items)
+        quiet(run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    """The loop hears of it behind the last item, and the next epoch makes the items again."""
+    folder = tmp_path / "cache"
+
+    def removes(item):
+        if item == 59:
+            shutil.rmtree(folder)
+        return item
+
+    with numbers().cache(folder).map(removes).start(isolate=True) as run:
+        ends = [delivered(run) for _ in range(2)]
+    for got, error in ends:
+        assert (got, type(error)) == (list(range(60)), nbpipe.errors.CacheError)
 
 
 def test_one_epoch_after_the_other_without_an_item():
@@ -176,5 +248,7 @@ def test_an_item_that_cannot_be_sent():
         assert got == [0, 1, 2]
         assert "an item of stage 'make' cannot be sent" in str(error)
         assert "generator" in str(error)
+        state = run.state_dict()
+        assert (state["delivered"], state["stages"]["source"]["rest"]) == (3, [3, []])
         got, again = delivered(run)
     assert (got, type(again)) == ([0, 1, 2], nbpipe.errors.UnpicklableError)

@@ -216,6 +216,42 @@ def test_a_source_that_cannot_be_pickled_is_named():
             chain.start(isolate=True)
 
 
+# -- failed items -------------------------------------------------------------------------
+def fails(item):
+    """Fail on every item but the first."""
+    if item:
+        raise ValueError(item)
+    return item
+
+
+def test_failures_come_once():
+    """Those that are known are not sent again; the last hundred of all epochs are kept."""
+    with nbpipe.source(range(61)).map(fails, on_error="skip").start(isolate=True) as run:
+        found = []
+        for _ in range(3):
+            drained(run)
+            found.append([(one.epoch, one.path) for one in run.failures()])
+            machine = run._machine
+            again = machine._link.ask("report", machine._heard, timeout_s=HANG_S)
+            assert (again.failures, again.heard) == ((), (1, 60 * len(found)))
+    every = [(epoch, path) for epoch in range(3) for path in range(1, 61)]
+    assert found == [every[:60], every[20:120], every[80:]]
+
+
+def test_failures_of_before_a_cell_are_kept():
+    """What failed before a function was changed is listed with what failed after it."""
+    space = {}
+    exec("def f(n):\n    raise ValueError(n)\ndef g(n):\n    return f(n)", space)
+    with nbpipe.source(range(3)).map(space["g"], on_error="skip").start(isolate=True) as run:
+        drained(run)
+        known = run.failures()
+        exec("def f(n):\n    raise KeyError(n)", space)
+        run.renew_functions()
+        drained(run)
+        found = run.failures()
+    assert (found[:3], [one.epoch for one in found]) == (known, [0] * 3 + [1] * 3)
+
+
 def test_a_changed_function_is_sent_after_a_cell():
     """The next epoch has the functions as they are then; the chain begins with values in force."""
     space = {}

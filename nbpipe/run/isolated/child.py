@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import pickle
 import sys
@@ -14,7 +15,7 @@ from typing import Any, final
 
 import psutil
 
-from ...base.threads import hold_library_threads
+from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
 from ...engine.external import Listed
 from ...engine.node import Stages
@@ -69,12 +70,13 @@ class LoadedRun:
 
     Attributes:
         run: the run; None before.
+        number: its number among those that were sent.
     """
 
     def __init__(self) -> None:
         self.run: Run | None = None
         self._chain: Chain = ()
-        self._number = 0
+        self.number = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._beginning = threading.Lock()
@@ -95,7 +97,7 @@ class LoadedRun:
         except BaseException as problem:  # noqa: BLE001  the loop hears of it
             error = problem
         with self._changed:
-            self._number, self._error = number, error
+            self.number, self._error = number, error
             self._changed.notify_all()
 
     def begin(
@@ -113,7 +115,7 @@ class LoadedRun:
             WorkerStartError: it could not be built.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._number >= number)
+            self._changed.wait_for(lambda: self.number >= number)
             if self._error is not None:
                 raise WorkerStartError(
                     "the pipeline could not be built in the process of the run: "
@@ -177,18 +179,34 @@ class ItemServer:
         self._loaded = loaded
         self._data = data
         self._epoch: EpochIterator | None = None
-        self._token = self._ended = 0
+        self._token = self._ended = self._left = 0
         self._late: deque[Answer] = deque()  # of the epoch in progress
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._finishing = threading.Lock()
         threading.Thread(target=self._serve, name="nbpipe-isolated-child", daemon=True).start()
 
-    def end(self, token: int) -> None:
-        """End an epoch, and all before it; called in another thread."""
-        with self._lock:
+    def finish(self, token: int) -> None:
+        """End an epoch of which the loop has had everything; called in another thread.
+
+        Raises:
+            CacheError: a cache cannot be written.
+        """
+        with self._changed:
+            epoch = self._epoch if self._token == token else None
+        if epoch is not None:
+            with self._finishing:  # an interrupted loop asks again
+                epoch.finish()
+
+    def end(self, token: int, had: int) -> None:
+        """End an epoch of which the loop has had so many items, and all before it; as above."""
+        with self._changed:
             self._ended = max(self._ended, token)
             epoch = self._epoch if self._token <= token else None
         if epoch is not None:
-            epoch.close()
+            epoch.leave(had)
+        with self._changed:
+            self._left = max(self._left, token)
+            self._changed.notify_all()
 
     def _serve(self) -> None:
         try:
@@ -222,11 +240,12 @@ class ItemServer:
         node_state: Stages | None,
     ) -> None:
         self._late.clear()
-        with self._lock:
+        with self._changed:  # the end of the one before comes another way than this question
+            self._changed.wait_for(lambda: self._epoch is None or self._token <= self._left)
             self._token, self._epoch = token, None
         if token <= self._ended:
             return
-        with self._lock:  # its first calls may begin at once: whoever ends it waits until then
+        with self._changed:  # its first calls may begin at once: whoever ends it waits until then
             self._epoch = epoch = self._loaded.begin(program, number, given, node_state)
             ended = token <= self._ended
         if ended:
@@ -264,8 +283,6 @@ class ItemServer:
             self._late.extendleft(("items", ([item], True)) for item in reversed(rest))
             return "items", ([first], True)
         self._late.clear()
-        if self._epoch is not None:
-            self._epoch.close()
         if isinstance(error, ArgumentTypeError):
             return "error", pack_error(error)
         assert self._loaded.run is not None
@@ -295,6 +312,7 @@ class ControlServer:
             "history": self._history,
             "node_state": self._node_state,
             "caches": loaded.caches,
+            "finish": items.finish,
         }
 
     def serve(self) -> None:
@@ -305,6 +323,8 @@ class ControlServer:
                 self._loaded.turn(*values)
             elif kind == "end":
                 self._items.end(*values)
+            elif values[1:2] == ["finish"]:  # on a slow disk that takes its time
+                in_new_thread(functools.partial(self._answer, *values))
             elif self._answer(*values) == "close":
                 return
 
@@ -316,16 +336,18 @@ class ControlServer:
         self._control.send(answer)
         return what
 
-    def _report(self) -> ChildReport | None:
-        run = self._loaded.run
+    def _report(self, heard: tuple[int, int]) -> ChildReport | None:
+        number, run = self._loaded.number, self._loaded.run
         if run is None:
             return None
+        failures, failed = run.failures_since(heard[1] if heard[0] == number else 0)
         rows = dict(run.stats())
         del rows[CONSUMER]
         status = run.status()
         return ChildReport(
             stats=rows,
-            failures=run.unnamed_failures(),
+            failures=failures,
+            heard=(number, failed),
             cpu_cores=status.cpu_cores,
             held_bytes=status.held_bytes,
             workers={

@@ -80,8 +80,8 @@ class Reply:
         self._value, self._error = value, error
         self._arrived.open()
 
-    def wait(self, timeout_s: float) -> Any:
-        """Wait for the answer.
+    def wait(self, timeout_s: float | None) -> Any:
+        """Wait for the answer; with None for as long as it takes.
 
         Raises:
             NoAnswerError: there was none in time.
@@ -361,7 +361,8 @@ class ChildReport:
 
     Attributes:
         stats: of its stages, by address.
-        failures: the last failed items.
+        failures: the last failed items that the parent has not heard of.
+        heard: what it has heard of then: number of the run, and of its failed items.
         cpu_cores: processor time of the process over the last seconds [cores].
         held_bytes: bytes in all buffers, where there is a budget for them [bytes].
         workers: of the stages that have some, by address.
@@ -371,6 +372,7 @@ class ChildReport:
 
     stats: dict[str, StageStats]
     failures: tuple[Failure, ...]
+    heard: tuple[int, int]
     cpu_cores: float | None
     held_bytes: int | None
     workers: dict[str, Workers]

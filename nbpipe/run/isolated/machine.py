@@ -13,7 +13,7 @@ from typing import final
 from ...base.knobs import Knob
 from ...engine.epoch import Epoch
 from ...engine.external import ExternalOrder, Listed
-from ...engine.failures import KEPT, Failure
+from ...engine.failures import Failure
 from ...engine.machine import Machine, Record
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
@@ -65,6 +65,7 @@ class IsolatedMachine(Machine):
         super().__init__((source, *after), record, seed=seed, memory_bytes=None)
         scheduler = self.scheduler
         ready.watch(lambda _: scheduler.refresh())
+        scheduler.remember = self._remember
         self.limit_bytes = memory_bytes
         self._chain = chain[:count]
         self.isolated_stages = tuple(addresses(self._chain))
@@ -83,6 +84,7 @@ class IsolatedMachine(Machine):
         self._sent: Values = {}
         self._request: tuple[float, Reply] | None = None
         self._reported_s = 0.0
+        self._heard = 0, 0  # number of the program, and of its items that failed
         self._rows: list[Row] = []
         self._link = self._linked(shipped)
 
@@ -97,6 +99,7 @@ class IsolatedMachine(Machine):
 
     def _load(self, link: Link, shipped: Shipped) -> None:
         self._program += 1
+        self.sources_read()
         self._digest = shipped.digest
         self._storages = shipped.storages  # held until they were opened there
         self._sent = values = self._values()
@@ -111,7 +114,6 @@ class IsolatedMachine(Machine):
         with self._lock:
             old = self._link
             if old.gone and not self._closed:
-                self._record.failures.extend(self._report.failures)
                 self._report, self._rows = self._blank, []
                 self._link = self._linked(pickled(self._chain))
             link, program = self._link, self._program
@@ -165,9 +167,16 @@ class IsolatedMachine(Machine):
             return found
         return {}
 
-    def cancel(self, ticket: int) -> None:
-        """Called when an epoch is over."""
-        self._source.cancel(ticket)
+    def finish(self, epoch: Epoch) -> None:
+        """Called when the loop has had all of an epoch: the process ends it, too."""
+        super().finish(epoch)
+        self._source.finish()
+
+    def cancel(self, ticket: int, epoch: Epoch) -> None:
+        """Called when an epoch is about to end: tell the process how much the loop has had."""
+        with self.scheduler.lock:
+            here = epoch.node_state(Remaining(epoch.delivered()))
+        self._source.cancel(ticket, Remaining.read(here[HIDDEN]["rest"]).start)
 
     def refresh(self) -> None:
         """Send the values of the knobs that were turned."""
@@ -217,15 +226,31 @@ class IsolatedMachine(Machine):
             left_s = max(0.0, since_s + ANSWER_S - monotonic())
             found: ChildReport | None = request.wait(left_s)
             if found is not None:
-                self._report, self._reported_s = found, monotonic()
+                self._take(found)
         return self._report
+
+    def _take(self, report: ChildReport) -> None:
+        """Take over a report, and keep the failed items that it brings, unless another one did."""
+        number, failed = report.heard
+        with self.scheduler.lock:
+            known = self._heard[1] if self._heard[0] == number else 0
+            if number >= self._heard[0] and failed > known:
+                self._heard = report.heard
+                for failure in report.failures[known - failed :]:
+                    self._record.remember(failure)
+            self._report, self._reported_s = report, monotonic()
+
+    def _remember(self, failure: Failure) -> None:
+        """Keep what failed here; what ended the epoch in the process comes with its report."""
+        if failure.stage != HIDDEN:
+            self._record.remember(failure)
 
     def _pending(self) -> tuple[float, Reply]:
         """Return a request for a report and its time: a new one, unless one has waited for long."""
         known = self._request
         if known is not None and not known[1].arrived and monotonic() - known[0] > _FRESH_S:
             return known
-        request = self._link.request("report")
+        request = self._link.request("report", self._heard)
         self._request = pending = monotonic(), request
         return pending
 
@@ -241,9 +266,8 @@ class IsolatedMachine(Machine):
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last failed items."""
-        there = self._new_report().failures
-        here = (one for one in super().failures() if one.stage != HIDDEN)
-        return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
+        self._new_report()
+        return tuple(sorted(super().failures(), key=lambda one: one.when_s))
 
     def caller(self, address: str) -> Caller | None:
         """Return what serves a stage from outside its run's threads."""
@@ -331,7 +355,7 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     rows = stats(scheduler, perf_counter_ns())
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
-    return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()), 0, 0)
+    return ChildReport(rows, (), (0, 0), None, None, dict.fromkeys(served, Workers()), 0, 0)
 
 
 # -- history: that of the process, and the rows of the loop here --------------------------

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from ...base.knobs import Knob
+from ...engine.expand import EpochItems
 from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
-from .link import Link
+from .link import Link, NoAnswerError
 
 MOST = 64  # items that come at once, where they are small and the loop waits for them
 _IN_A_ROW = 4  # answers that say the same, before more come at once
 
 
 @final
-class RemoteSource:
+class RemoteSource(EpochItems):
     """A source that draws from another process; each epoch opens it afresh.
 
     One item comes at a time, and the next one is under way while the loop is busy. Where the
@@ -29,6 +30,9 @@ class RemoteSource:
         consumer: the loop, which waits or does not.
         ready: knob of the items kept ready here.
         settle: called at the end of an epoch, before the loop hears of it.
+
+    Attributes:
+        node_state: where the stages go on over there in the epoch that begins.
     """
 
     def __init__(
@@ -42,12 +46,9 @@ class RemoteSource:
         self.consumer = consumer
         self.ready = ready
         self.settle = settle
-        self._epoch = 0
-        self._open: RemoteIterator | None = None
-        self.node_state: Stages = {}  # where the stages go on over there
-        self._given: Sequence[Any] | None = None
-        self._ticket = self._cancelled = 0
-        self._tokens = itertools.count(1)
+        self.node_state: Stages = {}
+        self._tickets = itertools.count(1)
+        self._now = RemoteIterator(self, 0, None)
 
     def begin(self, given: Sequence[Any] | None) -> int:
         """Called when an epoch is about to begin; return its ticket.
@@ -55,30 +56,28 @@ class RemoteSource:
         Args:
             given: indices that take the place of the source's own order, or None.
         """
-        self._ticket += 1
-        self._given = given
-        return self._ticket
+        self._now = RemoteIterator(self, next(self._tickets), given)
+        return self._now.ticket
 
-    def cancel(self, ticket: int) -> None:
-        """End an epoch: whoever waits for an item of it gets none."""
-        self._cancelled = max(self._cancelled, ticket)
-        iterator = self._open
-        if iterator is not None and iterator.ticket <= ticket:
-            iterator.close()
+    def of_epoch(self) -> RemoteIterator:
+        """Return the items of the epoch that begins."""
+        return self._now
 
-    def wants(self, ticket: int) -> bool:
-        """Tell whether anybody waits for the items of an epoch."""
-        return ticket > self._cancelled
+    def finish(self) -> None:
+        """End the epoch, of which the loop has had everything.
 
-    def set_epoch(self, number: int) -> None:
-        """Called with the number of the epoch that begins."""
-        self._epoch = number
+        Raises:
+            CacheError: a cache cannot be written over there.
+        """
+        self._now.finish()
+
+    def cancel(self, ticket: int, had: int) -> None:
+        """End an epoch of which so many items were had: whoever waits for one more gets none."""
+        if self._now.ticket == ticket:
+            self._now.end(had)
 
     def __iter__(self) -> RemoteIterator:
-        """Begin the epoch over there."""
-        token = next(self._tokens)
-        self._open = RemoteIterator(self, self._ticket, token, self._epoch, self._given)
-        return self._open
+        return self._now
 
 
 @final
@@ -87,30 +86,26 @@ class RemoteIterator(Iterator[Any]):
 
     Args:
         source: where they come from.
-        ticket: of the epoch.
-        token: tells this iterator from all others.
-        epoch: number of the epoch.
+        ticket: tells the epoch from all others.
         given: indices of an order from outside, or None.
     """
 
-    def __init__(
-        self,
-        source: RemoteSource,
-        ticket: int,
-        token: int,
-        epoch: int,
-        given: Sequence[Any] | None,
-    ) -> None:
+    def __init__(self, source: RemoteSource, ticket: int, given: Sequence[Any] | None) -> None:
         self.ticket = ticket
         self._source = source
-        self._token = token
-        self._epoch = epoch
+        self._epoch = 0
         self._given = given
+        self._node_state = source.node_state
         self._link: Link | None = None
         self._program = 0
         self._items: deque[Any] = deque()
+        self._wanted = True
         self._asked = self._begun = self._over = False
         self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
+
+    def set_epoch(self, number: int) -> None:
+        """Called with the number of the epoch."""
+        self._epoch = number
 
     def __next__(self) -> Any:
         """Wait for the next item.
@@ -123,10 +118,6 @@ class RemoteIterator(Iterator[Any]):
                 raise StopIteration
             self._fetch()
         return self._items.popleft()
-
-    @property
-    def _wanted(self) -> bool:
-        return self._source.wants(self.ticket)
 
     def _fetch(self) -> None:
         kind, value = self._answer()
@@ -164,11 +155,11 @@ class RemoteIterator(Iterator[Any]):
         data = self._link.ready()
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            given, node_state = self._given, self._source.node_state
-            begin = () if self._begun else (self._program, self._epoch, given, node_state)
-            data.send((self._token, self._source.ready.value + 1, *begin))
-        if not self._wanted:
-            self.close()
+            where = self._epoch, self._given, self._node_state
+            begin = () if self._begun else (self._program, *where)
+            data.send((self.ticket, self._source.ready.value + 1, *begin))
+        if not (self._wanted or self._begun):  # the end came before there was whom to tell
+            self.end(0)
 
     def _answer(self) -> tuple[str, Any]:
         """Wait for what was asked for; leave out what earlier epochs no longer wanted."""
@@ -183,7 +174,7 @@ class RemoteIterator(Iterator[Any]):
                 continue
             except BaseException as error:
                 raise CarriedError(error) from error
-            if token == self._token:
+            if token == self.ticket:
                 self._link.served = True
                 return kind, value
 
@@ -196,8 +187,15 @@ class RemoteIterator(Iterator[Any]):
             self._over = True
             raise CarriedError(error)
 
-    def close(self) -> None:
-        """Give up what is left: nothing of it is wanted."""
+    def finish(self) -> None:
+        """Have the epoch end over there, with all that this takes; one that died has ended."""
+        if self._link is not None:
+            with contextlib.suppress(NoAnswerError):
+                self._link.request("finish", self.ticket).wait(None)
+
+    def end(self, had: int) -> None:
+        """Give up what is left behind so many items: nothing of it is wanted."""
+        self._wanted = False
         link = self._link
-        if link is not None and not self._over:
-            link.send("end", self._token)
+        if link is not None:
+            link.send("end", self.ticket, had)
