@@ -462,8 +462,8 @@ class ExpandNode(Node):
         runtime, lot = self.runtime, self.runtime.lot
         if lot == 1 or not self.lots:
             return super().room()
-        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
-        places -= self.reserved + self.held()
+        places, out = runtime.prefetch + runtime.concurrency * lot + self.gathers, self.out
+        places -= self.reserved + out.count + out.lent + self.buffered
         return places if places >= (lot if self.source else lot / 2) else 0
 
     def item_of(self, task: Task) -> str:

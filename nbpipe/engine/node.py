@@ -409,11 +409,10 @@ class Node(ABC):
 
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle; of cheap stages time is booked only now and then."""
-        runtime, state = self.runtime, self.state()
-        if state != runtime.state:
-            if now_ns > runtime.booking_ns:
-                runtime.account(now_ns)
-            runtime.state = state
+        runtime = self.runtime
+        if now_ns > runtime.booking_ns:
+            runtime.account(now_ns)
+        runtime.state = self.state()
 
     def state(self) -> int:
         """Tell why idle slots are idle now."""

@@ -174,10 +174,20 @@ class Queue:
 
     def _take_several(self, count: int) -> Chunk:
         """Take items of several chunks, and put them in one."""
-        parts = []
+        parts, sizes = [], []
         while count:
-            parts.append(self.take(min(count, len(self.chunks[0].values) - self._at)))
-            count -= len(parts[-1].values)
+            chunk = self.chunks[0]
+            items = len(chunk.values) - self._at
+            if self._at or items > count:
+                chunk = self.take(min(items, count))
+            else:  # as `take` does, without a call
+                self.chunks.popleft()
+                self.count -= items
+                sizes.append(chunk.sizes)
+            parts.append(chunk)
+            count -= len(chunk.values)
+        if self._memory is not None:
+            self._memory.held_bytes -= sum(sum(one) for one in sizes if one is not None)
         return together(parts)
 
     def popleft(self) -> Entry:
