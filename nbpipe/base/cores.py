@@ -23,6 +23,7 @@ IDLE = 0.1  # threads that compute for less of the time than this are not kept o
 FULL = 0.9  # for those that compute for more, one may not be enough [cores]
 MUCH = 1.5  # and for those that compute for more than this, it is not [cores]
 GAIN = 1.1  # so much more must be done on one core, where it is full, than on all
+MANY = 500  # of fewer it cannot be told [items]
 ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
 SOON_NS = 50_000_000  # to look sooner says nothing
 _PROC = Path("/proc")
@@ -83,7 +84,8 @@ class SharedCore:
 
     def _look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns
-        rate, self._done = (done - self._done) / elapsed_ns, done
+        fresh, self._done = done - self._done, done
+        rate = fresh / elapsed_ns
         self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
         self._looked_ns = now_ns
         if not before:
@@ -96,7 +98,8 @@ class SharedCore:
             self._over = True
             self.let_go(clocks)
         elif self.core is None:
-            if IDLE < cores < (FULL if now_ns < self._again_ns else MUCH):
+            tries = fresh > MANY and now_ns > self._again_ns
+            if IDLE < cores < (MUCH if tries else FULL):
                 self._least = inf if cores < FULL else GAIN * rate
                 self._keep(clocks, now_ns)
         elif cores > FULL and rate < self._least:

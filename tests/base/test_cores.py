@@ -128,6 +128,11 @@ def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
     assert not team.work(full, rate=2).is_kept
 
 
+def test_where_little_is_done_nothing_is_tried(team):
+    """Chance would decide which way is the faster one."""
+    assert not team.work(FULL + 0.05, rate=0).is_kept
+
+
 def test_a_thread_that_comes_later_is_kept_with_the_others(team):
     """Its core is theirs at the next look."""
     team.work()
