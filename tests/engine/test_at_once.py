@@ -2,29 +2,13 @@
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 import pytest
 
 import nbpipe
-from nbpipe.engine.task import Unbegun, add_each
-from tests.gates import HANG_S, drained, finished, until
-
-
-def at_once(*functions):
-    """Call some functions in threads of their own, all from the same moment on; give results."""
-    results, start = [None] * len(functions), threading.Barrier(len(functions))
-
-    def call(number):
-        start.wait()
-        results[number] = functions[number]()
-
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        finished(thread.join)
-    return results
+from tests.gates import HANG_S, drained, until
 
 
 def compute_until(happened):
@@ -36,32 +20,6 @@ def compute_until(happened):
 
 
 # -- items of a task ---------------------------------------------------------------------------
-def test_an_item_is_drawn_or_taken_back_once():
-    """Of the items of a task each goes to its thread or to the one that takes back, in order."""
-    for count in range(200):
-        items = Unbegun(range(count))
-        drawn, taken = at_once(lambda items=items: list(items), items.take_back)
-        assert drawn + taken == list(range(count))
-
-
-def test_results_can_be_read_while_others_are_made():
-    """Whoever reads the results sees those that are there, though the next one takes long."""
-    results, read = [], threading.Event()
-
-    def make():
-        yield 1
-        compute_until(read)
-        yield 2
-
-    def look():
-        while not results:
-            pass
-        seen = results[:]
-        read.set()
-        return seen
-
-    _, seen = at_once(lambda: add_each(results, make()), look)
-    assert (seen, results) == ([1], [1, 2])
 
 
 @pytest.mark.parametrize("kind", ["map", "filter", "source", "flat_map"])
@@ -143,19 +101,19 @@ def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
             while not over.is_set():
                 states.append(run.state_dict())
 
-        def consume():
-            got = []
+        def watched():
+            for number, item in enumerate(run):
+                yield item
+                if number == 50:  # the other thread has had its turn by now, and goes on
+                    before = len(states)
+                    until(lambda before=before: len(states) > before + 1)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(take)
             try:
-                for item in run:
-                    got.append(item)
-                    if len(got) == 50:  # the other thread has had its turn by now, and goes on
-                        before = len(states)
-                        until(lambda before=before: len(states) > before + 1)
+                assert drained(watched()) == expected
             finally:
                 over.set()
-            return got
-
-        assert at_once(consume, take)[0] == expected
     inside = [state for state in states if state["epoch"] == 0]
     assert any(state["delivered"] for state in inside)
     for state in inside[:: max(1, len(inside) // 5)]:

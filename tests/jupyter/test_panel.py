@@ -100,26 +100,6 @@ def test_set_is_acknowledged(run, panel, sent):
     )
 
 
-def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
-    """An export is acknowledged, and its end is sent from its thread."""
-    done = threading.Event()
-    monkeypatch.setattr(
-        type(run), "export", lambda _, *given, **options: Report(Path(*given)), raising=False
-    )
-
-    def note(content):
-        sent.append(content)
-        if content["type"] == "exported":
-            done.set()
-
-    monkeypatch.setattr(panel.feed, "_send", note)
-    say(panel, op="export", path="loader.py")
-    done.wait(HANG_S)
-    assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
-    told = {message["type"]: message["ok"] for message in sent}
-    assert told == {"ack": True, "exported": True}
-
-
 def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
     """A view of a closed run is sent the file that its knobs were written to."""
     done = threading.Event()
@@ -143,7 +123,8 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
     assert done.wait(HANG_S)
     assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
     last = [message for message in sent if message["type"] == "tick"][-1]
-    assert last["snapshot"]["export"]["file"] == "a.py"
+    told = {message["type"]: message["ok"] for message in sent if "ok" in message}
+    assert (last["snapshot"]["export"]["file"], told) == ("a.py", {"ack": True, "exported": True})
 
 
 def test_run_at_rest_sends_nothing(run, panel, sent):

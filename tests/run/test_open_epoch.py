@@ -28,6 +28,7 @@ from tests.gates import (
     until,
 )
 from tests.models import passed
+from tests.run.test_iterate import failing
 from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS
 
 ITEMS = [10 * number for number in range(40)]
@@ -179,17 +180,6 @@ def test_a_load_wakes_who_waits_for_it():
         epoch.end()
         thread.join(HANG_S)
         assert (got, thread.is_alive()) == ([50, 30], False)
-
-
-def test_batches_are_gathered_across_loads():
-    """A load that is no multiple of the batch size waits for the next one, or for the end."""
-    with nbpipe.source(ITEMS).batch(4, collate=list).start() as run, run.open_epoch() as epoch:
-        epoch.load([0, 1, 2])
-        epoch.load([3, 4, 5])
-        first = finished(next, epoch)
-        epoch.load([6])
-        epoch.end()
-        assert (first, drained(epoch)) == ([0, 10, 20, 30], [[40, 50, 60]])
 
 
 def test_an_epoch_without_loads():
@@ -360,13 +350,6 @@ def test_a_wrong_timeout_is_refused(timeout_s):
     ):
         epoch.load([1], timeout_s=timeout_s)
     assert run.closed
-
-
-def failing(item):
-    """Fail on forty."""
-    if item == 40:
-        raise KeyError(item)
-    return item
 
 
 def test_after_a_failure_no_load_waits():

@@ -87,25 +87,25 @@ def test_workers_are_kept_between_epochs():
         assert len(after) <= 2 + 1 + 1
 
 
-def test_set_epoch_gives_the_next_epoch_its_number():
+class Told:
+    """A source that gives the number of its epoch."""
+
+    def set_epoch(self, number):
+        self.epoch = number
+
+    def __iter__(self):
+        return iter([self.epoch])
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_set_epoch_gives_the_next_epoch_its_number(isolate):
     """`set_epoch` acts on the next epoch alone; `.epoch` is that of the one in progress."""
-    seen = []
-
-    class Numbered:
-        def set_epoch(self, number):
-            seen.append(number)
-
-        def __iter__(self):
-            return iter(range(3))
-
-    with nbpipe.source(Numbered()).start() as run:
-        drained(run)
+    with nbpipe.source(Told()).start(isolate=isolate) as run:
+        seen = [drained(run), run.epoch]
         run.set_epoch(7)
-        between = run.epoch
-        drained(run)
-        during = run.epoch
-        drained(run)
-        assert (between, during, run.epoch, seen) == (0, 7, 8, [0, 7, 8])
+        seen.append(run.epoch)
+        seen += [drained(run), run.epoch, drained(run), run.epoch]
+    assert seen == [[0], 0, 0, [7], 7, [8], 8]
 
 
 @pytest.mark.parametrize("number", [-1, 1.0, True, "1", None])
