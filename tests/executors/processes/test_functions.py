@@ -53,13 +53,6 @@ def test_an_item_that_cannot_be_sent():
     assert "lock" in str(error)
 
 
-def test_an_item_that_cannot_be_sent_is_skipped():
-    """Its neighbours in the same job come all the same."""
-    items = [*range(50), threading.Lock(), *range(51, 100)]
-    with placed(items, lambda n: n, on_error="skip").start() as run:
-        assert drained(run) == [n for n in range(100) if n != 50]
-
-
 def test_a_result_that_cannot_be_sent():
     """A result that cannot come back is an error of its item; the worker lives on."""
 

@@ -11,21 +11,12 @@ from tests.executors.processes.chain import placed
 from tests.gates import Gate, delivered, drained, quiet
 
 
-def test_workers_live_from_epoch_to_epoch():
-    """An epoch that follows uses the workers that there are."""
-    with placed(20, lambda n: os.getpid(), concurrency=1).start() as run:
-        pids = {pid for _ in range(3) for pid in drained(run)}
-        assert pids == set(run["fn"].pids)
-        assert len(pids) == 1
-
-
 def test_an_item_that_cannot_be_sent_costs_no_worker():
     """Neither it nor those that were to be sent with it: all others come from one worker."""
-    items = [0] * 300
-    items[200] = threading.Lock()
-    pipe = nbpipe.source(items).map(lambda _: os.getpid(), executor="process", on_error="skip")
-    got = drained(pipe)
-    assert (len(got), len(set(got))) == (299, 1)
+    items = [*range(200), threading.Lock(), *range(201, 300)]
+    pipe = nbpipe.source(items).map(lambda n: (n, os.getpid()), executor="process", on_error="skip")
+    got, pids = zip(*drained(pipe), strict=True)
+    assert (list(got), len(set(pids))) == ([n for n in range(300) if n != 200], 1)
 
 
 # -- worker_init --------------------------------------------------------------------------
@@ -193,36 +184,27 @@ def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
     assert (begun, sorted(got)) == ({301, 302}, list(range(1000)))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_slow_call_holds_back_nothing_before_it(gate, ordered):
+@pytest.mark.parametrize(
+    ("make", "slow", "ordered"),
+    [
+        (int, (90,), True),
+        (int, (90,), False),
+        # where the loop keeps all arrays, each job writes to memory of its own
+        (lambda n: np.full(5000, n), (45, 90), True),
+    ],
+)
+def test_a_slow_call_holds_back_nothing_before_it(gate, make, slow, ordered):
     """What a worker has finished of a job is there, while its next call goes on and on."""
 
     def work(n):
         threading.Event().wait(0.001)
-        if n == 90:
+        if n in slow:
             gate.wait()
-        return n
+        return make(n)
 
     with placed(100, work, concurrency=1, ordered=ordered).start() as run:
         items = iter(run)
-        before = [next(items) for _ in range(90)]
+        before = [next(items) for _ in range(slow[0])]
         gate.open()
         after = drained(items)
-    assert (before, after) == (list(range(90)), list(range(90, 100)))
-
-
-def test_a_slow_call_holds_back_no_array_before_it(gate):
-    """Nor where the loop keeps all arrays, so that each job writes to memory of its own."""
-
-    def work(n):
-        threading.Event().wait(0.001)
-        if n in (45, 90):
-            gate.wait()
-        return np.full(5000, n)
-
-    with placed(100, work, concurrency=1).start() as run:
-        items = iter(run)
-        before = [next(items) for _ in range(45)]
-        gate.open()
-        after = drained(items)
-    assert [int(one[-1]) for one in before + after] == list(range(100))
+    assert [int(np.max(one)) for one in before + after] == list(range(100))
