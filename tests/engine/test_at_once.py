@@ -8,7 +8,8 @@ from time import monotonic
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, drained, until
+from nbpipe.engine.task import Unbegun
+from tests.gates import HANG_S, drained
 
 
 def compute_until(happened):
@@ -20,6 +21,15 @@ def compute_until(happened):
 
 
 # -- items of a task ---------------------------------------------------------------------------
+
+
+def test_an_item_is_drawn_or_taken_back_once():
+    """Of the items of a task each goes to its thread or to the one that takes back, in order."""
+    with ThreadPoolExecutor(1) as pool:
+        for count in range(200):
+            items = Unbegun(range(count))
+            taken = pool.submit(items.take_back)
+            assert [*items, *taken.result()] == list(range(count))
 
 
 @pytest.mark.parametrize("kind", ["map", "filter", "source", "flat_map"])
@@ -74,51 +84,3 @@ def test_each_call_is_made_once_while_cheap_calls_turn_slow(ordered):
     assert got == list(range(1500)) if ordered else sorted(got) == list(range(1500))
     assert [Counter(calls) for calls in called] == [Counter(range(1500))] * 3
     assert {stats[name].items_in for name in list(stats)[1:]} == {1500}
-
-
-# -- states ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "stage",
-    [
-        lambda pipe: pipe.dedupe(lambda item: item % 1000, 100),
-        lambda pipe: pipe.batch(6, cost=lambda item: item % 4, collate=tuple),
-        lambda pipe: pipe.shuffle(buffer_size=50, seed=1),
-        lambda pipe: pipe.window(3),
-        lambda pipe: pipe.filter(lambda item: item % 3),
-        lambda pipe: pipe.flat_map(lambda item: [item] * (item % 3)),
-    ],
-    ids=["dedupe", "cost", "shuffle", "window", "filter", "flat_map"],
-)
-def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
-    """Another thread takes states while items go through; those looked at go on exactly."""
-    pipe = stage(nbpipe.source(range(1500)))
-    with pipe.start() as run:
-        expected = drained(run)
-    states, over = [], threading.Event()
-    with pipe.start() as run:
-
-        def take():
-            while not over.is_set():
-                states.append(run.state_dict())
-
-        def watched():
-            for number, item in enumerate(run):
-                yield item
-                if number == 50:  # the other thread has had its turn by now, and goes on
-                    before = len(states)
-                    until(lambda before=before: len(states) > before + 1)
-
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(take)
-            try:
-                assert drained(watched()) == expected
-            finally:
-                over.set()
-    inside = [state for state in states if state["epoch"] == 0]
-    assert any(state["delivered"] for state in inside)
-    for state in inside[:: max(1, len(inside) // 5)]:
-        with pipe.start() as run:
-            run.load_state_dict(state)
-            rest = drained(run)
-        assert rest == expected[len(expected) - len(rest) :]
-        assert state["delivered"] == len(expected) - len(rest)

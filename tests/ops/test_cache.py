@@ -79,20 +79,6 @@ def test_the_cache_of_any_chain(recipe, hands):
     assert epochs == 2 * [models.given(recipe)]
 
 
-def test_an_epoch_that_was_not_whole_is_not_kept(place):
-    """After `break`, an error, or behind `take`, the next epoch begins from the start."""
-    count = Counting()
-    cached = nbpipe.source(range(100), prefetch=1).map(count, prefetch=1).cache(place)
-    for _ in cached:
-        break
-    list(cached.take(2))
-    before = count.calls
-    assert list(cached) == list(range(1, 101))
-    assert count.calls == before + 100
-    assert list(cached) == list(range(1, 101))
-    assert count.calls == before + 100
-
-
 @pytest.mark.parametrize(
     ("grow", "kept"),
     [
@@ -241,13 +227,6 @@ def test_work_in_place_does_not_reach_the_cache(place):
     assert epochs == 3 * [[[1, 1], [1, 1]]]
 
 
-def test_none_and_exceptions_are_kept(place):
-    """Any item may be kept."""
-    pipe = nbpipe.source([None, KeyError("k")]).cache(place)
-    list(pipe)
-    assert repr(list(pipe)) == "[None, KeyError('k')]"
-
-
 # -- random numbers behind a cache --------------------------------------------------------
 
 
@@ -290,12 +269,6 @@ def names_in(folder):
 def chain(folder, *, size=2, name="add", fn=lambda item: item + 1, items=range(6)):
     """Make a chain with a cache."""
     return nbpipe.source(items).map(fn, name=name).batch(size, collate=list).cache(folder)
-
-
-def test_a_folder_outlives_the_process(tmp_path):
-    """A chain that was built again, as in another process, reads it."""
-    expected = list(chain(tmp_path))
-    assert (list(chain(tmp_path)), names_in(tmp_path)) == (expected, [ITEMS])
 
 
 @pytest.mark.parametrize(
@@ -377,12 +350,6 @@ def test_knobs_and_executors_are_no_part_of_the_chain(tmp_path):
     again = nbpipe.source(range(6), prefetch=3).map(scaled, concurrency=4, prefetch=2)
     inline = source.map(scaled, executor="inline").cache(tmp_path)
     assert [list(again.cache(tmp_path)), list(inline)] == [expected, expected]
-
-
-def test_stages_behind_the_cache_are_no_part_of_it(tmp_path):
-    """What comes after may change."""
-    cached = nbpipe.source(range(3)).map(scaled).cache(tmp_path)
-    assert (list(cached), list(cached.map(str))) == ([0, 2, 4], ["0", "2", "4"])
 
 
 def test_a_damaged_folder_is_refused(tmp_path):

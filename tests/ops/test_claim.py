@@ -104,15 +104,8 @@ def test_chunks_are_taken_one_at_a_time():
     """The next chunk is claimed when the rows of the last one have been read."""
     store = CountingStore()
     rows = claiming(store).resolve(0).rows()
-    asked = [len(store.asked) for _ in itertools.islice(rows, 7)]
-    assert asked == [1, 1, 1, 2, 2, 2, 3]
-
-
-def test_nothing_is_taken_before_the_first_row():
-    """Opening an order claims nothing."""
-    store = CountingStore()
-    claiming(store).resolve(0).rows()
-    assert store.asked == []
+    asked = [len(store.asked), *(len(store.asked) for _ in itertools.islice(rows, 7))]
+    assert asked == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
 def test_the_cursor_is_named():
@@ -177,19 +170,6 @@ def test_rows_that_are_wanted(turns, start, gaps):
     done = {row for number, row in enumerate(claimed) if number not in rest}
     wanted = order.wanted(rest)
     assert {row for row in range(100) if row not in wanted} == done
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_rest_of_an_epoch_is_claimed(count):
-    """From two ranks the wanted rows go on to any number of ranks, each row to one."""
-    orders = [plan.resolve(0) for plan in ranks(2, length=50)]
-    got = [list(itertools.islice(order.rows(), 7 + 4 * n)) for n, order in enumerate(orders)]
-    rests = [order.unclaimed(Remaining(len(part))) for order, part in zip(orders, got, strict=True)]
-    done = [run for one in rests for run in ((0, one.start), *one.gaps)]
-    rest = Remaining.of(0, sorted(done))
-    after = in_turns([plan.rest_of_world(rest) for plan in ranks(count, length=50)])
-    wanted = list(IndexPlan.of(range(50)).shuffle(0).resolve(0).rows())
-    assert sorted(itertools.chain(*got, *after)) == sorted(wanted)
 
 
 @pytest.mark.parametrize("calls", ["run", "pick"])

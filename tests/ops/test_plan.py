@@ -1,10 +1,8 @@
 """Orders of indices: steps against plain lists, and which stages are such steps."""
 
 import itertools
-import pickle
 import sys
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +15,6 @@ from nbpipe.ops.plan import IndexPlan
 from tests.models import sharded
 
 TAILS = ["pad", "drop", "uneven"]
-GOLDEN = [3, 4, 8, 6, 2, 9, 0, 1, 7, 5]
 WHOLE = st.integers(0, 9)
 STEPS = st.one_of(
     st.tuples(st.just("shuffle"), WHOLE),
@@ -193,11 +190,6 @@ def test_shards_of_shards(length, outer, inner, tail, count):
     assert len(paths) == len(set(paths))
 
 
-def test_order_of_a_seed():
-    """The same seed and epoch give the same order everywhere."""
-    assert items_of(IndexPlan.of(range(10)).shuffle(0)) == GOLDEN
-
-
 def test_many_passes_at_random():
     """Passes that are not at hand any more are opened again as they were."""
     plan = IndexPlan.of(range(3)).shuffle(0).repeat(200)
@@ -268,13 +260,6 @@ def test_index_error_of_a_dataset():
     assert not isinstance(caught.value, ArgumentError)
 
 
-def test_kinds_of_sources():
-    """Anything with a length and an index is a source, whatever its iterator says."""
-    sources = [[5, 6], (5, 6), range(5, 7), np.array([5, 6]), "56", b"\x05\x06"]
-    got = [[int(item) for item in items_of(IndexPlan.of(items))] for items in sources]
-    assert got == [[5, 6]] * 6
-
-
 def test_long_permutations(monkeypatch):
     """The permutation computed block by block serves every chain that the table serves."""
     monkeypatch.setattr(index_steps, "_TABLE_ROWS", 3)
@@ -291,14 +276,6 @@ def test_large_counts():
     assert items_of(plan.skip(10**30)) == []
     assert next(plan.repeat(10**30).resolve(0).rows()) == ((0, 0), "a")
     assert items_of(plan.shard(2**31 - 1, 2**31)) == ["b"]
-
-
-def test_plans_are_values():
-    """A plan can be pickled, and is not changed by its methods."""
-    plan = IndexPlan.of([3, 1, 2]).shuffle(0)
-    longer = plan.shard(0, 1).take(5).skip(1).repeat(2).enumerate()
-    assert items_of(pickle.loads(pickle.dumps(longer))) == items_of(longer)
-    assert items_of(plan) == items_of(IndexPlan.of([3, 1, 2]).shuffle(0))
 
 
 # -- which stages only order the indices of a source --------------------------------------
@@ -337,25 +314,6 @@ def concat():
 def test_stages_that_need_no_node(pipe, used):
     """Index steps right after a source, or after a concat of such that is shuffled, are folded."""
     assert absorbed(pipe.chain)[1] == used
-
-
-@pytest.mark.parametrize(
-    "pipe",
-    [
-        source(),
-        source().take(5).skip(1).enumerate().repeat(2).shard(0, 2),
-        concat(),
-        concat().repeat(2),
-        concat().shard(0, 2),
-        concat().take(4).enumerate(),
-        nbpipe.concat(concat().shuffle(), source().repeat(2)),
-    ],
-)
-def test_a_full_shuffle_may_follow(pipe):
-    """Every item comes once for each time that it comes without the shuffle."""
-    shuffled = pipe.shuffle(seed=1)
-    assert sorted(map(repr, shuffled)) == sorted(map(repr, pipe))
-    assert len(shuffled) == len(pipe)
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,6 @@ def test_sizes_are_known():
     assert known == [6, 100, 7]
 
 
-def test_a_repeat_draws_anew():
-    """Passes of a repeat differ."""
-    items = list(source(30).sample([1] * 30).repeat(2))
-    assert items[:30] != items[30:]
-
-
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda w: np.array(w, np.float32)])
 def test_kinds_of_weights(kind):
     """Weights are any sequence, on any scale."""

@@ -124,14 +124,6 @@ def test_shuffle_with_a_buffer(items, size, seed, prefetch):
     assert [epochs(pipe) for pipe in made] == [expected, expected]
 
 
-def test_a_buffer_moves_no_item_far_ahead():
-    """An item comes at most `buffer_size` places early, and the epoch ends with the buffer."""
-    items = list(stream_of(range(1000)).shuffle(buffer_size=50))
-    assert sorted(items) == list(range(1000))
-    assert all(item - place <= 50 for place, item in enumerate(items))
-    assert items != list(range(1000))
-
-
 def test_a_failure_behind_a_buffer():
     """What the buffer holds came before the item that failed, and arrives before the error."""
 
@@ -276,12 +268,6 @@ def test_a_pass_that_fails():
     with pytest.raises(nbpipe.StageError) as caught:
         got.extend(nbpipe.source(source).map(int).repeat(3))
     assert (got, str(caught.value.__cause__)) == ([1, 1], "no disk")
-
-
-def test_numbers_are_those_of_the_epoch():
-    """`enumerate` begins at 0 in every epoch, and counts what reaches it."""
-    pipe = nbpipe.source(range(10)).filter(lambda item: item % 3 == 0).enumerate()
-    assert epochs(pipe) == 2 * [[(0, 0), (1, 3), (2, 6), (3, 9)]]
 
 
 def test_a_large_index_order_is_read_lazily():

@@ -222,17 +222,6 @@ def test_failed_twice():
     assert [item for batch in got for item in batch] == list(range(COUNT))
 
 
-def test_an_error_without_load_begins_the_next_epoch():
-    """Nobody is made to go on: iterating again after an error is the next epoch, whole."""
-    fails = Fails(7)
-    with nbpipe.source(range(10)).map(fails).start() as run:
-        with pytest.raises(nbpipe.StageError):
-            list(run)
-        fails.bad.clear()
-        assert list(run) == list(range(10))
-        assert run.epoch == 1
-
-
 def test_a_source_that_fails():
     """A source without an index is skipped up to its failure, and goes on from there."""
     broken = [True]
