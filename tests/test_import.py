@@ -29,9 +29,17 @@ def run_fresh(code, *path):
     return done.stdout.split()
 
 
+BUILD = """
+pipe = nbpipe.source(range(4)).to_device("cuda").map(abs, device="cuda")
+assert len(pipe) == 4 and str(pipe)
+from nbpipe.executors.dask import dask_executor_of
+dask_executor_of("process")
+"""
+
+
 def test_import_loads_nothing_optional():
-    """Neither importing nbpipe nor an epoch loads an optional package, or the exporter."""
-    loaded = run_fresh(f"{RUN}; print(*sys.modules)")
+    """Importing nbpipe, an epoch, a pipeline on a device: none loads an optional package."""
+    loaded = run_fresh(f"{RUN}\n{BUILD}\nprint(*sys.modules)")
     assert sorted(set(FORBIDDEN) & set(loaded)) == []
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
@@ -113,16 +111,6 @@ def test_asynchronous_client_is_refused(client):
 
     with pytest.raises(ArgumentTypeError, match="without asynchronous=True"):
         asyncio.run(make())
-
-
-def test_dask_is_loaded_only_where_it_is_used():
-    """Importing the executor does not import distributed, and "process" asks nothing of it."""
-    code = (
-        "import sys; from nbpipe.executors.dask import dask_executor_of; "
-        "dask_executor_of('process'); print('distributed' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 # -- calls -----------------------------------------------------------------------------------

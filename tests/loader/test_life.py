@@ -31,16 +31,6 @@ def test_workers_end_with_the_epoch():
     assert ended(pids(loader))
 
 
-def test_leaving_the_loop_ends_the_workers():
-    """Leaving the loop early ends the workers."""
-    loader = nbpipe.DataLoader(Workers(10_000), 4, num_workers=2, collate_fn=list)
-    for batch in loader:
-        pid = batch[0][4]
-        break
-    gc.collect()
-    assert ended({pid})
-
-
 def test_leaving_the_loop_closes_the_sampler():
     """Leaving the loop early closes what gives the indices in the calling thread."""
     closed = []

@@ -1,8 +1,5 @@
 """batch with all its options, and unbatch."""
 
-import dataclasses
-from typing import Any, NamedTuple
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,22 +10,8 @@ from nbpipe import ArgumentError, StageError
 from nbpipe.ops.batch import split_batch
 from tests import models
 from tests.chains import called
+from tests.samples import Pair, Sample
 from tests.strategies import HANDS, ITEMS
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """A sample of two fields."""
-
-    image: np.ndarray
-    label: int
-
-
-class Pair(NamedTuple):
-    """A named tuple."""
-
-    input: Any
-    target: Any
 
 
 def ragged(lengths):
@@ -100,12 +83,8 @@ def test_a_cost_out_of_range(cost):
 @pytest.mark.parametrize(
     ("items", "options", "expected"),
     [
-        ([1, 2, 3], {}, [[1, 2], [3]]),
-        ([(1, "a"), (2, "b")], {}, [([1, 2], ["a", "b"])]),
+        ([{"x": 1}, {"x": 2}, {"x": 3}], {}, [{"x": [1, 2]}, {"x": [3]}]),
         ([(1, 2), (3, 4)], {"names": ("x", "y")}, [{"x": [1, 3], "y": [2, 4]}]),
-        ([{"x": 1}, {"x": 2}], {}, [{"x": [1, 2]}]),
-        ([Pair(1, 2), Pair(3, 4)], {}, [Pair([1, 3], [2, 4])]),
-        ([None, None], {}, [[None, None]]),
         ([1, 2], {"collate": tuple}, [(1, 2)]),
         ([1, 2], {"collate": sum}, [3]),
         (ragged([1, 3]), {"pad": -1}, [[[0, -1, -1], [0, 1, 2]]]),

@@ -32,14 +32,6 @@ def read_all(world, items):
     return world.seen
 
 
-@pytest.mark.parametrize("eager", [False, True])
-def test_batches_arrive_whole(monkeypatch, eager):
-    """Whatever the streams have done when a batch is handed out, the loop reads its own data."""
-    world = machine(monkeypatch, eager_copies=eager)
-    assert read_all(world, numbers().to_device("fake")) == list(range(ITEMS))
-    assert world.wrong == []
-
-
 def test_memory_is_kept_for_the_stream_that_reads(monkeypatch):
     """Memory of a batch that the loop has dropped is not given to a copy before it was read."""
     with_records = machine(monkeypatch, eager_copies=True)
@@ -155,22 +147,6 @@ def test_an_error_of_a_map_on_a_device_comes_in_order(world):
         (failure,) = run.failures()
     found = world.seen, failure.stage, failure.input
     assert found == ([0, 10], "augment", "tuple of 2: int 2, FakeTensor")
-
-
-def test_a_map_on_a_device_runs_between_copy_and_loop(world):
-    """It follows its copy, the loop follows it, and all of it on the run's stream."""
-    pipe = (
-        numbers()
-        .to_device("fake")
-        .map(
-            lambda tensor: world.compute(tensor, lambda value: value + 100),
-            device="fake",
-            name="add",
-        )
-    )
-    world.default_stream("fake:0").eager = True
-    assert read_all(world, pipe) == [100 + n for n in range(ITEMS)]
-    assert (len(world.streams), world.wrong) == (1, [])
 
 
 def test_the_run_does_not_wait_for_the_loop(world):
