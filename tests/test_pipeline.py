@@ -10,6 +10,7 @@ import nbpipe
 from nbpipe import ArgumentTypeError, UnknownStageError
 from tests import models
 from tests.chains import build
+from tests.gates import epochs
 from tests.strategies import HANDS, recipes
 
 SCRIPT = "<img src=x onerror=alert(1)>"
@@ -45,9 +46,7 @@ def test_length_is_the_number_of_items(recipe):
 @given(recipes(), HANDS)
 def test_epochs_are_alike(recipe, hands):
     """Without randomness every epoch of a run gives the same items."""
-    with build(recipe, hands).start() as run:
-        epochs = [list(run) for _ in range(3)]
-    assert epochs == 3 * [models.given(recipe)]
+    assert epochs(build(recipe, hands), 3) == 3 * [models.given(recipe)]
 
 
 @given(recipes())
@@ -96,9 +95,8 @@ def test_a_pipeline_is_always_true():
 def test_iteration_is_always_epoch_zero():
     """`for batch in pipe` starts anew every time; a run counts epochs."""
     pipe = nbpipe.source(range(50)).shuffle()
-    with pipe.start() as run:
-        epochs = [list(run) for _ in range(2)]
-    assert list(pipe) == list(pipe) == epochs[0] != epochs[1]
+    first, second = epochs(pipe)
+    assert list(pipe) == list(pipe) == first != second
 
 
 # -- names and addresses ------------------------------------------------------------------

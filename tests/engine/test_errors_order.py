@@ -103,8 +103,7 @@ async def zeros(_):
 def test_predicate_without_a_truth_value_is_a_failure(predicate):
     """A predicate that gives an array fails as the user's own code would."""
     chain = nbpipe.source(range(3)).filter(predicate)
-    with chain.start() as run:
-        assert isinstance(delivered(run)[1].__cause__, ValueError)
+    assert isinstance(delivered(chain)[1].__cause__, ValueError)
 
 
 # -- skip and budgets -------------------------------------------------------------------------
@@ -159,8 +158,7 @@ def test_budget_by_rate_is_judged_after_a_hundred_items(kind):
     chain = nbpipe.source(range(2000)).map(
         failing(kind, range(200, 2000, 2)), **options(kind), on_error="skip", max_failures=0.1
     )
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert isinstance(error, nbpipe.FailureBudgetError)
     assert 200 <= len(got) < 300
 

@@ -43,8 +43,7 @@ def test_batch_behind_a_stream_operation(operation):
         "shuffle": lambda: chain.shuffle(buffer_size=5),
         "unbatch": lambda: chain.batch(7, collate=list).map(tuple).flat_map(list),
     }[operation]()
-    with chain.batch(32, collate=len).start() as run:
-        assert sum(drained(run)) in (99, 100)
+    assert sum(drained(chain.batch(32, collate=len))) in (99, 100)
 
 
 def test_batch_behind_expansions_that_work_ahead():
@@ -100,8 +99,7 @@ def test_failure_in_a_chunk_runs_no_item_again(on_error, ordered):
         return item
 
     chain = nbpipe.source(range(5000)).map(fail, on_error=on_error, ordered=ordered)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     tries = on_error.times + 1 if isinstance(on_error, nbpipe.Retry) else 1
     skips = on_error == "skip" or getattr(on_error, "then", "") == "skip"
     assert (error is None) == skips
@@ -122,8 +120,7 @@ def test_nothing_behind_a_failure_that_ends_the_epoch_is_called(kind):
             raise ValueError(item)
         return True
 
-    with getattr(nbpipe.source(range(5000)), kind)(fail, concurrency=1).start() as run:
-        got, error = delivered(run)
+    got, error = delivered(getattr(nbpipe.source(range(5000)), kind)(fail, concurrency=1))
     assert (len(got), error.path, called) == (777, 777, list(range(778)))
 
 
@@ -245,8 +242,7 @@ def test_items_not_begun_of_a_slow_chunk_go_to_another_thread():
             after.set()
         return item
 
-    with nbpipe.source(range(600)).map(wait, concurrency=2).start() as run:
-        assert drained(run) == list(range(600))
+    assert drained(nbpipe.source(range(600)).map(wait, concurrency=2)) == list(range(600))
 
 
 # -- 4: ordered stages: one limit for calls in progress, one bound for what waits ------------
@@ -272,8 +268,7 @@ def test_threads_are_shared_and_bounded():
     chain = nbpipe.source(range(500))
     for n, counted in enumerate(calls):
         chain = chain.map(stage("thread", calls=counted), concurrency=2, name=f"s{n}")
-    with chain.start() as run:
-        got = drained(run)
+    got = drained(chain)
     assert got == list(range(500))
     assert len(set().union(*(counted.threads for counted in calls))) <= 2 * 4 + 1 + 1
 

@@ -23,7 +23,7 @@ from nbpipe import CacheError, StageError
 from nbpipe.base.threads import holds
 from tests import models
 from tests.chains import build
-from tests.gates import Gate, delivered, drained, finished, quiet
+from tests.gates import Gate, delivered, drained, epochs, finished, quiet
 from tests.strategies import HANDS, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,18 +65,15 @@ def test_what_comes_before_runs_once(place):
     """Later epochs, and later runs, read the cache."""
     count = Counting()
     pipe = nbpipe.source(range(5)).map(count).cache(place).map(str)
-    with pipe.start() as run:
-        epochs = [list(run) for _ in range(3)]
-    assert (epochs, list(pipe), count.calls) == (3 * [list("12345")], list("12345"), 5)
+    assert epochs(pipe, 3) == 3 * [list("12345")]
+    assert (list(pipe), count.calls) == (list("12345"), 5)
 
 
 @given(recipes(longest=4), HANDS)
 def test_the_cache_of_any_chain(recipe, hands):
     """Read from a cache, any pipeline gives what it gave."""
     pipe = build(recipe, hands).cache().map(lambda item: item)
-    with pipe.start() as run:
-        epochs = [list(run) for _ in range(2)]
-    assert epochs == 2 * [models.given(recipe)]
+    assert epochs(pipe) == 2 * [models.given(recipe)]
 
 
 @pytest.mark.parametrize(
@@ -532,8 +529,7 @@ def test_joined_caches_are_made_again_as_they_were(join, epoch):
         parts = [nbpipe.source(range(n), name=f"of_{n}").shuffle(seed=1).cache() for n in (3, 7)]
         return JOINS[join](*parts)
 
-    with joined().start() as run:
-        expected = [list(run) for _ in range(4)]
+    expected = epochs(joined(), 4)
     found = []
     for cut in range(1, len(expected[epoch]) + 1, 3):
         with joined().start() as run:

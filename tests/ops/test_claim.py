@@ -80,18 +80,11 @@ def test_each_row_goes_to_one_rank(count, chunk):
     assert sorted(itertools.chain(*got)) == sorted(wanted)
 
 
-def test_epochs_have_cursors_of_their_own():
-    """A rank that is an epoch ahead takes nothing from the one behind."""
+def test_epochs_and_passes_have_cursors_of_their_own():
+    """A rank that is an epoch ahead, or a pass, takes nothing from the one behind."""
     first, second = ranks(2)
-    ahead = list(first.resolve(1).rows())
-    behind = list(second.resolve(0).rows())
-    assert (len(ahead), len(behind)) == (10, 10)
-
-
-def test_passes_have_cursors_of_their_own():
-    """So has each pass of a repeat."""
-    (plan,) = ranks(1)
-    assert [len(list(plan.resolve(0, (number,)).rows())) for number in range(2)] == [10, 10]
+    places = [(first, 1), (second, 0), (first, 2, (0,)), (second, 2, (1,))]
+    assert [len(list(plan.resolve(*place).rows())) for plan, *place in places] == [10] * 4
 
 
 def test_an_epoch_that_is_read_again():
@@ -386,8 +379,7 @@ def test_draws_go_on(word):
     def drawing(values):
         return getattr(nbpipe.source(range(6)), word)(values, n=50)
 
-    with drawing([1, 2, 1, 2, 3, 3]).start() as run:
-        whole = list(run)
+    whole = list(drawing([1, 2, 1, 2, 3, 3]))
     with drawing((1, 2, 1, 2, 3, 3)).start() as run:
         begun = list(itertools.islice(iter(run), 20))
         state = run.state_dict()

@@ -83,8 +83,7 @@ def test_children_of_a_call_that_failed_in_its_middle():
     def pipe(fails):
         return nbpipe.source(range(8)).flat_map(fails.many, on_error="skip", name="work")
 
-    with pipe(first).start() as run:
-        expected = list(run)
+    expected = list(pipe(first))
     got, state = at(pipe(first), 6)
     rest = rest_of(pipe(later), state)
     assert got + rest == expected

@@ -22,8 +22,7 @@ def test_a_forked_pool(capfd):
             pool.apply(print, ("from the pool",))
         return sum(found)
 
-    with placed(4, work).start() as run:
-        assert drained(run) == [sum(range(n + 1)) for n in range(4)]
+    assert drained(placed(4, work)) == [sum(range(n + 1)) for n in range(4)]
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
@@ -52,5 +51,4 @@ def test_a_pipeline_with_processes_in_a_stage():
     def work(n):
         return sum(nbpipe.source(range(n)).map(lambda k: k + 1, executor="process"))
 
-    with placed(3, work, concurrency=1).start() as run:
-        assert drained(run) == [0, 1, 3]
+    assert drained(placed(3, work, concurrency=1)) == [0, 1, 3]

@@ -64,8 +64,7 @@ def test_a_region_draws_what_its_stages_draw_apart():
         chain = nbpipe.source(range(20)).map(
             lambda n: random.random(), name="a", executor="process"
         )
-        with chain.map(second, name="b", executor="process", region=region).start() as run:
-            found.append(drained(run))
+        found.append(drained(chain.map(second, name="b", executor="process", region=region)))
     assert found[0] == found[1]
 
 

@@ -70,8 +70,7 @@ def test_worker_init_that_fails(on_error):
 def test_worker_init_that_dies(on_error):
     """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
     chain = placed(10, lambda n: n, worker_init=lambda: os._exit(5), on_error=on_error)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert (got, isinstance(error, nbpipe.StageError)) == ([], True)
     assert "exit code 5" in str(error)
 
@@ -79,8 +78,7 @@ def test_worker_init_that_dies(on_error):
 def test_worker_init_of_a_region(bell):
     """Stages that share workers are prepared together, by the init of the first."""
     chain = placed(10, lambda n: n, worker_init=bell.ring, concurrency=1)
-    with chain.map(lambda n: n + 1, executor="process").start() as run:
-        got = drained(run)
+    got = drained(chain.map(lambda n: n + 1, executor="process"))
     assert (got, len(bell.rings())) == (list(range(1, 11)), 1)
 
 
@@ -90,8 +88,7 @@ def test_workers_are_replaced(ordered):
     """A worker is replaced after so many items; nothing of the epoch shows it."""
     most = 7
     chain = placed(60, lambda n: (n, os.getpid()), max_items_per_worker=most, ordered=ordered)
-    with chain.start() as run:
-        got = drained(run)
+    got = drained(chain)
     counts = [sum(pid == other for _, other in got) for pid in {pid for _, pid in got}]
     assert (sorted(n for n, _ in got), max(counts) <= most) == (list(range(60)), True)
     assert not ordered or [n for n, _ in got] == list(range(60))
