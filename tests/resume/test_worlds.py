@@ -95,26 +95,18 @@ def check(body, tail, got, ranks):
         assert sum(missing.values()) <= 2 * sum(world - 1 for world in ranks)
 
 
-@pytest.mark.parametrize("worlds", [(1, 2), (2, 1), (2, 3), (3, 2), (3, 1), (1, 3)])
+@pytest.mark.parametrize(
+    "worlds", [(2, 1), (1, 3), (2, 3, 2), (3, 1, 2), (1, 2, 3), (2, 3, 1), (3, 2, 3)]
+)
 @pytest.mark.parametrize("tail", ["pad", "drop", "uneven"])
 @pytest.mark.parametrize("body", BODIES)
-def test_another_number_of_ranks(body, tail, worlds):
-    """Ranks that got different numbers of items are followed by more or fewer ranks."""
-    before, after = worlds
-    got, states = begun(body, before, tail, [2, 1, 3])
-    got += ended(body, after, tail, states)
-    check(body, tail, got, worlds)
-
-
-@pytest.mark.parametrize("worlds", [(2, 3, 2), (3, 1, 2), (1, 2, 3), (2, 3, 1), (3, 2, 3)])
-@pytest.mark.parametrize("tail", ["pad", "drop", "uneven"])
-@pytest.mark.parametrize("body", BODIES)
-def test_a_second_change(body, tail, worlds):
-    """A world that followed another one is followed by a third."""
-    first, second, third = worlds
-    got, states = begun(body, first, tail, [2, 1, 3])
-    more, states = begun(body, second, tail, [1, 2, 2], states)
-    got += more + ended(body, third, tail, states)
+def test_other_numbers_of_ranks(body, tail, worlds):
+    """Ranks that got different numbers of items are followed by more or fewer, once and again."""
+    got, states = [], None
+    for world, cuts in zip(worlds[:-1], ([2, 1, 3], [1, 2, 2]), strict=False):
+        more, states = begun(body, world, tail, cuts, states)
+        got += more
+    got += ended(body, worlds[-1], tail, states)
     check(body, tail, got, worlds)
 
 

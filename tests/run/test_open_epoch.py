@@ -403,17 +403,6 @@ def test_nothing_is_loaded_after_the_end():
         assert (got, drained(epoch), next(epoch, "over")) == ([10], [], "over")
 
 
-def test_end_wakes_a_load_that_waits():
-    """One thread may announce the end while another still wants to load."""
-    with full() as (_, epoch, gate):
-        pusher = Pusher(epoch, [[5]])
-        waits_in_load(epoch)
-        epoch.end()
-        assert isinstance(pusher.wait(), nbpipe.EpochClosedError)
-        gate.open()
-        assert drained(epoch) == ITEMS[:3]
-
-
 # -- leaving ------------------------------------------------------------------------------
 def leave_with(run, epoch):
     """Leave a `with` block."""
@@ -450,17 +439,17 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("way", LEAVES)
+@pytest.mark.parametrize("way", ["end", *LEAVES])
 def test_leaving_wakes_a_load_that_waits(way):
-    """However an epoch is left, a load that waits for room says that it is over."""
+    """However an epoch is ended or left, a load that waits for room says that it is over."""
     with full() as (run, epoch, gate):
         pusher = Pusher(epoch, [[5]])
         waits_in_load(epoch)
-        LEAVES[way](run, epoch)
+        epoch.end() if way == "end" else LEAVES[way](run, epoch)
         error = pusher.wait()
         gate.open()
         assert isinstance(error, nbpipe.EpochClosedError)
-        assert drained(epoch) == []
+        assert drained(epoch) == (ITEMS[:3] if way == "end" else [])
 
 
 def test_dropping_the_epoch_cancels_it():
