@@ -349,9 +349,8 @@ def test_no_python_no_worker(fresh, method, monkeypatch):
 def test_server_that_cannot_start(fresh, forked, monkeypatch):
     """A fork server that ends at once is no reason to hang."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(WorkerStartError) as caught:
+    with pytest.raises(WorkerStartError, match="the fork server ended with exit code 1 before"):
         finished(launch, EVALUATE, b"")
-    assert "the fork server ended with exit code 1 before" in str(caught.value)
 
 
 def test_unknown_method_is_refused(monkeypatch):
