@@ -415,13 +415,13 @@ def test_iterator_that_gave_nothing_does_not_count(thread_or_not):
     assert [[plain(batch) for batch in loader] for _ in range(3)] == wanted
 
 
-def test_taking_a_state_changes_nothing(thread_or_not):
+def test_taking_a_state_changes_nothing(way):
     """Taking a state at each batch leaves the epoch and torch's generator as they are."""
     torch.manual_seed(3)
-    wanted = [plain(batch) for batch in numbers(**thread_or_not)]
+    wanted = [plain(batch) for batch in numbers(**way)]
     after = torch.rand(1)
     torch.manual_seed(3)
-    loader = numbers(**thread_or_not)
+    loader = numbers(**way)
     got = [plain(batch) for batch in loader if loader.state_dict()]
     assert (got, torch.rand(1)) == (wanted, after)
 
