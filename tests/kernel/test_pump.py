@@ -55,19 +55,19 @@ def test_nothing_is_taken_elsewhere(monkeypatch):
     kernels = []
 
     def test(kernel):
-        looking = Pump(kernel)
+        kernels.append(kernel)
         found = []
-        thread = threading.Thread(target=lambda: found.append(looking.poll()))
+        thread = threading.Thread(target=lambda: found.append(Pump(kernel).poll()))
         thread.start()
         thread.join()
+        forked = Pump(kernel)
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: -1)
-            found.append(looking.poll())
-        kernels.append(kernel)
-        return looking, found
+            found.append(forked.poll())
+        return found, Pump(kernel)
 
-    looking, found = in_loop(test)
-    assert [*found, looking.poll(), kernels[0].shell_stream.socket.asked] == [0] * 4
+    found, outside = in_loop(test)
+    assert [*found, outside.poll(), kernels[0].shell_stream.socket.asked] == [0] * 4
 
 
 def test_what_is_not_for_widgets_is_handed_back_in_order():

@@ -319,7 +319,7 @@ def test_a_budget_of_failures_inside_a_route_of_a_route():
             },
         )
 
-    pipe = nbpipe.source(range(8)).route(parity, {0: grow, 1: lambda chain: chain})
+    pipe = nbpipe.source(range(8)).route(parity, {1: lambda chain: chain.map(abs), 0: grow})
     got = []
     with pipe.start() as run:
         with pytest.raises(FailureBudgetError, match="broken@0@0"):

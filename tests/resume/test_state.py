@@ -152,6 +152,7 @@ def _chain():
 RACES = [
     [["range", 1500], ["filter", 3], ["dedupe", 100], ["shuffle", 1, 50], ["map", 1]],
     [["generator", 1500], ["filter", 3], ["batch_by_cost", 5, False], ["window", 3, 2]],
+    [["range", 1500], ["batch_by_cost", 6, False]],
     [["generator", 1500], ["enumerate"], ["skip", 100], ["shard", 1, 3, "drop"], ["map", 1]],
     [["generator", 1500], ["failing", 5], ["shard", 1, 3, "pad"], ["flat_map", 3], ["unbatch"]],
     [["generator", 100], ["shuffle", 1, 7], ["repeat", 10], ["route", 1], ["map", 1]],
