@@ -1,7 +1,6 @@
 """The benchmarks' own arithmetic and tables, and a tiny round of every workload."""
 
 import importlib.util
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,24 +218,18 @@ def test_measure_says_why_there_is_no_number():
     assert found[3].values == {"items": 10_000}
 
 
-def test_child_process_answers():
-    """A fresh process takes a job and gives numbers."""
-    numbers = measure_in_process(Job("W1", "bare", items=100), 30)
-    assert numbers["items"] == 100
-
-
-def test_child_process_fails_in_one_line():
-    """A child that fails is described by the last line it wrote."""
+@pytest.mark.parametrize(
+    ("workload", "items", "limit_s", "said"),
+    [
+        ("W9", 1, 30, "exit code 1: KeyError: 'W9'"),
+        ("W1", 10**12, 0.3, "ended after 0.3 s"),
+    ],
+)
+def test_child_process_fails_in_one_line(workload, items, limit_s, said):
+    """A child that fails is described by its last line; one that takes too long is ended."""
     with pytest.raises(ChildError) as caught:
-        measure_in_process(Job("W9", "bare", items=1), 30)
-    assert str(caught.value) == "exit code 1: KeyError: 'W9'"
-
-
-def test_child_process_is_ended_in_time():
-    """A child that takes too long is ended."""
-    with pytest.raises(ChildError) as caught:
-        measure_in_process(Job("W1", "bare", items=10**12), 0.3)
-    assert str(caught.value) == "ended after 0.3 s"
+        measure_in_process(Job(workload, "bare", items=items), limit_s)
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(("workload", "loops"), [("W1", 0), ("W2b", 9), ("W4", 6)])
@@ -456,9 +449,3 @@ def test_contenders_have_modules():
     folder = Path(report.__file__).parent / "peers"
     assert all((folder / f"{one.module}.py").exists() for one in CONTENDERS)
     assert BY_NAME["nbpipe"].module == "ours"
-
-
-def test_raw_results_are_plain_json():
-    """Raw results hold nothing but JSON."""
-    data = json.loads(results_of(rate("bare", 1.0)).to_json())
-    assert data["measurements"][0]["values"] == {"items_per_s": 1.0}

@@ -5,16 +5,24 @@ import sys
 
 FORBIDDEN = (
     "IPython",
-    "nbpipe.export.module",
+    "PIL",
     "anywidget",
+    "av",
+    "datasets",
     "distributed",
+    "fsspec",
     "ipykernel",
     "ipywidgets",
     "jupyterlab",
+    "nbpipe.dataloader.loader",
+    "nbpipe.export.module",
     "opentelemetry",
+    "pandas",
     "plotly",
     "prometheus_client",
+    "pyarrow",
     "rich",
+    "soundfile",
     "torch",
 )
 RUN = "import nbpipe; print(*nbpipe.source(range(3)).map(lambda x: x + 1))"
@@ -29,9 +37,20 @@ def run_fresh(code, *path):
     return done.stdout.split()
 
 
+BUILD = """
+pipe = nbpipe.source(range(4)).to_device("cuda").map(abs, device="cuda")
+assert len(pipe) == 4 and str(pipe)
+from nbpipe.executors.dask import dask_executor_of
+dask_executor_of("process")
+print(*sys.modules)
+nbpipe.DataLoader
+assert "torch" not in sys.modules
+"""
+
+
 def test_import_loads_nothing_optional():
-    """Neither importing nbpipe nor an epoch loads an optional package, or the exporter."""
-    loaded = run_fresh(f"{RUN}; print(*sys.modules)")
+    """Importing nbpipe, an epoch, a pipeline on a device: none loads an optional package."""
+    loaded = run_fresh(f"{RUN}\n{BUILD}")
     assert sorted(set(FORBIDDEN) & set(loaded)) == []
 
 

@@ -1,8 +1,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,22 +12,7 @@ from hypothesis.extra import numpy as hnp
 from nbpipe.base.collate import check_options, collate
 from nbpipe.base.tree import leaves
 from nbpipe.errors import ArgumentError, ArgumentTypeError
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-@dataclass(frozen=True)
-class Sample:
-    image: Any
-    label: int
-
-
-class Colour(IntEnum):
-    RED = 1
-    BLUE = 2
+from tests.samples import Colour, Pair, Sample
 
 
 def same(one, other):

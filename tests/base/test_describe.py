@@ -2,9 +2,7 @@ import datetime as dt
 import io
 import pathlib
 import zlib
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.base.describe import describe, summarize, thumbnail_png
+from tests.samples import Pair, Sample
 
 VALUES = st.recursive(
     st.integers() | st.text() | st.binary() | st.floats() | st.none() | st.dates(),
@@ -21,17 +20,6 @@ VALUES = st.recursive(
 
 class Colour(Enum):
     RED = 1
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-@dataclass
-class Sample:
-    image: Any
-    label: int
 
 
 class Broken:

@@ -5,7 +5,7 @@ import weakref
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 from nbpipe.base.threads import FREE_THREADED
 from nbpipe.base.tree import children, copy_arrays, leaves, map_leaves, rebuild, size_bytes
 from nbpipe.errors import ArgumentError
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
+from tests.samples import Pair, Sample
 
 
 class Row(list):
@@ -33,12 +29,6 @@ class Stubborn(tuple):
 
     def __new__(cls, left, right):
         return super().__new__(cls, (left, right))
-
-
-@dataclass
-class Sample:
-    image: Any
-    label: Any = 0
 
 
 @dataclass(frozen=True, slots=True)

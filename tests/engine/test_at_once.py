@@ -2,29 +2,14 @@
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 import pytest
 
 import nbpipe
-from nbpipe.engine.task import Unbegun, add_each
-from tests.gates import HANG_S, drained, finished, until
-
-
-def at_once(*functions):
-    """Call some functions in threads of their own, all from the same moment on; give results."""
-    results, start = [None] * len(functions), threading.Barrier(len(functions))
-
-    def call(number):
-        start.wait()
-        results[number] = functions[number]()
-
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        finished(thread.join)
-    return results
+from nbpipe.engine.task import Unbegun
+from tests.gates import HANG_S, drained
 
 
 def compute_until(happened):
@@ -36,32 +21,15 @@ def compute_until(happened):
 
 
 # -- items of a task ---------------------------------------------------------------------------
+
+
 def test_an_item_is_drawn_or_taken_back_once():
     """Of the items of a task each goes to its thread or to the one that takes back, in order."""
-    for count in range(200):
-        items = Unbegun(range(count))
-        drawn, taken = at_once(lambda items=items: list(items), items.take_back)
-        assert drawn + taken == list(range(count))
-
-
-def test_results_can_be_read_while_others_are_made():
-    """Whoever reads the results sees those that are there, though the next one takes long."""
-    results, read = [], threading.Event()
-
-    def make():
-        yield 1
-        compute_until(read)
-        yield 2
-
-    def look():
-        while not results:
-            pass
-        seen = results[:]
-        read.set()
-        return seen
-
-    _, seen = at_once(lambda: add_each(results, make()), look)
-    assert (seen, results) == ([1], [1, 2])
+    with ThreadPoolExecutor(1) as pool:
+        for count in range(200):
+            items = Unbegun(range(count))
+            taken = pool.submit(items.take_back)
+            assert [*items, *taken.result()] == list(range(count))
 
 
 @pytest.mark.parametrize("kind", ["map", "filter", "source", "flat_map"])
@@ -116,51 +84,3 @@ def test_each_call_is_made_once_while_cheap_calls_turn_slow(ordered):
     assert got == list(range(1500)) if ordered else sorted(got) == list(range(1500))
     assert [Counter(calls) for calls in called] == [Counter(range(1500))] * 3
     assert {stats[name].items_in for name in list(stats)[1:]} == {1500}
-
-
-# -- states ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "stage",
-    [
-        lambda pipe: pipe.dedupe(lambda item: item % 1000, 100),
-        lambda pipe: pipe.batch(6, cost=lambda item: item % 4, collate=tuple),
-        lambda pipe: pipe.shuffle(buffer_size=50, seed=1),
-        lambda pipe: pipe.window(3),
-        lambda pipe: pipe.filter(lambda item: item % 3),
-        lambda pipe: pipe.flat_map(lambda item: [item] * (item % 3)),
-    ],
-    ids=["dedupe", "cost", "shuffle", "window", "filter", "flat_map"],
-)
-def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
-    """Another thread takes states while items go through; those looked at go on exactly."""
-    pipe = stage(nbpipe.source(range(1500)))
-    with pipe.start() as run:
-        expected = drained(run)
-    states, over = [], threading.Event()
-    with pipe.start() as run:
-
-        def take():
-            while not over.is_set():
-                states.append(run.state_dict())
-
-        def consume():
-            got = []
-            try:
-                for item in run:
-                    got.append(item)
-                    if len(got) == 50:  # the other thread has had its turn by now, and goes on
-                        before = len(states)
-                        until(lambda before=before: len(states) > before + 1)
-            finally:
-                over.set()
-            return got
-
-        assert at_once(consume, take)[0] == expected
-    inside = [state for state in states if state["epoch"] == 0]
-    assert any(state["delivered"] for state in inside)
-    for state in inside[:: max(1, len(inside) // 5)]:
-        with pipe.start() as run:
-            run.load_state_dict(state)
-            rest = drained(run)
-        assert rest == expected[len(expected) - len(rest) :]
-        assert state["delivered"] == len(expected) - len(rest)

@@ -24,11 +24,6 @@ from tests.gates import (
 KINDS = ("thread", "coroutine")
 
 
-def in_thread(function, *args):
-    """Call a function in another thread and wait for it."""
-    return finished(function, *args)
-
-
 # -- knobs ------------------------------------------------------------------------------------
 
 
@@ -102,8 +97,8 @@ def test_events_tell_who_turned_what():
     """Every change of a knob is kept in order: who, from, to, why."""
     with nbpipe.source(range(5)).map(lambda n: n, name="w").start() as run:
         run["w"].concurrency = 3
-        in_thread(lambda: run["w"].knob("concurrency").set(3))  # no change
-        in_thread(lambda: run["w"].knob("prefetch").set(4, by="panel", why="slider"))
+        finished(lambda: run["w"].knob("concurrency").set(3))  # no change
+        finished(lambda: run["w"].knob("prefetch").set(4, by="panel", why="slider"))
         with pytest.raises(nbpipe.KnobError):
             run["w"].concurrency = 0
         found = [(e.knob, e.old, e.new, e.by, e.why) for e in run.events]
@@ -320,64 +315,48 @@ def test_close_in_mid_epoch_is_not_kept_waiting_by_the_ticker():
 MB = 1 << 20
 
 
-def made_of(size_bytes, calls):
+def made_of(size_bytes):
     """Make a function that gives arrays of this size."""
-
-    def work(item):
-        calls.enter(item)
-        calls.leave()
-        return np.full(size_bytes, item % 251, np.uint8)
-
-    return work
+    return lambda item: np.full(size_bytes, item % 251, np.uint8)
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_memory_budget_bounds_what_is_held(concurrency):
+@pytest.mark.parametrize(
+    ("make", "concurrency", "count"),
+    [
+        (np.ones, 1, 2000),
+        (np.ones, 4, 2000),
+        (np.empty, 1, 5000),  # untouched memory: made in a microsecond, and so in chunks
+    ],
+)
+def test_memory_budget_bounds_what_is_held(make, concurrency, count):
     """With the consumer away, the bytes held stay within the budget and one item for each call."""
-    calls = Calls()
-    work = made_of(MB, calls)
-    chain = nbpipe.source(range(3000)).map(work, prefetch=1000, concurrency=concurrency)
-    with chain.start(memory="8 MB") as run:
-        items = iter(run)
-        held = []
-        for taken in range(1, 2001):
-            finished(next, items) if taken == 1 else next(items)
-            if taken % 500 == 0:
-                quiet(run)
-                held.append(calls.begun - taken)
-    assert max(held) <= 8 + concurrency
-
-
-def test_memory_budget_bounds_chunks_of_cheap_large_items():
-    """Large items that cost next to nothing are made in chunks; these count in full."""
     begun, held = [], []
 
     def work(item):
         begun.append(item)
-        return np.empty(MB, np.uint8)  # untouched memory: made in a microsecond
+        return make(MB, np.uint8)
 
-    with nbpipe.source(range(6000)).map(work, prefetch=1000).start(memory="8 MB") as run:
+    chain = nbpipe.source(range(count + 1000)).map(work, prefetch=1000, concurrency=concurrency)
+    with chain.start(memory="8 MB") as run:
         items = iter(run)
-        for taken in range(1, 5001):
+        for taken in range(1, count + 1):
             finished(next, items) if taken == 1 else next(items)
             if taken % 250 == 0:
                 quiet(run)
                 held.append(len(begun) - taken)
-    assert max(held) <= 8 + 1
+    assert max(held) <= 8 + concurrency
 
 
 def test_memory_budget_smaller_than_one_item():
     """Items larger than the whole budget still come, one by one."""
-    calls = Calls()
-    chain = nbpipe.source(range(20)).map(made_of(MB, calls), concurrency=4, prefetch=16)
+    chain = nbpipe.source(range(20)).map(made_of(MB), concurrency=4, prefetch=16)
     with chain.start(memory=1000) as run:
         assert [item[0] for item in drained(run)] == list(range(20))
 
 
 def test_memory_budget_smaller_than_one_batch():
     """A batch larger than the budget is made item by item instead of never."""
-    calls = Calls()
-    chain = nbpipe.source(range(96)).map(made_of(100_000, calls), concurrency=3)
+    chain = nbpipe.source(range(96)).map(made_of(100_000), concurrency=3)
     with chain.batch(32).map(lambda batch: batch.shape).start(memory="1 MB") as run:
         assert [drained(run) for _ in range(2)] == [[(32, 100_000)] * 3] * 2
 

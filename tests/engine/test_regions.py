@@ -157,8 +157,7 @@ def test_an_epoch_ends_when_its_calls_are_counted(monkeypatch):
 def test_error_inside_a_region_names_its_stage():
     """Every earlier item is delivered; the error names the stage, the item and the process."""
     chain = placed(source(), ("map", double, {}), ("map", picky, {}), concurrency=2)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert (got, error.stage, error.path) == ([0, 2, 4, 6, 8], "picky", 5)
     assert "".join(traceback.format_exception(error)).count("in picky") == 1
 

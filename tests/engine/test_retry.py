@@ -68,8 +68,7 @@ def test_retry_draws_the_same_random_numbers(kind):
 
     fn = awaited if kind == "coroutine" else work
     chain = nbpipe.source(range(20)).map(fn, **options(kind), on_error=nbpipe.Retry(2))
-    with chain.start() as run:
-        drained(run)
+    drained(chain)
     assert [(len(tries), len(set(tries))) for tries in drawn.values()] == [(3, 1)] * 20
 
 
@@ -111,8 +110,7 @@ def test_retried_flat_map_gives_no_child_twice():
             yield item, child
 
     chain = nbpipe.source(range(4)).flat_map(children, concurrency=2, on_error=nbpipe.Retry(2))
-    with chain.start() as run:
-        assert drained(run) == [(item, child) for item in range(4) for child in range(50)]
+    assert drained(chain) == [(item, child) for item in range(4) for child in range(50)]
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
@@ -146,8 +144,7 @@ def test_timeout_cancels_the_call(on_error):
         return item
 
     chain = nbpipe.source(range(6)).map(work, timeout_s=0.01, on_error=on_error, concurrency=2)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     if on_error == "raise":
         assert (got, type(error)) == ([0, 1, 2], nbpipe.StageTimeoutError)
         assert isinstance(error, TimeoutError)
@@ -163,6 +160,5 @@ def test_timeout_of_the_users_own_is_no_stage_timeout():
     async def work(item):
         raise TimeoutError("mine")
 
-    with nbpipe.source([1]).map(work, timeout_s=60).start() as run:
-        _, error = delivered(run)
+    _, error = delivered(nbpipe.source([1]).map(work, timeout_s=60))
     assert (type(error), str(error.__cause__)) == (nbpipe.StageError, "mine")

@@ -2,9 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
@@ -116,27 +113,7 @@ def test_asynchronous_client_is_refused(client):
         asyncio.run(make())
 
 
-def test_dask_is_loaded_only_where_it_is_used():
-    """Importing the executor does not import distributed, and "process" asks nothing of it."""
-    code = (
-        "import sys; from nbpipe.executors.dask import dask_executor_of; "
-        "dask_executor_of('process'); print('distributed' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 # -- calls -----------------------------------------------------------------------------------
-def test_workers_do_the_work(client, engine):
-    """Functions made on the spot are called on the workers' threads; answers match their jobs."""
-    caller, offset = caller_of(client), 100
-    program = Program(lambda value: (value + offset, threading.get_ident()))
-    answers = list(engine.map(caller.call, [job(program, n, n, first=n) for n in range(20)]))
-    pairs = [pair for answer in answers for pair in values_of(answer)]
-    assert [value for value, _ in pairs] == [100 + n for n in range(20) for _ in range(2)]
-    assert [answer.results[0][0] for answer in answers] == list(range(20))
-    assert len({ident for _, ident in pairs}) == 2
-    assert caller.close(1) == []
 
 
 def test_results_do_not_stay_on_the_workers(client):
@@ -145,14 +122,6 @@ def test_results_do_not_stay_on_the_workers(client):
     for n in range(5):
         caller.call(job(Program(programs.double), n))
     assert tasks(client) == []
-
-
-def test_large_arrays_come_back_writable(client):
-    """An array crosses as it is, and belongs to whoever gets it."""
-    image_HWC = np.ones((300, 300, 3))
-    (doubled,) = values_of(caller_of(client).call(job(Program(programs.double), image_HWC)))
-    doubled[0, 0, 0] = 5
-    assert (doubled.sum(), image_HWC.sum()) == (2 * 270_000 + 3, 270_000)
 
 
 def test_children_of_an_item(client):
@@ -239,21 +208,6 @@ def test_cancel_frees_the_threads_at_once(single, engine):
     GATE.set()
     assert (errors, tasks(single)) == ([StageError] * 3, [])
     assert values_of(caller.call(job(Program(programs.double), 5))) == [10]
-
-
-def test_close_frees_the_threads(single, engine):
-    """A closed caller waits for nothing, and does nothing more; the client stays open."""
-    caller, program = caller_of(single), Program(programs.wait_at_gate)
-    waiting = engine.submit(caller.call, job(program, 0))
-    BEGUN.acquire()
-    late = caller.close(5)
-    errors = [
-        type(waiting.exception()),
-        type(engine.submit(caller.call, job(program, 0)).exception()),
-    ]
-    GATE.set()
-    settle(single)
-    assert (late, errors) == ([], [StageError, StageError])
 
 
 def test_client_that_is_closed_in_mid_call(engine):

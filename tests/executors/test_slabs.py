@@ -138,14 +138,6 @@ def test_blocks_copy(sizes):
     assert [bytes(copy) for copy in copies] == [bytes(source) for source in sources]
 
 
-def test_a_block_is_lent_to_one_at_a_time():
-    """A copy in memory that was used before stays as it is while others are made."""
-    blocks = Blocks()
-    blocks.copy(memoryview(bytes(MB)))  # it is back at once
-    copies = [blocks.copy(memoryview(bytes([number]) * MB)) for number in range(3)]
-    assert [bytes(copy) for copy in copies] == [bytes([number]) * MB for number in range(3)]
-
-
 def test_block_is_used_again():
     """Memory of a copy that is gone serves the next one."""
     blocks, source = Blocks(), memoryview(bytes(MB))

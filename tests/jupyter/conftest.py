@@ -2,12 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from nbpipe.jupyter.publisher import Publisher
 from tests.gates import still_alive
+
+
+class Outputs:
+    """IPython's way to a notebook's outputs: notes what was shown."""
+
+    def __init__(self):
+        self.shown = []
+
+    def publish(self, data, *, transient, update):
+        shown = SimpleNamespace(data=data, place=transient.get("display_id"), update=update)
+        self.shown.append(shown)
 
 
 @contextmanager

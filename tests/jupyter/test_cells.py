@@ -13,6 +13,7 @@ import pytest
 
 import nbpipe
 from nbpipe.show.watch import run_started
+from tests.jupyter.conftest import Outputs
 
 
 class Events:
@@ -47,18 +48,6 @@ class Formatter:
 
     def pop(self, kind, default):
         return self.printers.pop(kind, default)
-
-
-class Outputs:
-    """IPython's way to a notebook's outputs: notes what was shown."""
-
-    def __init__(self):
-        self.shown = []
-
-    def publish(self, data, *, transient, update):
-        self.shown.append(
-            SimpleNamespace(data=data, place=transient.get("display_id"), update=update)
-        )
 
 
 class Shell:
@@ -252,24 +241,12 @@ def test_interrupted_await_has_no_result(shell):
 # -- tuned values ---------------------------------------------------------------------------
 
 
-def said_after_tuning(shell, runs, capsys, **new_knobs):
-    """Tune a stage, build it again and give what is said at the next start."""
+@pytest.mark.parametrize(("tuned", "built"), [(8, 8), (4, 2)])
+def test_value_that_is_not_lost_is_not_named(shell, runs, capsys, tuned, built):
+    """Nothing is lost where the code now says the tuned value, or where only the code changed."""
     shell.run(starts(runs, concurrency=4), "a")
-    runs[-1]["decode"].concurrency = 8
-    runs[-1].close()
-    shell.run(starts(runs, **new_knobs), "b")
-    return capsys.readouterr().out
-
-
-def test_value_taken_over_is_not_named(shell, runs, capsys):
-    """Nothing is lost where the code now says the tuned value."""
-    assert said_after_tuning(shell, runs, capsys, concurrency=8) == ""
-
-
-def test_untuned_value_is_not_named(shell, runs, capsys):
-    """A value that only the code changed was not tuned."""
-    shell.run(starts(runs, concurrency=4), "a")
-    shell.run(starts(runs, concurrency=2), "b")
+    runs[-1]["decode"].concurrency = tuned
+    shell.run(starts(runs, concurrency=built), "b")
     assert capsys.readouterr().out == ""
 
 

@@ -9,17 +9,7 @@ import pytest
 
 import nbpipe
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
-
-
-class Outputs:
-    """IPython's way to a notebook's outputs: notes what was shown."""
-
-    def __init__(self):
-        self.shown = []
-
-    def publish(self, data, *, transient, update):
-        shown = SimpleNamespace(data=data, place=transient.get("display_id"), update=update)
-        self.shown.append(shown)
+from tests.jupyter.conftest import Outputs
 
 
 @pytest.fixture

@@ -100,28 +100,9 @@ def test_set_is_acknowledged(run, panel, sent):
     )
 
 
-def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
-    """An export is acknowledged, and its end is sent from its thread."""
-    done = threading.Event()
-    monkeypatch.setattr(
-        type(run), "export", lambda _, *given, **options: Report(Path(*given)), raising=False
-    )
-
-    def note(content):
-        sent.append(content)
-        if content["type"] == "exported":
-            done.set()
-
-    monkeypatch.setattr(panel.feed, "_send", note)
-    say(panel, op="export", path="loader.py")
-    done.wait(HANG_S)
-    assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
-    told = {message["type"]: message["ok"] for message in sent}
-    assert told == {"ack": True, "exported": True}
-
-
-def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
-    """A view of a closed run is sent the file that its knobs were written to."""
+@pytest.mark.parametrize("views", [["a"], []])
+def test_closed_run_shows_its_export(run, panel, sent, monkeypatch, views):
+    """A view of a closed run, where there is one, is sent the file its knobs were written to."""
     done = threading.Event()
 
     def export(_, path, **options):
@@ -131,10 +112,11 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
 
     def send(content):
         sent.append(content)
-        if content["type"] == "tick" and "exported" in kinds(sent):
+        if content["type"] == ("tick" if views else "exported") and "exported" in kinds(sent):
             done.set()
 
-    say(panel, op="view", view="a", open=True)
+    for view in views:
+        say(panel, op="view", view=view, open=True)
     run.close()
     panel.feed.publish()
     monkeypatch.setattr(type(run), "export", export, raising=False)
@@ -142,8 +124,10 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
     say(panel, op="export", path="a.py")
     assert done.wait(HANG_S)
     assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
-    last = [message for message in sent if message["type"] == "tick"][-1]
-    assert last["snapshot"]["export"]["file"] == "a.py"
+    ticks = [message["snapshot"] for message in sent if views and message["type"] == "tick"]
+    told = {message["type"]: message["ok"] for message in sent if "ok" in message}
+    assert [tick["export"]["file"] for tick in ticks[-1:]] == ["a.py"] * len(views)
+    assert told == {"ack": True, "exported": True}
 
 
 def test_run_at_rest_sends_nothing(run, panel, sent):

@@ -1,5 +1,7 @@
 """Widgets reach a kernel that is busy: every version of ipykernel, with subshells and without."""
 
+import pytest
+
 from tests.kernel.client import is_status, parent
 
 BUSY = "attend(knob)"
@@ -163,12 +165,6 @@ thread.join(10)
 """
 
 
-def test_a_thread_prints_where_numbers_of_threads_were_used_again(direct):
-    """Threads come and go, and get the numbers of others: none is taken for its own ancestor."""
-    cell, _ = direct.client.end(CIRCLE)
-    assert direct.client.output(cell) == "thread\n"
-
-
 AGAIN = """
 import threading
 def started(target, *arguments):
@@ -181,10 +177,13 @@ for number in range(50):
 """
 
 
-def test_a_thread_with_the_number_of_another_prints_into_its_cell(direct):
-    """What is printed belongs to the cell that started the thread, whoever had its number."""
-    cell, _ = direct.client.end(AGAIN)
-    assert direct.client.output(cell) == "".join(f"{number}\n" for number in range(50))
+@pytest.mark.parametrize(
+    ("code", "lines"), [(CIRCLE, ["thread"]), (AGAIN, range(50))], ids=["circle", "again"]
+)
+def test_a_thread_prints_where_numbers_of_threads_were_used_again(direct, code, lines):
+    """Threads get the numbers of others: what is printed belongs to the cell that started them."""
+    cell, _ = direct.client.end(code)
+    assert direct.client.output(cell) == "".join(f"{line}\n" for line in lines)
 
 
 def test_what_a_handler_prints_belongs_to_its_message(talk):

@@ -36,20 +36,6 @@ def test_a_look_within_the_interval_takes_nothing(monkeypatch):
     assert in_loop(test) == [1, 1, 2]
 
 
-def test_another_thread_takes_nothing():
-    """Sockets belong to the main thread."""
-
-    def test(kernel):
-        looking = Pump(kernel)
-        found = []
-        thread = threading.Thread(target=lambda: found.append(looking.poll()))
-        thread.start()
-        thread.join()
-        return found, kernel.shell_stream.socket.asked
-
-    assert in_loop(test) == ([0], 0)
-
-
 def test_a_handler_that_polls_takes_nothing(monkeypatch):
     """A handler may iterate a run: the pump is not entered twice."""
     monkeypatch.setattr(pump, "INTERVAL_S", 0)
@@ -64,24 +50,24 @@ def test_a_handler_that_polls_takes_nothing(monkeypatch):
     assert in_loop(test) == (3, [0, 0, 0], [0, 1, 2])
 
 
-def test_a_forked_process_takes_nothing(monkeypatch):
-    """A child process has its parent's sockets, and leaves them alone."""
+def test_nothing_is_taken_elsewhere(monkeypatch):
+    """Sockets belong to the kernel's own process, its main thread and its event loop."""
+    kernels = []
 
     def test(kernel):
-        looking = Pump(kernel)
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        looking.poll()
-        return kernel.shell_stream.socket.asked
+        kernels.append(kernel)
+        found = []
+        thread = threading.Thread(target=lambda: found.append(Pump(kernel).poll()))
+        thread.start()
+        thread.join()
+        forked = Pump(kernel)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            found.append(forked.poll())
+        return found, Pump(kernel)
 
-    assert in_loop(test) == 0
-
-
-def test_nothing_is_taken_where_the_kernels_loop_is_not_under_way():
-    """Outside the kernel's event loop nobody could take messages back."""
-    found = []
-    looking = in_loop(lambda kernel: (found.append(kernel), Pump(kernel))[1])
-    looking.poll()
-    assert found[0].shell_stream.socket.asked == 0
+    found, outside = in_loop(test)
+    assert [*found, outside.poll(), kernels[0].shell_stream.socket.asked] == [0] * 4
 
 
 def test_what_is_not_for_widgets_is_handed_back_in_order():

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import nbpipe
-from tests.gates import Bell, Gate, delivered, drained
+from tests.gates import Gate, delivered
 from tests.loader.datasets import Failing, Made, Numbers
 
 
@@ -131,25 +131,6 @@ def test_another_epoch_after_an_error(placed):
     counts = [len(delivered(loader)[0]) for _ in range(2)]
     loader.close()
     assert counts == [5, 5]
-
-
-def test_killed_worker_costs_nothing():
-    """A worker that is killed in mid-epoch loses nothing: another one makes its batch."""
-    bell, gate = Bell(), Gate()
-
-    def make(n):
-        if n == 3:
-            bell.ring()
-            gate.wait()
-        return n
-
-    epoch = iter(nbpipe.DataLoader(Made(make, 8), 1, num_workers=2))
-    got = [int(next(epoch))]
-    ((_, pid),) = bell.wait()
-    os.kill(pid, signal.SIGKILL)
-    gate.open()
-    got += [int(batch) for batch in drained(epoch)]
-    assert got == list(range(8))
 
 
 def test_batch_that_kills_every_worker():

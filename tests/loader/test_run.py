@@ -11,7 +11,7 @@ import nbpipe
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
 from nbpipe.show.messages import Remote
 from nbpipe.show.snapshot import snapshot
-from tests.jupyter.test_display import Outputs
+from tests.jupyter.conftest import Outputs
 from tests.loader.conftest import WAYS
 from tests.loader.datasets import Made, Numbers
 

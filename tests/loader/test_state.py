@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
-    DataLoader,
     DistributedSampler,
     RandomSampler,
     SubsetRandomSampler,
@@ -365,12 +364,6 @@ def test_state_before_an_epoch(epochs, stays, thread_or_not):
     assert (resumed(make, state), state["begun"]) == (wanted, False)
 
 
-def test_state_behind_the_last_batch():
-    """Behind the last batch the rest is empty, and the next epoch is whole."""
-    state, wanted = cut(numbers, 6)
-    assert ([len(epoch) for epoch in wanted], resumed(numbers, state)) == ([0, 6, 6], wanted)
-
-
 def test_state_after_break(way):
     """After `break` the state is where the loop was left, in the same loader, too."""
     loader = numbers(**way)
@@ -422,13 +415,13 @@ def test_iterator_that_gave_nothing_does_not_count(thread_or_not):
     assert [[plain(batch) for batch in loader] for _ in range(3)] == wanted
 
 
-def test_taking_a_state_changes_nothing(thread_or_not):
+def test_taking_a_state_changes_nothing(way):
     """Taking a state at each batch leaves the epoch and torch's generator as they are."""
     torch.manual_seed(3)
-    wanted = [plain(batch) for batch in numbers(**thread_or_not)]
+    wanted = [plain(batch) for batch in numbers(**way)]
     after = torch.rand(1)
     torch.manual_seed(3)
-    loader = numbers(**thread_or_not)
+    loader = numbers(**way)
     got = [plain(batch) for batch in loader if loader.state_dict()]
     assert (got, torch.rand(1)) == (wanted, after)
 
@@ -462,34 +455,6 @@ def test_torch_generator_beside_a_generator():
     loader.load_state_dict(state)
     list(loader)
     assert (torch.rand(1), state["torch"]) == (wanted, None)
-
-
-def test_the_order_is_that_of_torch():
-    """The rest of an epoch is that of torch's own loader."""
-    torch.manual_seed(3)
-    wanted = [[plain(batch) for batch in DataLoader(Numbers(), 4, shuffle=True)] for _ in range(3)]
-    wanted[0] = wanted[0][2:]
-    state, _ = cut(numbers, 2)
-    assert resumed(functools.partial(numbers, **THREADS), state) == wanted
-
-
-def test_lightning_like_loop(way):
-    """A fit loop that knows the protocol alone goes on."""
-
-    def fit(loader, steps, states):
-        for batch in loader:
-            states.append((plain(batch), sent(loader.state_dict())))
-            if len(states) == steps:
-                return
-
-    torch.manual_seed(3)
-    seen = []
-    loader = numbers(**way)
-    fit(loader, 10, seen)
-    other = numbers(**way)
-    assert all(callable(getattr(other, name)) for name in ("state_dict", "load_state_dict"))
-    other.load_state_dict(seen[3][1])
-    assert [plain(batch) for batch in other] == [batch for batch, _ in seen[4:]]
 
 
 def test_state_is_small():

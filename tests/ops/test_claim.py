@@ -80,18 +80,11 @@ def test_each_row_goes_to_one_rank(count, chunk):
     assert sorted(itertools.chain(*got)) == sorted(wanted)
 
 
-def test_epochs_have_cursors_of_their_own():
-    """A rank that is an epoch ahead takes nothing from the one behind."""
+def test_epochs_and_passes_have_cursors_of_their_own():
+    """A rank that is an epoch ahead, or a pass, takes nothing from the one behind."""
     first, second = ranks(2)
-    ahead = list(first.resolve(1).rows())
-    behind = list(second.resolve(0).rows())
-    assert (len(ahead), len(behind)) == (10, 10)
-
-
-def test_passes_have_cursors_of_their_own():
-    """So has each pass of a repeat."""
-    (plan,) = ranks(1)
-    assert [len(list(plan.resolve(0, (number,)).rows())) for number in range(2)] == [10, 10]
+    places = [(first, 1), (second, 0), (first, 2, (0,)), (second, 2, (1,))]
+    assert [len(list(plan.resolve(*place).rows())) for plan, *place in places] == [10] * 4
 
 
 def test_an_epoch_that_is_read_again():
@@ -104,15 +97,8 @@ def test_chunks_are_taken_one_at_a_time():
     """The next chunk is claimed when the rows of the last one have been read."""
     store = CountingStore()
     rows = claiming(store).resolve(0).rows()
-    asked = [len(store.asked) for _ in itertools.islice(rows, 7)]
-    assert asked == [1, 1, 1, 2, 2, 2, 3]
-
-
-def test_nothing_is_taken_before_the_first_row():
-    """Opening an order claims nothing."""
-    store = CountingStore()
-    claiming(store).resolve(0).rows()
-    assert store.asked == []
+    asked = [len(store.asked), *(len(store.asked) for _ in itertools.islice(rows, 7))]
+    assert asked == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
 def test_the_cursor_is_named():
@@ -177,19 +163,6 @@ def test_rows_that_are_wanted(turns, start, gaps):
     done = {row for number, row in enumerate(claimed) if number not in rest}
     wanted = order.wanted(rest)
     assert {row for row in range(100) if row not in wanted} == done
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_rest_of_an_epoch_is_claimed(count):
-    """From two ranks the wanted rows go on to any number of ranks, each row to one."""
-    orders = [plan.resolve(0) for plan in ranks(2, length=50)]
-    got = [list(itertools.islice(order.rows(), 7 + 4 * n)) for n, order in enumerate(orders)]
-    rests = [order.unclaimed(Remaining(len(part))) for order, part in zip(orders, got, strict=True)]
-    done = [run for one in rests for run in ((0, one.start), *one.gaps)]
-    rest = Remaining.of(0, sorted(done))
-    after = in_turns([plan.rest_of_world(rest) for plan in ranks(count, length=50)])
-    wanted = list(IndexPlan.of(range(50)).shuffle(0).resolve(0).rows())
-    assert sorted(itertools.chain(*got, *after)) == sorted(wanted)
 
 
 @pytest.mark.parametrize("calls", ["run", "pick"])
@@ -406,8 +379,7 @@ def test_draws_go_on(word):
     def drawing(values):
         return getattr(nbpipe.source(range(6)), word)(values, n=50)
 
-    with drawing([1, 2, 1, 2, 3, 3]).start() as run:
-        whole = list(run)
+    whole = list(drawing([1, 2, 1, 2, 3, 3]))
     with drawing((1, 2, 1, 2, 3, 3)).start() as run:
         begun = list(itertools.islice(iter(run), 20))
         state = run.state_dict()

@@ -36,27 +36,6 @@ def test_each_epoch_and_each_pass_begins_anew():
         assert [list(run), list(run)] == [[1, 2, 1, 2]] * 2
 
 
-@pytest.mark.parametrize("last", [1, 3, 50])
-@pytest.mark.parametrize("delivered", range(0, 21, 4))
-def test_state_is_exact(delivered, last):
-    """An epoch goes on with the items that would have come, from any place, and again."""
-    items = [n if n % 3 else n % 9 for n in range(60)]
-    pipe = nbpipe.source(lambda: iter(items)).dedupe(last=last).map(str)
-    whole = list(pipe)
-    with pipe.start() as first:
-        got = iter(first)
-        [next(got) for _ in range(delivered)]
-        state = first.state_dict()
-    with pipe.start() as second:
-        second.load_state_dict(state)
-        got = iter(second)
-        more = [next(got) for _ in range(2)]
-        state = second.state_dict()
-    with pipe.start() as third:
-        third.load_state_dict(state)
-        assert (more, list(third)) == (whole[delivered:][:2], whole[delivered + 2 :])
-
-
 def test_no_more_than_the_last_keys_are_made_again():
     """Where an epoch goes on, the items are made whose keys count, and none before them."""
     made = []

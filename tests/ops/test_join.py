@@ -1,8 +1,7 @@
 """zip, concat, mix, interleave: against plain lists, nested in each other, and bare."""
 
 import itertools
-from collections import Counter, deque
-from types import SimpleNamespace
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.base.seeding import order_generator
-from nbpipe.ops.join import Concat, Interleave, Mix, Zip
-from nbpipe.ops.join import GoesOn as Begin
-from nbpipe.ops.remaining import Remaining
 from tests import models
 from tests.chains import Hands, build, called
 from tests.strategies import HANDS, ITEMS, recipes
@@ -63,22 +59,6 @@ def mixed(lists, weights, seed, stop, epoch=0):
         else:
             del queues[drawn]
     return found
-
-
-@given(LISTS, HANDS)
-def test_concat_is_one_after_the_other(lists, hands):
-    """Items come in the order of the pipelines."""
-    pipe = nbpipe.concat(*pipes_of(lists, hands))
-    expected = list(itertools.chain.from_iterable(lists))
-    assert (list(pipe), len(pipe)) == (expected, len(expected))
-
-
-@given(LISTS, HANDS)
-def test_zip_to_the_shortest(lists, hands):
-    """With `strict=False` the shortest pipeline ends it."""
-    pipe = nbpipe.zip(*pipes_of(lists, hands), strict=False)
-    expected = list(zip(*lists, strict=False))
-    assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
 @given(st.integers(0, 20), st.integers(1, 4), HANDS)
@@ -163,13 +143,6 @@ def test_mix_draws_by_weight(lists, weights, seed, stop, hands):
     weights = weights[: len(lists)]
     pipe = nbpipe.mix(pipes_of(lists, hands), weights, seed=seed, stop=stop)
     assert list(pipe) == mixed(lists, weights, seed, stop)
-
-
-def test_mix_keeps_the_shares():
-    """Of 2,000 draws about three quarters come from the pipeline that weighs three times more."""
-    pipes = [nbpipe.source([0]).repeat(), nbpipe.source([1]).repeat()]
-    drawn = list(nbpipe.mix(pipes, [3, 1], seed=1).take(2000))
-    assert 420 < sum(drawn) < 580
 
 
 def test_mix_draws_anew_every_epoch():
@@ -336,93 +309,3 @@ def test_what_cannot_be_joined(made, message):
     with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
         made()
     assert str(caught.value).startswith(message)
-
-
-# -- bare: driven by hand, without an engine ----------------------------------------------
-
-
-KINDS = {
-    "zip": Zip(strict=False),
-    "concat": Concat(),
-    "mix": Mix(weights=(0.5, 0.3, 0.2), seed=3),
-    "interleave": Interleave(cycle=2),
-}
-
-
-class Queue(deque):
-    """What waits in an input."""
-
-    @property
-    def count(self):
-        return len(self)
-
-
-def inputs(*counts, done=True, first=None):
-    """Make inputs of so many items; `first` says from which item on each of them goes."""
-    starts = first or [0] * len(counts)
-    queues = [
-        Queue((item, (number, item)) for item in range(start, count))
-        for number, (start, count) in enumerate(zip(starts, counts, strict=True))
-    ]
-    return [SimpleNamespace(out=queue, done=done, error=None) for queue in queues]
-
-
-def begun(spec, count=3, node_state=()):
-    """Return the join of a specification, and the inputs that are open at first."""
-    return spec.join(Begin("joined", count, dict(node_state), np.random.default_rng))
-
-
-def drain(join, streams, most=4):
-    """Take all there is."""
-    taken = []
-    while not join.over:
-        more = join.take(streams, most)
-        assert len(more) <= most
-        if not more and not join.over:
-            break
-        taken += more
-    return taken
-
-
-def test_zip_takes_rows():
-    """Rows have the path of their first item and the sum of the sizes; the shortest ends it."""
-    join, opened = begun(KINDS["zip"], 2)
-    streams = inputs(3, 2)
-    assert drain(join, streams) == [(0, ((0, 0), (1, 0))), (1, ((0, 1), (1, 1)))]
-    assert (list(opened), join.error, join.unread) == ([0, 1], None, [0])
-    sized = [SimpleNamespace(out=Queue([(7, "a", 10)]), done=True, error=None) for _ in range(2)]
-    assert begun(KINDS["zip"], 2)[0].take(sized, 5) == [(7, ("a", "a"), 20)]
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_waits_for_an_input_that_has_not_ended(name):
-    """Nothing is taken out of turn: an input that is empty and not done is waited for."""
-    join, _ = begun(KINDS[name])
-    assert join.take(inputs(0, 5, 5, done=False), 9)[1:] == []
-    assert not join.over
-
-
-@given(
-    st.sampled_from(sorted(KINDS)),
-    st.lists(st.integers(0, 7), min_size=3, max_size=3),
-    st.integers(0, 20),
-    st.integers(1, 5),
-)
-def test_goes_on_where_it_was(name, counts, done, most):
-    """A join that begins with the state of another gives what that one would have given."""
-    whole = drain(begun(KINDS[name])[0], inputs(*counts))
-    join, streams = begun(KINDS[name])[0], inputs(*counts)
-    taken = []
-    while len(taken) < done and not join.over:
-        more = join.take(streams, most)
-        if not more:
-            break
-        taken += more
-    seen = min(done, len(taken))
-    node_state = {}
-    rests = join.rest_of_inputs(Remaining(seen), 3, node_state)
-    again = [
-        count if rest is None else rest.start for rest, count in zip(rests, counts, strict=True)
-    ]
-    left = drain(begun(KINDS[name], 3, node_state)[0], inputs(*counts, first=again))
-    assert left == whole[seen:]

@@ -15,6 +15,7 @@ from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.base.seeding import uniforms
 from nbpipe.ops.plan import IndexPlan
 from nbpipe.ops.sample import WithoutReplacement, WithReplacement, class_weights
+from tests.gates import epochs
 
 WEIGHTS = [0, 1, 4, 0.5, 0, 2]
 TOTAL = sum(WEIGHTS)
@@ -146,12 +147,6 @@ def test_sizes_are_known():
     assert known == [6, 100, 7]
 
 
-def test_a_repeat_draws_anew():
-    """Passes of a repeat differ."""
-    items = list(source(30).sample([1] * 30).repeat(2))
-    assert items[:30] != items[30:]
-
-
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda w: np.array(w, np.float32)])
 def test_kinds_of_weights(kind):
     """Weights are any sequence, on any scale."""
@@ -269,9 +264,8 @@ def test_tensors_as_labels(torch):
 def test_balance_is_drawn_anew():
     """In each epoch and for each seed."""
     labels = [row % 3 for row in range(40)]
-    with source(40).balance(labels).start() as run:
-        epochs = [list(run) for _ in range(2)]
-    assert len({*map(tuple, epochs), tuple(source(40).balance(labels, seed=1))}) == 3
+    found = [*epochs(source(40).balance(labels)), list(source(40).balance(labels, seed=1))]
+    assert len(set(map(tuple, found))) == 3
 
 
 # -- parts --------------------------------------------------------------------------------

@@ -342,14 +342,10 @@ def test_indices_of_a_sampler(data, make, indices):
     """Each epoch iterates the sampler anew; the dataset is read by a stage, in parallel."""
     sampler, squares = make(data), Squares()
     pipe = nbpipe.source(sampler).map(squares.__getitem__, concurrency=2)
-    with pipe.start() as run:
-        epochs = [list(run) for _ in range(2)]
-    lengths = [len(pipe), *map(len, epochs)]
-    assert lengths == [len(sampler)] * 3
-    assert (
-        indices is None
-        or [sorted(epoch) for epoch in epochs] == [sorted(index * index for index in indices)] * 2
-    )
+    one, other = epochs(pipe)
+    assert [len(pipe), len(one), len(other)] == [len(sampler)] * 3
+    if indices is not None:
+        assert sorted(one) == sorted(other) == sorted(index * index for index in indices)
 
 
 def test_batches_of_indices(data):
@@ -367,9 +363,7 @@ def test_a_sampler_is_told_the_epoch(words):
     items = told
     for word in words:
         items = Around(items, word)
-    with nbpipe.source(items).start() as run:
-        for _ in range(3):
-            list(run)
+    epochs(nbpipe.source(items), 3)
     assert told.epochs == [0, 1, 2]
 
 
@@ -386,10 +380,9 @@ def test_a_loader_of_torch_as_a_source(data):
     loader = data.DataLoader(
         Squares(), batch_size=5, sampler=data.DistributedSampler(range(10), 1, 0)
     )
-    with nbpipe.source(loader).start() as run:
-        epochs = [[n for batch in run for n in batch.tolist()] for _ in range(2)]
-    assert epochs[0] != epochs[1]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == [n * n for n in range(10)]
+    one, other = epochs(nbpipe.source(loader).unbatch().map(int))
+    assert one != other
+    assert sorted(one) == sorted(other) == [n * n for n in range(10)]
 
 
 # -- refused, and failing -----------------------------------------------------------------

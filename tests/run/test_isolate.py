@@ -97,24 +97,6 @@ def test_arrays_arrive_whole():
     assert all(np.array_equal(a + 1, b) for a, b in zip(arrays, got, strict=True))
 
 
-def test_a_source_that_is_told_its_epoch():
-    """A source with `set_epoch` is told the number of every epoch, also of one that was set."""
-
-    class Told:
-        epoch = -1
-
-        def set_epoch(self, number):
-            self.epoch = number
-
-        def __iter__(self):
-            return iter([self.epoch])
-
-    with nbpipe.source(Told()).start(isolate=True) as run:
-        first = [drained(run), drained(run)]
-        run.set_epoch(7)
-        assert [*first, drained(run), drained(run)] == [[0], [1], [7], [8]]
-
-
 def test_an_epoch_that_was_given_up_has_no_part_in_the_next_one():
     """Whoever is late to begin the one does not begin the other in its place."""
 

@@ -12,7 +12,6 @@ import pytest
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
-from tests.run.test_run_process import interrupted
 from tests.scripts import ran
 
 
@@ -225,43 +224,6 @@ def test_a_dropped_iterator_gives_its_epoch_up():
 
 
 # -- processes of their own ---------------------------------------------------------------
-INTERRUPTED = """
-    import threading
-    import nbpipe
-
-    def slow(item):
-        if item == 5 and not opened.exists():
-            print("waiting", flush=True)
-            while not opened.exists():
-                threading.Event().wait(0.01)
-        return item
-
-    import pathlib, tempfile
-    folder = tempfile.TemporaryDirectory()
-    opened = pathlib.Path(folder.name) / "opened"
-    run = nbpipe.source(range(100)).map(slow, executor={executor!r}).start(isolate=True)
-    pids = set()
-    got = []
-    try:
-        for item in run:
-            got.append(item)
-    except KeyboardInterrupt:
-        pids.add(run._machine.pid)
-        opened.touch()
-        print("interrupted", got == list(range(len(got))))
-    print(list(run) == list(range(100)), run.epoch, pids == {{run._machine.pid}})
-    run.close()
-    folder.cleanup()
-    print([t.name for t in threading.enumerate()])
-"""
-
-
-@pytest.mark.parametrize("executor", ["thread", "process"])
-def test_interrupt(tmp_path, executor):
-    """The stop button ends the loop, not the process; the next epoch is whole."""
-    code, out, err = interrupted(INTERRUPTED.format(executor=executor), tmp_path)
-    assert (code, err) == (0, "")
-    assert out.splitlines() == ["interrupted True", "True 1 True", "['MainThread']"]
 
 
 @pytest.mark.parametrize("where", ["begun", "waiting", "not begun"])

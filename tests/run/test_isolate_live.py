@@ -1,5 +1,6 @@
 """A run in a process of its own is looked at and turned like any other."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -47,19 +48,16 @@ def test_knobs_tuned_before_the_start_are_what_the_process_begins_with():
 
 def test_runs_that_share_a_stage_share_its_knobs():
     """One knob turns isolated runs and plain ones, of pipelines made from one another."""
-    gates, calls = [Gate() for _ in range(3)], [Calls() for _ in range(3)]
     shared = nbpipe.source(range(50)).map(abs, name="shared")
-    runs = []
-    for gate, counted, isolate in zip(gates, calls, (True, True, False), strict=True):
-        fn = stage("thread", gate=lambda _, gate=gate: gate, calls=counted)
-        runs.append(shared.map(fn, name="work").start(isolate=isolate))
-    for run in runs:
-        run["shared"].prefetch = MIDDLE
-    found = {run.stats()["shared"].prefetch for run in runs}
-    for run in runs:
-        run.close()
-    assert found <= {MIDDLE, 8}
-    assert shared["shared"].prefetch == MIDDLE
+    with contextlib.ExitStack() as stack:
+        runs = [
+            stack.enter_context(shared.map(abs, name="work").start(isolate=isolate))
+            for isolate in (True, True, False)
+        ]
+        for run in runs:
+            run["shared"].prefetch = MIDDLE
+        assert {run.stats()["shared"].prefetch for run in runs} <= {MIDDLE, 8}
+        assert shared["shared"].prefetch == MIDDLE
 
 
 def test_stages_that_share_their_workers_share_a_knob_there_as_well():

@@ -33,6 +33,13 @@ def draw(item, rng):
     return item, float(rng.random())
 
 
+def failing(item):
+    """Fail on forty."""
+    if item == 40:
+        raise KeyError(item)
+    return item
+
+
 class Again:
     """Indices that can be iterated again and again."""
 
@@ -122,12 +129,6 @@ def test_enumerate_numbers_what_is_read():
     ]
 
 
-def test_stages_behind_the_head_count_what_comes():
-    """A `take` behind a map takes from the order given."""
-    with chain().take(4).enumerate().start() as run:
-        assert drained(run.iterate(ORDER)) == list(enumerate(WANTED[:4]))
-
-
 @isolated
 def test_every_epoch_takes_the_next_number(isolate):
     """Epochs in a given order are counted with the others, and the source is told."""
@@ -183,24 +184,13 @@ def test_an_index_given_twice_draws_twice():
 
 def test_failures_name_place_and_index():
     """The path of an item that failed is its place in the order and its index."""
-
-    def fails(item):
-        if item == 40:
-            raise KeyError(item)
-        return item
-
-    with nbpipe.source(ITEMS).map(fails, on_error="skip").start() as run:
+    with nbpipe.source(ITEMS).map(failing, on_error="skip").start() as run:
         found = drained(run.iterate([1, 4, 2, 4]))
         paths = [failure.path for failure in run.failures()]
     assert (found, paths) == ([10, 20], [(1, 4), (3, 4)])
 
 
 # -- how lazily it is drawn ---------------------------------------------------------------
-def test_endless_indices():
-    """An order may have no end: the loop ends it."""
-    with chain().start() as run:
-        found = list(itertools.islice(run.iterate(itertools.cycle([1, 2])), 7))
-        assert (found, drained(run)) == ([10, 20, 10, 20, 10, 20, 10], ITEMS)
 
 
 def test_indices_are_drawn_as_far_as_the_source_reads_ahead():
@@ -221,22 +211,6 @@ def quiet_but_for(run, name):
     """Wait until nothing but a stage is at work."""
     others = [address for address in run.stages if address != name]
     until(lambda: not any(run.stats()[address].running for address in others))
-
-
-def test_items_before_a_slow_index_are_delivered():
-    """Where the order waits, nothing else does: all before it comes out."""
-    gate = Gate()
-
-    def slowly():
-        yield from (1, 2, 3)
-        gate.wait()
-        yield 4
-
-    with chain().start() as run:
-        items = run.iterate(slowly())
-        before = [finished(next, items) for _ in range(3)]
-        gate.open()
-        assert (before, drained(items)) == ([10, 20, 30], [40])
 
 
 def test_an_order_that_waits_for_what_it_gave():
@@ -462,13 +436,7 @@ def test_leaving_in_mid_epoch():
 
 def test_a_failing_stage_ends_an_endless_order():
     """After a failure no more indices are drawn."""
-
-    def fails(item):
-        if item == 40:
-            raise KeyError(item)
-        return item
-
-    with nbpipe.source(ITEMS).map(fails, name="w").start() as run:
+    with nbpipe.source(ITEMS).map(failing, name="w").start() as run:
         got, error = delivered(run.iterate(itertools.cycle([1, 2, 4])))
     assert (got, error.stage) == ([10, 20], "w")
 

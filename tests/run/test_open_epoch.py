@@ -28,6 +28,7 @@ from tests.gates import (
     until,
 )
 from tests.models import passed
+from tests.run.test_iterate import failing
 from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS
 
 ITEMS = [10 * number for number in range(40)]
@@ -179,17 +180,6 @@ def test_a_load_wakes_who_waits_for_it():
         epoch.end()
         thread.join(HANG_S)
         assert (got, thread.is_alive()) == ([50, 30], False)
-
-
-def test_batches_are_gathered_across_loads():
-    """A load that is no multiple of the batch size waits for the next one, or for the end."""
-    with nbpipe.source(ITEMS).batch(4, collate=list).start() as run, run.open_epoch() as epoch:
-        epoch.load([0, 1, 2])
-        epoch.load([3, 4, 5])
-        first = finished(next, epoch)
-        epoch.load([6])
-        epoch.end()
-        assert (first, drained(epoch)) == ([0, 10, 20, 30], [[40, 50, 60]])
 
 
 def test_an_epoch_without_loads():
@@ -362,13 +352,6 @@ def test_a_wrong_timeout_is_refused(timeout_s):
     assert run.closed
 
 
-def failing(item):
-    """Fail on forty."""
-    if item == 40:
-        raise KeyError(item)
-    return item
-
-
 def test_after_a_failure_no_load_waits():
     """A driver is not held up by a stage that failed: it hears of it where it takes items."""
     with nbpipe.source(ITEMS).map(failing, name="w").start() as run:
@@ -420,17 +403,6 @@ def test_nothing_is_loaded_after_the_end():
         assert (got, drained(epoch), next(epoch, "over")) == ([10], [], "over")
 
 
-def test_end_wakes_a_load_that_waits():
-    """One thread may announce the end while another still wants to load."""
-    with full() as (_, epoch, gate):
-        pusher = Pusher(epoch, [[5]])
-        waits_in_load(epoch)
-        epoch.end()
-        assert isinstance(pusher.wait(), nbpipe.EpochClosedError)
-        gate.open()
-        assert drained(epoch) == ITEMS[:3]
-
-
 # -- leaving ------------------------------------------------------------------------------
 def leave_with(run, epoch):
     """Leave a `with` block."""
@@ -467,17 +439,17 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("way", LEAVES)
+@pytest.mark.parametrize("way", ["end", *LEAVES])
 def test_leaving_wakes_a_load_that_waits(way):
-    """However an epoch is left, a load that waits for room says that it is over."""
+    """However an epoch is ended or left, a load that waits for room says that it is over."""
     with full() as (run, epoch, gate):
         pusher = Pusher(epoch, [[5]])
         waits_in_load(epoch)
-        LEAVES[way](run, epoch)
+        epoch.end() if way == "end" else LEAVES[way](run, epoch)
         error = pusher.wait()
         gate.open()
         assert isinstance(error, nbpipe.EpochClosedError)
-        assert drained(epoch) == []
+        assert drained(epoch) == (ITEMS[:3] if way == "end" else [])
 
 
 def test_dropping_the_epoch_cancels_it():

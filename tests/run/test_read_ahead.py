@@ -110,15 +110,6 @@ def test_coroutines_read_ahead():
 
 
 # -- when it begins, and how much it holds ------------------------------------------------------
-def test_first_items_are_there():
-    """After the end of an epoch as many items of the next are made as there are places."""
-    calls = Calls()
-    with ahead(chain(calls)) as run:
-        drained(run)
-        quiet(run)
-        begun = calls.begun
-        assert next(iter(run)) == 0
-    assert begun == COUNT + 3 + 2
 
 
 def test_it_begins_when_the_source_is_through():

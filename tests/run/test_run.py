@@ -46,14 +46,6 @@ def chain(count=50, **calls):
 
 
 # -- epochs -----------------------------------------------------------------------------------
-def test_every_for_is_an_epoch():
-    """Each iteration gives all items; epochs are counted from 0."""
-    with chain().start() as run:
-        before, numbers = run.epoch, []
-        for _ in range(3):
-            assert drained(run) == list(range(50))
-            numbers.append(run.epoch)
-    assert (before, numbers) == (0, [0, 1, 2])
 
 
 def test_iterating_again_cancels_what_this_thread_left():
@@ -87,25 +79,25 @@ def test_workers_are_kept_between_epochs():
         assert len(after) <= 2 + 1 + 1
 
 
-def test_set_epoch_gives_the_next_epoch_its_number():
+class Told:
+    """A source that gives the number of its epoch."""
+
+    def set_epoch(self, number):
+        self.epoch = number
+
+    def __iter__(self):
+        return iter([self.epoch])
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_set_epoch_gives_the_next_epoch_its_number(isolate):
     """`set_epoch` acts on the next epoch alone; `.epoch` is that of the one in progress."""
-    seen = []
-
-    class Numbered:
-        def set_epoch(self, number):
-            seen.append(number)
-
-        def __iter__(self):
-            return iter(range(3))
-
-    with nbpipe.source(Numbered()).start() as run:
-        drained(run)
+    with nbpipe.source(Told()).start(isolate=isolate) as run:
+        seen = [drained(run), run.epoch]
         run.set_epoch(7)
-        between = run.epoch
-        drained(run)
-        during = run.epoch
-        drained(run)
-        assert (between, during, run.epoch, seen) == (0, 7, 8, [0, 7, 8])
+        seen.append(run.epoch)
+        seen += [drained(run), run.epoch, drained(run), run.epoch]
+    assert seen == [[0], 0, 0, [7], 7, [8], 8]
 
 
 @pytest.mark.parametrize("number", [-1, 1.0, True, "1", None])
@@ -277,8 +269,7 @@ def test_stage_may_run_another_pipeline():
     def inner(item):
         return sum(nbpipe.source(range(item)).map(lambda n: n))
 
-    with nbpipe.source(range(6)).map(inner, concurrency=2).start() as run:
-        assert drained(run) == [0, 0, 1, 3, 6, 10]
+    assert drained(nbpipe.source(range(6)).map(inner, concurrency=2)) == [0, 0, 1, 3, 6, 10]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

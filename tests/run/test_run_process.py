@@ -4,28 +4,18 @@ import pytest
 
 from tests.scripts import Script, ran
 
-
-def interrupted(text, folder):
-    """Run a script, and interrupt it and all it has started when it has written a line."""
-    with Script(text, folder) as script:
-        script.line()
-        script.interrupt()
-        return script.end()
-
-
 INTERRUPTED = """
-    import sys, threading
+    import pathlib, sys, threading
     import nbpipe
-
-    gate, where = threading.Event(), {where!r}
-
+    opened, where = pathlib.Path("opened").absolute(), {where!r}
     def work(item):
-        if where == "waiting" and item == 40 and not gate.is_set():
+        if where == "waiting" and item == 40 and not opened.exists():
             print("go", flush=True)
-            gate.wait()
+            while not opened.exists():
+                threading.Event().wait(0.01)
         return item
-
-    run = nbpipe.source(range(100)).map(work, concurrency=2).start()
+    chain = nbpipe.source(range(100)).map(work, concurrency=2, executor={executor!r})
+    run = chain.start(isolate={isolate})
     got = []
     try:
         for item in run:
@@ -34,24 +24,37 @@ INTERRUPTED = """
                 print("go", flush=True)
                 threading.Event().wait()
     except KeyboardInterrupt:
-        gate.set()
+        pid = getattr(run._machine, "pid", None)
+        opened.touch()
         print("interrupted", got == list(range(len(got))))
     print(sys.getswitchinterval())
-    print(list(run) == list(range(100)), run.epoch)
+    print(list(run) == list(range(100)), run.epoch, pid == getattr(run._machine, "pid", None))
     run.close()
     print([t.name for t in threading.enumerate()], sys.getswitchinterval())
 """
 
 
-@pytest.mark.parametrize("where", ["waiting", "consuming"])
-def test_interrupt_leaves_a_run_that_can_iterate_again(tmp_path, where):
-    """The stop button ends the loop at once, wherever it stands; nothing is left behind."""
-    code, out, err = interrupted(INTERRUPTED.format(where=where), tmp_path)
+@pytest.mark.parametrize(
+    ("where", "executor", "isolate"),
+    [
+        ("waiting", "thread", False),
+        ("consuming", "thread", False),
+        pytest.param("waiting", "thread", True, marks=pytest.mark.slow),
+        pytest.param("waiting", "process", True, marks=pytest.mark.slow),
+    ],
+)
+def test_interrupt_leaves_a_run_that_can_iterate_again(tmp_path, where, executor, isolate):
+    """The stop button ends the loop at once, not the process; nothing is left behind."""
+    text = INTERRUPTED.format(where=where, executor=executor, isolate=isolate)
+    with Script(text, tmp_path) as script:
+        script.line()
+        script.interrupt()
+        code, out, err = script.end()
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "interrupted True",
         "0.005",
-        "True 1",
+        "True 1 True",
         "['MainThread'] 0.005",
     ]
 

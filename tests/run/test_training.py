@@ -145,23 +145,21 @@ def test_unfinished_epoch_of_this_thread_is_cancelled(run):
     assert (step.items, list(kept)) == ([*range(5)], [])
 
 
-@pytest.mark.parametrize("epochs", [0, -1, 1.5, True, "2"])
-def test_number_of_epochs_is_checked(run, epochs):
-    """An impossible number of epochs is refused; nothing starts."""
-    with pytest.raises((ArgumentError, ArgumentTypeError), match="train epochs"):
-        run.train(print, epochs=epochs)
-    assert run.status().state == "ready"
-
-
 async def coroutine_step(_):
     """Be a step that nobody would await."""
 
 
-@pytest.mark.parametrize("step", [None, coroutine_step])
-def test_step_is_checked(run, step):
-    """A step that cannot be called, or would have to be awaited, is refused."""
-    with pytest.raises(ArgumentTypeError, match="train step"):
-        run.train(step)
+@pytest.mark.parametrize(
+    ("step", "epochs", "wrong"),
+    [
+        *((print, epochs, "train epochs") for epochs in (0, -1, 1.5, True, "2")),
+        *((step, 1, "train step") for step in (None, coroutine_step)),
+    ],
+)
+def test_arguments_are_checked(run, step, epochs, wrong):
+    """An impossible number of epochs, a step that cannot be called or would have to be awaited."""
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=wrong):
+        run.train(step, epochs=epochs)
     assert run.status().state == "ready"
 
 

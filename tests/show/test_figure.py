@@ -74,21 +74,14 @@ def test_time_axis(seconds, unit):
     assert unit in figure(run).layout.xaxis4.title.text
 
 
-def test_gap_between_epochs():
-    """Where nothing ran between two epochs, the lines are broken."""
+def test_gaps_between_epochs():
+    """Where nothing ran between two epochs, lines are broken, and the loop does not wait."""
     run = photographs()
     for row in run.past:
         row["time_s"] += 60 * row["epoch"]
-    rates = traces(figure(run))["decode"].y
+    drawn = traces(figure(run))
+    rates, waits = drawn["decode"].y, drawn["training loop waits"].y
     assert [place for place, rate in enumerate(rates) if rate is None] == [6, 7]
-
-
-def test_waits_leave_gaps():
-    """Between epochs the loop does not wait."""
-    run = photographs()
-    for row in run.past:
-        row["time_s"] += 60 * row["epoch"]
-    waits = traces(figure(run))["training loop waits"].y
     assert waits[5:9] == (62.0, None, None, 62.0)
 
 

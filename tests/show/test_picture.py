@@ -63,6 +63,7 @@ def test_what_it_says():
         *("31/32", "5/5", "4 ms / 7.5 ms", "1, 2 retried", "concurrency 16, prefetch 16"),
         *("export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2",),
         *("training loop", "2 → 4", "item (1204, 3)", "imread", HOSTILE, "limits"),
+        *("batch, process, 2 workers, 1 starting", "map, process, with batch"),
     )
     assert [phrase for phrase in expected if phrase not in words] == []
 

@@ -125,17 +125,6 @@ def test_text_is_bounded():
     assert failure["traceback"].endswith("a\nlast")
 
 
-def test_what_was_turned_since_the_export():
-    """The file's name and each knob that differs are given, a shared one once."""
-    assert snapshot(photographs())["export"] == {
-        "file": "loader <b>.py",
-        "turned": [
-            {"stage": "decode", "knob": "concurrency", "old": 4, "new": 5},
-            {"stage": "batch", "knob": "concurrency", "old": 1, "new": 2},
-        ],
-    }
-
-
 def test_export_is_bounded():
     """Of a long name the beginning is given, and of many knobs the first."""
     pipe = nbpipe.source(range(3))

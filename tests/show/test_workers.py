@@ -12,7 +12,6 @@ from nbpipe.show.picture import picture_html, picture_text, worker_words
 from nbpipe.show.snapshot import snapshot
 from tests.gates import finished
 from tests.show.fakes import FakeWatched, photographs
-from tests.show.test_picture import Reader
 
 PAGE = "http://127.0.0.1:8787/status"
 
@@ -56,12 +55,6 @@ def test_link(given, expected):
     assert stage_of(run, "batch")["workers"]["link"] == expected
 
 
-def test_threads_are_no_workers():
-    """Stages whose calls the run's own threads do have no workers, and share none."""
-    found = snapshot(photographs())["stages"][:4]
-    assert [(stage["workers"], stage["shares"]) for stage in found] == [(None, None)] * 4
-
-
 @pytest.mark.parametrize(("workers", "known"), [(0, False), (3, True)])
 def test_executor_that_says_nothing_of_its_workers(workers, known):
     """Of an executor of the user's own, the workers are shown where they are known."""
@@ -84,13 +77,6 @@ def test_executor_that_says_nothing_of_its_workers(workers, known):
 def test_workers_in_words(count, starting, memory_bytes, expected):
     """Those that only start are named; else what memory they take."""
     assert worker_count(count, starting, memory_bytes) == expected
-
-
-def test_picture():
-    """The picture names executor and workers of a region's first stage, and who shares them."""
-    words = " ".join(Reader(picture_html(snapshot(photographs()))).words)
-    expected = ("batch, process, 2 workers, 1 starting", "map, process, with batch")
-    assert [phrase for phrase in expected if phrase not in words] == []
 
 
 def test_picture_without_links():

@@ -1,5 +1,6 @@
 """The end of workers: with their run, however and whenever that ends."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -22,20 +23,6 @@ def alive(workers):
     return psutil.wait_procs(workers, timeout=HANG_S)[1]
 
 
-def test_workers_end_with_their_run():
-    """`close` leaves no worker, in mid-epoch either."""
-    run = placed(100, lambda n: n, prefetch=2).start()
-    items = iter(run)
-    finished(next, items)
-    workers = processes(run)
-    finished(run.close)
-    assert (len(workers) > 0, [one.is_running() for one in workers]) == (
-        True,
-        [False] * len(workers),
-    )
-    assert run["fn"].pids == ()
-
-
 def test_a_run_that_is_dropped():
     """A run that nobody holds any more takes its workers with it."""
     run = placed(100, lambda n: n, prefetch=1).start()
@@ -47,28 +34,23 @@ def test_a_run_that_is_dropped():
     assert (died(), alive(workers)) == (None, [])
 
 
-def test_an_exception_in_the_loop():
-    """One epoch of a pipeline takes its workers with it when the loop fails."""
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_loop_over_a_pipeline_that_is_left(fails):
+    """One epoch of a pipeline takes its workers with it when the loop fails or is left."""
     workers = []
 
     def train():
-        for _, pid in placed(100, lambda n: (n, os.getpid())):
+        for n, pid in placed(100, lambda n: (n, os.getpid())):
             workers.append(psutil.Process(pid))
-            raise ZeroDivisionError
+            if n == 5 and fails:
+                raise ZeroDivisionError
+            if n == 5:
+                break
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
         finished(train)
     gc.collect()
-    assert (len(workers), alive(workers)) == (1, [])
-
-
-def test_break_out_of_a_pipeline():
-    """One epoch of a pipeline takes its workers with it when the loop is left."""
-    for n, pid in placed(100, lambda n: (n, os.getpid())):
-        worker = psutil.Process(pid)
-        if n == 5:
-            break
-    assert alive([worker]) == []
+    assert (len(workers), alive(workers)) == (6, [])
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03, 0.1])

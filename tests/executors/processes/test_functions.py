@@ -46,18 +46,10 @@ def test_a_run_goes_on_after_a_refusal():
 
 def test_an_item_that_cannot_be_sent():
     """An item that cannot go to a worker is an error of that item, and named by its type."""
-    with placed([0, 1, threading.Lock(), 3], lambda n: n).start() as run:
-        got, error = delivered(run)
+    got, error = delivered(placed([0, 1, threading.Lock(), 3], lambda n: n))
     assert got == [0, 1]
     assert (error.stage, error.path) == ("fn", 2)
     assert "lock" in str(error)
-
-
-def test_an_item_that_cannot_be_sent_is_skipped():
-    """Its neighbours in the same job come all the same."""
-    items = [*range(50), threading.Lock(), *range(51, 100)]
-    with placed(items, lambda n: n, on_error="skip").start() as run:
-        assert drained(run) == [n for n in range(100) if n != 50]
 
 
 def test_a_result_that_cannot_be_sent():

@@ -102,8 +102,7 @@ def test_a_generator_that_fails_midway(on_error):
             raise ValueError("no more")
         yield n, 2
 
-    with placed(range(3), work, on_error=on_error).start() as run:
-        got, error = delivered(run)
+    got, error = delivered(placed(range(3), work, on_error=on_error))
     first = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     assert got == (first if on_error == "raise" else [*first, (2, 0), (2, 1), (2, 2)])
     assert (error is None) == (on_error == "skip")
@@ -112,8 +111,7 @@ def test_a_generator_that_fails_midway(on_error):
 
 def test_no_iterable():
     """What is no iterable is named as an error of its item."""
-    with placed(range(3), lambda n: n).start() as run:
-        got, error = delivered(run)
+    got, error = delivered(placed(range(3), lambda n: n))
     assert (got, error.stage, error.path) == ([], "fn", 0)
     assert "int" in str(error)
 
@@ -136,8 +134,7 @@ def dies_once(path, after):
 def test_killed_in_the_middle_of_a_generator(tmp_path, after, on_error):
     """Another worker makes the children again; those that came already come once."""
     work = dies_once(tmp_path / "died", after)
-    with placed(range(4), work, prefetch=2, on_error=on_error).start() as run:
-        got = drained(run)
+    got = drained(placed(range(4), work, prefetch=2, on_error=on_error))
     assert got == [(n, k) for n in range(4) for k in range(8)]
 
 

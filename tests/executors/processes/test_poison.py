@@ -68,8 +68,7 @@ def test_a_poison_item_is_skipped(poison, ordered):
 def test_a_poison_item_with_retry(then, rest):
     """Deaths have tries of their own; after them `then` decides."""
     retry = nbpipe.Retry(2, then=then)
-    with placed(10, poisoned(poison_exit), on_error=retry).start() as run:
-        got, error = delivered(run)
+    got, error = delivered(placed(10, poisoned(poison_exit), on_error=retry))
     assert got == [*range(5), *rest]
     assert isinstance(error, nbpipe.WorkerDiedError) == (then == "raise")
 
@@ -141,8 +140,7 @@ def test_poison_in_a_region():
         return n * 10
 
     chain = nbpipe.source(range(10)).map(first, executor="process").map(second, executor="process")
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert got == [10, 20, 30]
     assert (error.stage, error.path) == ("second", 3)
     assert "exit code 9" in str(error)
@@ -157,7 +155,6 @@ def test_budget_counts_deaths():
         return n
 
     chain = placed(20, work, on_error="skip", max_failures=2)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert isinstance(error, nbpipe.FailureBudgetError)
     assert got == [n for n in range(len(got) * 2) if n % 2 == 0]

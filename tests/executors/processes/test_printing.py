@@ -24,8 +24,7 @@ def test_lines_come_whole(capsys, name):
         print("and", n, file=stream)
         return n
 
-    with placed(100, work, concurrency=3).start() as run:
-        got = drained(run)
+    got = drained(placed(100, work, concurrency=3))
     lines = getattr(capsys.readouterr(), name[3:])
     assert got == list(range(100))
     assert sorted(lines.splitlines()) == sorted(
@@ -40,8 +39,7 @@ def test_the_end_of_a_line_may_be_missing(capsys):
         print(n, end=";")
         return n
 
-    with placed(30, work, concurrency=1).start() as run:
-        got = drained(run)
+    got = drained(placed(30, work, concurrency=1))
     assert capsys.readouterr().out == "".join(f"{n};" for n in got)
 
 
@@ -82,8 +80,7 @@ def test_ten_megabytes(capsys, lines):
             print("x" * (LONG_BYTES // lines - 1))
         return n
 
-    with placed(2, work).start() as run:
-        got = drained(run)
+    got = drained(placed(2, work))
     out = capsys.readouterr().out
     assert (got, len(out), out.count("\n")) == ([0, 1], 2 * LONG_BYTES, 2 * lines)
 
@@ -101,8 +98,7 @@ def test_prints_of_threads(capsys):
             thread.join()
         return n
 
-    with placed(10, work).start() as run:
-        got = drained(run)
+    got = drained(placed(10, work))
     lines = capsys.readouterr().out.split()
     assert (len(lines), got) == (10 * 20 * 2, list(range(10)))
 
@@ -121,8 +117,7 @@ def test_streams_have_what_libraries_ask_for(capsys):
         print("c", flush=True)
         return stream.isatty(), stream.writable(), stream.closed, stream.encoding, stream.fileno()
 
-    with placed(1, work).start() as run:
-        ((*found, encoding, fileno),) = drained(run)
+    ((*found, encoding, fileno),) = drained(placed(1, work))
     assert capsys.readouterr().out == "WARNING:stage:logged 0\na\nb\nc\n"
     assert (found, encoding.lower(), fileno) == ([False, True, False], "utf-8", 1)
 
@@ -152,7 +147,6 @@ def test_a_warning_in_a_worker_is_shown(capfd):
         warnings.warn(f"careful with {n}", stacklevel=1)
         return n
 
-    with placed(1, work).start() as run:
-        got = drained(run)
+    got = drained(placed(1, work))
     assert got == [0]
     assert "careful with 0" in capfd.readouterr().err

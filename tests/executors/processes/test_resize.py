@@ -50,19 +50,21 @@ def test_thousands_of_changes_under_load(ordered):
     assert (calls.begun, calls.running, calls.peak <= max(LIMITS)) == (len(got), 0, True)
 
 
-def test_surplus_workers_leave(bell, gate):
-    """After the limit is lowered, workers without work leave at once, the others in time."""
+@pytest.mark.parametrize("at_work", [False, True])
+def test_surplus_workers_leave(bell, gate, at_work):
+    """After the limit is lowered, workers without work leave, the others after their call."""
 
     def work(n):
         bell.ring(n)
         gate.wait()
         return n
 
-    with placed(range(6), work, concurrency=6).start() as run:
+    with placed(range(20), work, concurrency=6).start() as run:
         items = iter(run)
-        bell.wait(6)
-        busy = run["fn"].pids
-        processes = [psutil.Process(pid) for pid in busy]
+        processes = [psutil.Process(pid) for _, pid in bell.wait(6)]
+        if at_work:
+            run["fn"].concurrency = 2
+            assert run["fn"].workers == 6
         gate.open()
         got = drained(items)
         quiet(run)
@@ -71,30 +73,8 @@ def test_surplus_workers_leave(bell, gate):
         gone = [process for process in processes if process.pid not in kept]
         _, alive = psutil.wait_procs(gone, timeout=HANG_S)
         again = drained(run)
-    assert (len(busy), len(kept), alive) == (6, 2, [])
-    assert got == again == list(range(6))
-
-
-def test_surplus_workers_leave_after_their_call(bell, gate):
-    """A worker that is surplus but at work leaves when its call has ended."""
-
-    def work(n):
-        bell.ring(n)
-        gate.wait()
-        return n
-
-    with placed(range(20), work, concurrency=5).start() as run:
-        items = iter(run)
-        processes = [psutil.Process(pid) for _, pid in bell.wait(5)]
-        run["fn"].concurrency = 1
-        during = run["fn"].workers
-        gate.open()
-        got = drained(items)
-        quiet(run)
-        kept = run["fn"].pids
-        gone = [process for process in processes if process.pid not in kept]
-        _, alive = psutil.wait_procs(gone, timeout=HANG_S)
-    assert (during, len(kept), alive, got) == (5, 1, [], list(range(20)))
+    assert (len(kept), alive) == (2, [])
+    assert got == again == list(range(20))
 
 
 def test_workers_start_with_the_work_there_is():

@@ -36,27 +36,17 @@ def test_numbers_do_not_depend_on_the_workers(options):
     assert drawn(**options) == drawn()
 
 
-def test_numbers_do_not_depend_on_deaths(tmp_path):
-    """An item that another worker takes over draws what it would have drawn."""
-
-    def work(n, rng):
-        mark = tmp_path / str(n)
-        if n % 5 == 2 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return draw(n, rng)
-
-    assert drawn(fn=work) == drawn()
-
-
-def test_numbers_do_not_depend_on_tries(tmp_path):
-    """A call that is tried again draws the same once more."""
+@pytest.mark.parametrize("dies", [True, False])
+def test_numbers_do_not_depend_on_tries(tmp_path, dies):
+    """An item that another worker takes over, or that is tried again, draws the same once more."""
 
     def work(n, rng):
         mark = tmp_path / str(n)
         found = draw(n, rng)
         if n % 5 == 2 and not mark.exists():
             mark.touch()
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(n)
         return found
 
@@ -74,8 +64,7 @@ def test_a_region_draws_what_its_stages_draw_apart():
         chain = nbpipe.source(range(20)).map(
             lambda n: random.random(), name="a", executor="process"
         )
-        with chain.map(second, name="b", executor="process", region=region).start() as run:
-            found.append(drained(run))
+        found.append(drained(chain.map(second, name="b", executor="process", region=region)))
     assert found[0] == found[1]
 
 

@@ -33,8 +33,7 @@ def server(server):
 def test_batches_of_a_worker_are_those_of_a_thread(torch):
     """Numbers beside tensors are stacked to tensors in a worker, too."""
     chain = placed(4, lambda n: {"x": torch.full((2,), n), "y": n, "rate": n / 2})
-    with chain.batch(4, executor="process").start() as run:
-        (batch,) = drained(run)
+    (batch,) = drained(chain.batch(4, executor="process"))
     assert [type(leaf) for leaf in batch.values()] == [torch.Tensor] * 3
     assert (batch["y"].tolist(), batch["rate"].tolist()) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
 
@@ -134,8 +133,7 @@ def test_shared_tensors_outlive_a_worker(make_rows):
         if n == 3 and rows[3, 0] < 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with placed(8, work).start() as run:
-        drained(run)
+    drained(placed(8, work))
     assert rows[3].tolist() == [3, 3]
     assert rows[:, 0].sum() == 10
 
@@ -149,10 +147,8 @@ def test_views_of_shared_memory_are_one_memory(torch):
         views[n].add_(1)
         return len(list(FILES.iterdir())), views[300].tolist() == views[301].T.tolist()
 
-    with placed(1, lambda n: len(list(FILES.iterdir()))).start() as run:
-        (few,) = drained(run)
-    with placed(300, work, concurrency=1).start() as run:
-        got = drained(run)
+    (few,) = drained(placed(1, lambda n: len(list(FILES.iterdir()))))
+    got = drained(placed(300, work, concurrency=1))
     assert whole.unique().tolist() == [1]
     assert {alike for _, alike in got} == {True}
     assert max(count for count, _ in got) < few + 20
@@ -238,8 +234,7 @@ def portrait(tensor):
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_of_other_kinds_come_whole():
     """Nested, sparse, quantized and all other tensors arrive as what they are."""
-    with placed(len(KINDS), lambda n: of_kind(KINDS[n])).start() as run:
-        got = dict(zip(KINDS, drained(run), strict=True))
+    got = dict(zip(KINDS, drained(placed(len(KINDS), lambda n: of_kind(KINDS[n]))), strict=True))
     wanted = {kind: portrait(of_kind(kind)) for kind in KINDS}
     assert {kind: portrait(tensor) for kind, tensor in got.items()} == wanted
 

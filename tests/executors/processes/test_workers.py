@@ -11,21 +11,12 @@ from tests.executors.processes.chain import placed
 from tests.gates import Gate, delivered, drained, quiet
 
 
-def test_workers_live_from_epoch_to_epoch():
-    """An epoch that follows uses the workers that there are."""
-    with placed(20, lambda n: os.getpid(), concurrency=1).start() as run:
-        pids = {pid for _ in range(3) for pid in drained(run)}
-        assert pids == set(run["fn"].pids)
-        assert len(pids) == 1
-
-
 def test_an_item_that_cannot_be_sent_costs_no_worker():
     """Neither it nor those that were to be sent with it: all others come from one worker."""
-    items = [0] * 300
-    items[200] = threading.Lock()
-    pipe = nbpipe.source(items).map(lambda _: os.getpid(), executor="process", on_error="skip")
-    got = drained(pipe)
-    assert (len(got), len(set(got))) == (299, 1)
+    items = [*range(200), threading.Lock(), *range(201, 300)]
+    pipe = nbpipe.source(items).map(lambda n: (n, os.getpid()), executor="process", on_error="skip")
+    got, pids = zip(*drained(pipe), strict=True)
+    assert (list(got), len(set(pids))) == ([n for n in range(300) if n != 200], 1)
 
 
 # -- worker_init --------------------------------------------------------------------------
@@ -79,8 +70,7 @@ def test_worker_init_that_fails(on_error):
 def test_worker_init_that_dies(on_error):
     """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
     chain = placed(10, lambda n: n, worker_init=lambda: os._exit(5), on_error=on_error)
-    with chain.start() as run:
-        got, error = delivered(run)
+    got, error = delivered(chain)
     assert (got, isinstance(error, nbpipe.StageError)) == ([], True)
     assert "exit code 5" in str(error)
 
@@ -88,8 +78,7 @@ def test_worker_init_that_dies(on_error):
 def test_worker_init_of_a_region(bell):
     """Stages that share workers are prepared together, by the init of the first."""
     chain = placed(10, lambda n: n, worker_init=bell.ring, concurrency=1)
-    with chain.map(lambda n: n + 1, executor="process").start() as run:
-        got = drained(run)
+    got = drained(chain.map(lambda n: n + 1, executor="process"))
     assert (got, len(bell.rings())) == (list(range(1, 11)), 1)
 
 
@@ -99,8 +88,7 @@ def test_workers_are_replaced(ordered):
     """A worker is replaced after so many items; nothing of the epoch shows it."""
     most = 7
     chain = placed(60, lambda n: (n, os.getpid()), max_items_per_worker=most, ordered=ordered)
-    with chain.start() as run:
-        got = drained(run)
+    got = drained(chain)
     counts = [sum(pid == other for _, other in got) for pid in {pid for _, pid in got}]
     assert (sorted(n for n, _ in got), max(counts) <= most) == (list(range(60)), True)
     assert not ordered or [n for n, _ in got] == list(range(60))
@@ -193,36 +181,27 @@ def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
     assert (begun, sorted(got)) == ({301, 302}, list(range(1000)))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_slow_call_holds_back_nothing_before_it(gate, ordered):
+@pytest.mark.parametrize(
+    ("make", "slow", "ordered"),
+    [
+        (int, (90,), True),
+        (int, (90,), False),
+        # where the loop keeps all arrays, each job writes to memory of its own
+        (lambda n: np.full(5000, n), (45, 90), True),
+    ],
+)
+def test_a_slow_call_holds_back_nothing_before_it(gate, make, slow, ordered):
     """What a worker has finished of a job is there, while its next call goes on and on."""
 
     def work(n):
         threading.Event().wait(0.001)
-        if n == 90:
+        if n in slow:
             gate.wait()
-        return n
+        return make(n)
 
     with placed(100, work, concurrency=1, ordered=ordered).start() as run:
         items = iter(run)
-        before = [next(items) for _ in range(90)]
+        before = [next(items) for _ in range(slow[0])]
         gate.open()
         after = drained(items)
-    assert (before, after) == (list(range(90)), list(range(90, 100)))
-
-
-def test_a_slow_call_holds_back_no_array_before_it(gate):
-    """Nor where the loop keeps all arrays, so that each job writes to memory of its own."""
-
-    def work(n):
-        threading.Event().wait(0.001)
-        if n in (45, 90):
-            gate.wait()
-        return np.full(5000, n)
-
-    with placed(100, work, concurrency=1).start() as run:
-        items = iter(run)
-        before = [next(items) for _ in range(45)]
-        gate.open()
-        after = drained(items)
-    assert [int(one[-1]) for one in before + after] == list(range(100))
+    assert [int(np.max(one)) for one in before + after] == list(range(100))

@@ -1,10 +1,7 @@
 """Real tensors on the host: what becomes a tensor, what passes, what runs where."""
 
-import dataclasses
-import subprocess
 import sys
 import threading
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,23 +9,9 @@ import pytest
 import nbpipe
 from nbpipe import MissingExtraError, StageError
 from nbpipe.debug import leaks
+from tests.samples import Pair, Sample
 
 pytestmark = pytest.mark.torch
-
-
-class Pair(NamedTuple):
-    """Two parts of a batch."""
-
-    left: object
-    right: object
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """Fields of a batch."""
-
-    pixels: object
-    label: str
 
 
 def moved(item, device="cpu"):
@@ -187,18 +170,6 @@ def _fail(item):
     if item == 2:
         raise ValueError(item)
     return item
-
-
-def test_torch_is_not_loaded_to_build():
-    """A pipeline with a device is built, drawn and counted without torch."""
-    code = (
-        "import sys, nbpipe\n"
-        "pipe = nbpipe.source(range(4)).to_device('cuda').map(abs, device='cuda')\n"
-        "assert len(pipe) == 4 and str(pipe)\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_a_missing_torch_is_named(monkeypatch):

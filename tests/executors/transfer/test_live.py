@@ -29,14 +29,6 @@ def ready(run):
     return run.stats()["to_device"].queued
 
 
-def test_depth_bounds_what_waits_on_the_device(world):
-    """As many batches as `depth` wait, beyond the one that is copied: depth + 1 in all."""
-    with numbers(40).to_device("fake", depth=3).start() as run:
-        iterator = iter(run)
-        next(iterator)
-        assert ready(run) == 4
-
-
 def test_depth_is_turned_in_mid_epoch(world):
     """A raised depth fills at once; a lowered one drains before more is copied."""
     pipe = numbers(60).to_device("fake", depth=1)
@@ -64,15 +56,6 @@ def test_neighbours_on_a_device_are_one_buffer(world):
         quiet(run)
         stats = run.stats()
         assert (stats["to_device"].queued, stats["same"].queued) == (0, 4)
-
-
-def test_each_stage_on_a_device_has_a_row_of_its_own(world):
-    """They are counted one by one, though they run together."""
-    pipe = numbers(5).to_device("fake").map(lambda x: x, device="fake", name="same")
-    with pipe.start() as run:
-        finished(list, run)
-        stats = run.stats()
-    assert [stats[name].items_out for name in ("load", "to_device", "same")] == [5, 5, 5]
 
 
 def test_what_is_under_way_is_reported(world):

@@ -13,7 +13,7 @@ from nbpipe.debug import leaks
 from nbpipe.executors import device
 from nbpipe.executors.device import Holdings
 from tests.executors.transfer.fake import World, host, machine
-from tests.gates import finished
+from tests.gates import delivered, finished
 
 ITEMS = 12
 
@@ -30,14 +30,6 @@ def read_all(world, items):
         del batch
     world.finish()
     return world.seen
-
-
-@pytest.mark.parametrize("eager", [False, True])
-def test_batches_arrive_whole(monkeypatch, eager):
-    """Whatever the streams have done when a batch is handed out, the loop reads its own data."""
-    world = machine(monkeypatch, eager_copies=eager)
-    assert read_all(world, numbers().to_device("fake")) == list(range(ITEMS))
-    assert world.wrong == []
 
 
 def test_memory_is_kept_for_the_stream_that_reads(monkeypatch):
@@ -121,11 +113,10 @@ def test_an_error_keeps_the_sources_of_what_was_begun(world):
     """A batch of which one tensor cannot be copied: the other's copy is still carried out."""
     world.failing = 3
     pipe = nbpipe.source(range(5)).map(lambda n: [host(10 + n, pinned=True), host(n)])
-    got = []
-    with pytest.raises(StageError, match="'to_device' failed on item 3: MemoryError") as caught:
-        got.extend(pipe.to_device("fake"))
+    got, error = delivered(pipe.to_device("fake"))
     world.finish()
-    assert (len(got), caught.value.executor, world.wrong) == (3, "device", [])
+    assert "'to_device' failed on item 3: MemoryError" in str(error)
+    assert (len(got), error.executor, world.wrong) == (3, "device", [])
 
 
 def test_a_run_goes_on_after_an_error(world):
@@ -155,22 +146,6 @@ def test_an_error_of_a_map_on_a_device_comes_in_order(world):
         (failure,) = run.failures()
     found = world.seen, failure.stage, failure.input
     assert found == ([0, 10], "augment", "tuple of 2: int 2, FakeTensor")
-
-
-def test_a_map_on_a_device_runs_between_copy_and_loop(world):
-    """It follows its copy, the loop follows it, and all of it on the run's stream."""
-    pipe = (
-        numbers()
-        .to_device("fake")
-        .map(
-            lambda tensor: world.compute(tensor, lambda value: value + 100),
-            device="fake",
-            name="add",
-        )
-    )
-    world.default_stream("fake:0").eager = True
-    assert read_all(world, pipe) == [100 + n for n in range(ITEMS)]
-    assert (len(world.streams), world.wrong) == (1, [])
 
 
 def test_the_run_does_not_wait_for_the_loop(world):
