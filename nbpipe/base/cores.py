@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from time import clock_gettime_ns
 from typing import final
@@ -23,6 +22,7 @@ IDLE = 0.1  # threads that compute for less of the time than this are not kept o
 FULL = 0.9  # for those that compute for more, one may not be enough [cores]
 MUCH = 1.5  # and for those that compute for more than this, it is not [cores]
 GAIN = 1.1  # so much more must be done on one core, where it is full, than on all
+LOSS = 0.8  # and not so little where it is not full: somebody else may need that core, too
 MANY = 500  # of fewer it cannot be told [items]
 ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
 SOON_NS = 50_000_000  # to look sooner says nothing
@@ -53,7 +53,8 @@ class SharedCore:
         self._processes: set[int] = set()  # of the machine, that were seen
         self._spent_ns: dict[int, int] = {}  # by thread
         self._done = 0
-        self._least = inf  # so much must be done on a core that is full [items/ns]
+        self._may_be_full = False  # it was tried, and more was done
+        self._least = 0.0  # so much must be done on the core [items/ns]
         self._looked_ns = self._since_ns = self._again_ns = 0
         self._reaped: object = None
         off = os.environ.get(SWITCH, "").lower() in ("off", "0")
@@ -100,12 +101,13 @@ class SharedCore:
         elif self.core is None:
             tries = fresh > MANY and now_ns > self._again_ns
             if IDLE < cores < (MUCH if tries else FULL):
-                self._least = inf if cores < FULL else GAIN * rate
+                self._may_be_full = cores >= FULL
+                self._least = (GAIN if cores >= FULL else LOSS) * rate if fresh > MANY else 0.0
                 self._keep(clocks, now_ns)
-        elif cores > FULL and rate < self._least:
+        elif cores > FULL and (rate < self._least or not self._may_be_full):
             self._again_ns = now_ns + ROAM_NS
             self.let_go(clocks)
-        elif cores < IDLE / 2 or now_ns - self._since_ns > ROAM_NS:
+        elif cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > ROAM_NS:
             self.let_go(clocks)
         else:
             self._limit(clocks.keys() - self._kept)

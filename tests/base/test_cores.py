@@ -128,6 +128,15 @@ def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
     assert not team.work(full, rate=2).is_kept
 
 
+def test_a_core_on_which_less_is_done_is_left(team):
+    """Somebody else may need it; what is done by then is the measure of the next one."""
+    assert team.work().is_kept
+    assert team.work(rate=0.9).is_kept
+    assert not team.work(rate=0.7).is_kept
+    assert team.work(rate=0.7).is_kept
+    assert team.work(rate=0.7).is_kept
+
+
 def test_where_little_is_done_nothing_is_tried(team):
     """Chance would decide which way is the faster one."""
     assert not team.work(FULL + 0.05, rate=0).is_kept
