@@ -47,7 +47,7 @@ from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
 from .pieces import check_text, filled_defaults, followed, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
-from .source import Lines, defaults_in, last_name, lines_of, names_in, replaced, root_of
+from .source import defaults_in, last_name, lines_of, names_in, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -88,79 +88,36 @@ class Called(NamedTuple):
 
 
 class Comments(NamedTuple):
-    """What stands above a call or an argument, and behind it."""
+    """What stands above a call, and behind it."""
 
     above: list[str]
     behind: list[str]
 
 
-class _Noted(NamedTuple):
-    """A call from its bracket on, or an argument; places are lines and columns."""
-
-    first: tuple[int, int]
-    last: tuple[int, int]
-    call: ast.Call
-    key: str
-    comments: Comments
-
-
-def comments_of(calls: Iterable[Called]) -> dict[ast.Call, dict[str, Comments]]:
+def comments_of(calls: Iterable[Called]) -> dict[ast.Call, Comments]:
     """Return all comments in the statements that hold some calls, each at one of these.
+
+    What stands within a call, as at an argument, counts as above it.
 
     Args:
         calls: those that made stages.
-
-    Returns:
-        By the call, and the name or the number of an argument, or "" for the call itself; what
-        stands within an argument counts as above it.
     """
-    found: dict[ast.Call, dict[str, Comments]] = {}
-    nodes: dict[Statement, list[ast.Call]] = {}
-    for call in calls:
-        nodes.setdefault(call.statement, []).append(call.node)
-    for statement, held in nodes.items():
-        parts, text = list(_parts(statement.cell.lines, held)), statement.text
+    ends = {call.node: (call.node.end_lineno or 0, call.node.end_col_offset or 0) for call in calls}
+    found = {node: Comments([], []) for node in ends}
+    for statement in {call.statement: None for call in calls}:
+        held = [call.node for call in calls if call.statement is statement]
+        held.sort(key=ends.__getitem__)
         for token in statement.cell.lines.tokens:
             inside = statement.first_line <= token.start[0] <= statement.last_line
-            told = token.type == tokenize.COMMENT and inside and token.string in text
+            told = token.type == tokenize.COMMENT and inside and token.string in statement.text
             if told and not secret_in_text(token.string):
-                _place_comment(token, parts)
-        for part in parts:
-            found.setdefault(part.call, {})[part.key] = part.comments
+                before = [one for one in held if ends[one] <= token.start]
+                after = [one for one in held if ends[one] > token.start]
+                if before and (not after or before[-1].end_lineno == token.start[0]):
+                    found[before[-1]].behind.append(token.string)
+                else:
+                    found[after[0]].above.append(token.string)
     return found
-
-
-def _parts(lines: Lines, calls: list[ast.Call]) -> Iterator[_Noted]:
-    """Return calls that made stages, and their arguments without such calls in them."""
-    known = set(map(id, calls))
-
-    def part(start: tuple[int, int], node: Any, call: ast.Call, key: str = "") -> _Noted:
-        ends = (start, (node.end_lineno, node.end_col_offset))
-        first, last = ((row, lines.column(row, offset)) for row, offset in ends)
-        return _Noted(first, last, call, key, Comments([], []))
-
-    for call in calls:
-        func: Any = call.func
-        yield part((func.end_lineno, func.end_col_offset), call, call)
-        given: list[tuple[Any, Any]] = [*enumerate(call.args)]
-        given += [(one.arg, one) for one in call.keywords]
-        for key, one in given:
-            if known.isdisjoint(map(id, ast.walk(one))):
-                yield part((one.lineno, one.col_offset), one, call, str(key))
-
-
-def _place_comment(comment: tokenize.TokenInfo, parts: list[_Noted]) -> None:
-    """Put a comment behind what ends on its line, or above what comes next in its brackets."""
-    at = comment.start
-    around = max((one for one in parts if one.first <= at < one.last), default=None)
-    if around is not None:
-        parts = [one for one in parts if around.first < one.first and one.last < around.last]
-    before = max((one for one in parts if one.last <= at), key=lambda one: one.last, default=None)
-    after = min((one for one in parts if one.first > at), default=around)
-    if before is not None and (before.last[0] == at[0] or after is around):
-        before.comments.behind.append(comment.string)
-    elif after is not None:
-        after.comments.above.append(comment.string)
 
 
 def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:

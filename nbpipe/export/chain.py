@@ -6,7 +6,6 @@ import ast
 import builtins
 import contextlib
 import inspect
-import itertools
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,7 +98,7 @@ class _ChainWriter:
         self._devices: dict[str, str] = {}
         self._variables: dict[Chain, str] = {}
         self._calls = calls_of(chain, home)
-        self._comments = comments_of(self._calls.values())
+        self._comments = comments_of([*self._calls.values()])
         self._told: set[Statement] = set()
         self.parameters: dict[str, Parameter] = {}
         self.body: list[Line] = []
@@ -221,18 +220,15 @@ class _ChainWriter:
     def _noted(
         self, stage: Stage, opening: str, arguments: list[str], *, above: Sequence[str] = ()
     ) -> str:
-        """Write a call with its comments, and those above its statement."""
-        call = self._calls.get(id(stage))
-        found = {"": Comments([], [])} if call is None else dict(self._comments[call.node])
-        kept, texts = self._comments_in(arguments), []
-        for number, text in enumerate(arguments):
-            name = re.match(r"(\w+)=(?!=)", text)
-            own = found.pop(name[1] if name else str(number), None)
-            texts.append(text if own is None else _with_comments(text, own, kept))
-        own = found.pop("")
-        lost = [row for one in found.values() for rows in one for row in rows]
-        own = Comments([*above, *lost, *own.above], own.behind)
-        return _with_comments(group(opening, texts, ")"), own, kept)
+        """Write a call with its comments, and those above its statement, but for others' own."""
+        call, kept = self._calls.get(id(stage)), self._comments_in(arguments)
+        found = Comments([], []) if call is None else self._comments[call.node]
+        rows = [[*above, *found.above], [*found.behind]]
+        for row in kept:
+            next((one for one in rows if row in one), [row]).remove(row)  # once
+        text = group(opening, arguments, ")")
+        end = f"  {BREAK.join(rows[1])}\n" if rows[1] else ""
+        return f"{BREAK.join(['', *rows[0], ''])}{text}{end}" if rows[0] else text + end
 
     def _comments_in(self, arguments: list[str]) -> list[str]:
         """Return the comments in the text of arguments, and of what was written for them."""
@@ -394,20 +390,6 @@ class _ChainWriter:
             return self._home
         whole = inspect.unwrap(function)  # a library's decorator has the library's globals
         return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
-
-
-def _with_comments(text: str, comments: Comments, kept: list[str]) -> str:
-    """Write a call or an argument between its comments, but for those that are kept elsewhere."""
-
-    def is_kept(row: str) -> bool:
-        if row in kept:
-            kept.remove(row)  # once
-            return True
-        return False
-
-    above, behind = (list(itertools.filterfalse(is_kept, rows)) for rows in comments)
-    end = f"  {BREAK.join(behind)}\n" if behind else ""
-    return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
 
 
 def _inner_function(value: Any) -> FunctionType | None:

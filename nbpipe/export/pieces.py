@@ -205,7 +205,7 @@ def _refuse(known: Known) -> None:
 
 def _variable(secret: str) -> str:
     """Return the name of an environment variable for a secret, as CONFIG['token'] has it."""
-    words = re.findall(r"[A-Za-z][\w-]*", secret.removesuffix(" (a key)"))
+    words = re.findall(r"[A-Za-z][\w-]*", secret.partition(" (")[0])
     return words[-1].replace("-", "_").upper() if words else "TOKEN"
 
 

@@ -53,16 +53,11 @@ CHAIN_WRITTEN = '''    """Build the pipeline with the values tuned in the notebo
     # with them
     return (
         # those that were counted
-        nbpipe.source(
-            range(9),  # the small ones
-            name="numbers",
-        )
+        # the small ones
+        nbpipe.source(range(9), name="numbers")
         # decoding is slow: several at once
-        .map(
-            decode,
-            # two are enough
-            concurrency=decode_concurrency,
-        )
+        # two are enough
+        .map(decode, concurrency=decode_concurrency)
         .filter(big)  # drop the small ones
         .batch(batch_size)  # as in the paper
     )
@@ -70,7 +65,7 @@ CHAIN_WRITTEN = '''    """Build the pipeline with the values tuned in the notebo
 
 
 def test_comments_of_a_chain(notebook: Notebook):
-    """Comments stand at their calls and arguments, whatever becomes of the values there."""
+    """Comments stand at their calls, whatever becomes of the values there."""
     exported = notebook.exported(CHAIN)
     assert CHAIN_WRITTEN in exported.text
     assert unformatted(notebook.folder / "loader.py") == ""
