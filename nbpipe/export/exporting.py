@@ -41,7 +41,7 @@ from .secrets import (
     scrubbed,
     told_in,
 )
-from .source import last_name, names_in, names_unbound, names_unknown, root_of, with_noqa
+from .source import last_name, names_in, names_unbound, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -520,8 +520,7 @@ def _check_registers(whole: Module, home: Scope) -> None:
 
 def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    names = names_unbound(text, future=whole.future) | names_unknown(text)
-    names -= collector.found.unknown
+    names = names_unbound(text, future=whole.future) - collector.found.unknown
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 import __future__
 
 import atexit
-import base64
 import builtins
 import contextlib
 import ctypes
@@ -17,6 +16,7 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -107,13 +107,8 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
 # It forks for each question: one start serves a whole export, and no answer sees what another left.
-# Answers come over a connection, one JSON value each: what user code prints goes elsewhere. There
-# are no threads here: the asking thread waits for all of it at once.
+# Answers come over a connection, one JSON value each: what user code prints goes nowhere.
 _Ending = Literal["answered", "died", "late"]
-_OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
-_READ_BYTES = 1 << 16
-_SHOWN_LINES = 5
-_SHOWN = 200  # characters of each
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
@@ -162,19 +157,11 @@ class Answer:
         ending: "answered" where the whole answer is there, "died" where the process ended
             before, "late" where it was ended at its time limit.
         words: how it ended, as "ended with exit code 3"; empty where it answered.
-        output: the last of what user code printed.
     """
 
     lines: tuple[Any, ...]
     ending: _Ending
     words: str
-    output: str
-
-    def explained(self) -> str:
-        """Return `words`, and below the last lines that were printed, without secrets."""
-        lines = [line for line in scrubbed(self.output).splitlines() if line.strip()]
-        last = [shortened(line, _SHOWN) for line in lines[-_SHOWN_LINES:]]
-        return "\n  ".join([self.words, *last])
 
 
 @final
@@ -192,7 +179,6 @@ class FreshProcess:
     def __init__(self, where: Environment, *, file: str = "") -> None:
         self._where, self._file = where, file
         self._worker: Worker | None = None
-        self._output = -1  # what it prints
         self._asked = 0
         self._held = contextlib.ExitStack()
 
@@ -238,7 +224,7 @@ class FreshProcess:
             with theirs, contextlib.suppress(OSError):  # it has ended: the listener hears how
                 self._worker.connection.send_bytes(os.fsencode(question))
                 send_handle(self._worker.connection, theirs.fileno(), self._worker.pid)
-            return _Listener(self._worker, ours, self._output).listen(limits_s)
+            return _listened(self._worker, ours, limits_s)
 
     def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
         """Write a question, and what goes with it, into a folder of its own."""
@@ -261,21 +247,16 @@ class FreshProcess:
         return question
 
     def _started(self) -> Worker:
-        self._output, theirs = os.pipe()
-        self._held.callback(os.close, self._output)
-        os.set_blocking(self._output, False)
         try:
             worker = launch_apart(
                 f"{__name__}:main",
                 str(self._folder),
                 folder=str(self._folder),
                 environment=_variables(),
-                output=theirs,
+                output=subprocess.DEVNULL,
             )
         except WorkerStartError as error:
             raise ExportError(f"export cannot start its check: {error}") from error
-        finally:
-            os.close(theirs)
         self._held.callback(worker.end, _GRACE_S)
         self._held.callback(worker.close)
         return worker
@@ -283,7 +264,7 @@ class FreshProcess:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Make a folder, and remove it whatever happens, with all that is in it.
+    """Make a folder, and remove it with all that is in it.
 
     Raises:
         ExportError: none can be made.
@@ -295,14 +276,8 @@ def temporary_folder() -> Iterator[str]:
             f"export needs a temporary folder for its check, and none can be made ({error}); set "
             "TMPDIR to a folder that can be written"
         ) from error
-    try:
+    with folder:
         yield folder.name
-    finally:
-        try:
-            folder.cleanup()
-        except BaseException:  # an interrupt came meanwhile, and it would not begin again
-            shutil.rmtree(folder.name, ignore_errors=True)
-            raise
 
 
 def _check_interpreter() -> None:
@@ -331,96 +306,63 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-@final
-class _Listener:
-    """Hears the answer to one question.
+def _listened(worker: Worker, connection: Connection, limits_s: Mapping[str, float]) -> Answer:
+    """Read an answer, until it is whole, its process ends, or a step takes too long.
 
     Args:
         worker: the fresh process, whose fork answers.
         connection: our end of the answer's; the other closes when the fork ends.
-        output: where what is printed can be read.
+        limits_s: of each step [s].
     """
+    lines: list[Any] = []
+    step, words = "", ""
+    ending: _Ending = "answered"
+    end_s = time.monotonic() + limits_s[step]
+    try:
+        while (line := _next_line(worker, connection, end_s)) != {"done": True}:
+            if isinstance(line, dict) and "step" in line:
+                step = line["step"]
+                end_s = time.monotonic() + limits_s[step]
+            lines.append(line)
+        with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
+            _next_line(worker, connection, time.monotonic() + _GRACE_S)
+    except TimeoutError:
+        ending, words = "late", f"took longer than {limits_s[step]:g} s"
+    except EOFError:
+        ending = "died"
+    code = _ended(worker)
+    return Answer(tuple(lines), ending, _how_it_ended(code) if ending == "died" else words)
 
-    def __init__(self, worker: Worker, connection: Connection, output: int) -> None:
-        self._worker = worker
-        self._connection = connection
-        self._output = output
-        self._printed = bytearray()
-        self._open: list[Any] = [connection, worker.status, output]
 
-    def listen(self, limits_s: Mapping[str, float]) -> Answer:
-        """Read the answer, until it is whole, its process ends, or a step takes too long."""
-        lines: list[Any] = []
-        step, words = "", ""
-        ending: _Ending = "answered"
-        end_s = time.monotonic() + limits_s[step]
-        try:
-            while (line := self._answer(end_s)) != {"done": True}:
-                if isinstance(line, dict) and "step" in line:
-                    step = line["step"]
-                    end_s = time.monotonic() + limits_s[step]
-                lines.append(line)
-            with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
-                self._answer(time.monotonic() + _GRACE_S)
-        except TimeoutError:
-            ending, words = "late", f"took longer than {limits_s[step]:g} s"
-        except EOFError:
-            ending = "died"
-        code = self._end()
-        while self._read_output():
-            pass
-        if ending == "died":
-            words = _how_it_ended(code)
-        return Answer(tuple(lines), ending, words, self._last_printed())
+def _next_line(worker: Worker, connection: Connection, end_s: float) -> Any:
+    """Return the next line of an answer.
 
-    def _answer(self, end_s: float) -> Any:
-        """Return the next line of the answer.
-
-        Raises:
-            EOFError: there is no more.
-            TimeoutError: none came until `end_s`.
-        """
-        while (left_s := end_s - time.monotonic()) > 0:
-            ready = wait(self._open, left_s)
-            if self._output in ready and not self._read_output():
-                self._open.remove(self._output)
-            if self._connection in ready:
-                try:
-                    return json.loads(self._connection.recv_bytes())
-                except ConnectionError as error:
-                    raise EOFError from error
-            if self._worker.status in ready:
-                raise EOFError
+    Raises:
+        EOFError: there is no more.
+        TimeoutError: none came until `end_s`.
+    """
+    ready = wait([connection, worker.status], max(0.0, end_s - time.monotonic()))
+    if not ready:
         raise TimeoutError
+    if connection not in ready:
+        raise EOFError
+    try:
+        return json.loads(connection.recv_bytes())
+    except ConnectionError as error:
+        raise EOFError from error
 
-    def _read_output(self) -> bool:
-        """Read some output and keep the last of it; tell whether there may be more."""
-        try:
-            chunk = os.read(self._output, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        self._printed += chunk
-        del self._printed[:-_OUTPUT_BYTES]
-        return bool(chunk)
 
-    def _last_printed(self) -> str:
-        """Return the last of the output; half a line could hold half a secret, not known as one."""
-        whole = self._printed
-        if len(whole) >= _OUTPUT_BYTES:
-            whole = whole.partition(b"\n")[2]
-        return whole.decode("utf-8", errors="replace")
-
-    def _end(self) -> int:
-        """Have all be ended that still runs of the answer; return the exit code of its process."""
-        with contextlib.suppress(EOFError, OSError):  # the fresh process itself has ended
-            self._worker.connection.send_bytes(_STOP)
-            if wait([self._worker.connection, self._worker.status], _GRACE_S):
-                return int(json.loads(self._worker.connection.recv_bytes()))
-        code = self._worker.wait(0)
-        if code is None:  # it does not hear, or answers by itself
-            os.killpg(self._worker.pid, signal.SIGKILL)
-            code = self._worker.wait(None)
-        return code if code is not None else UNKNOWN_EXIT
+def _ended(worker: Worker) -> int:
+    """Have all be ended that still runs of an answer; return the exit code of its process."""
+    with contextlib.suppress(EOFError, OSError):  # the fresh process itself has ended
+        worker.connection.send_bytes(_STOP)
+        if wait([worker.connection, worker.status], _GRACE_S):
+            return int(json.loads(worker.connection.recv_bytes()))
+    code = worker.wait(0)
+    if code is None:  # it does not hear, or answers by itself
+        os.killpg(worker.pid, signal.SIGKILL)
+        code = worker.wait(None)
+    return code if code is not None else UNKNOWN_EXIT
 
 
 def _how_it_ended(code: int) -> str:
@@ -452,21 +394,12 @@ def inspect(question: _Question) -> None:
         return
     question.say({"graph": pipe.graph()})
     for address in request["process_stages"]:
-        question.say({"stage": address, **_pickled(pipe[address])})
+        failed = _unsent(pipe[address], request["name"])
+        if failed:
+            question.say({"stage": address, "failed": failed})
     if request["check_items"]:
         question.step("items")
         _say_items(question, pipe)
-
-
-def unpickle(question: _Question) -> None:
-    """Load what another process pickled; the module is found as there."""
-    sys.path.insert(0, question.folder)
-    os.chdir(question.cwd)
-    for address, data in question.request["pickles"]:
-        try:
-            pickle.loads(base64.b64decode(data))  # noqa: S301  `inspect` made it
-        except BaseException as error:  # noqa: BLE001  whatever user code raises
-            question.say({"stage": address, "failed": error_words(error)})
 
 
 def _file(question: _Question) -> str:
@@ -514,15 +447,23 @@ def _checked(question: _Question, make: Callable[[], Any]) -> Any:
         return None
 
 
-def _pickled(stage: Any) -> dict[str, Any]:
-    """Pickle what workers of a stage are sent with plain pickle, which sends functions by name."""
+def _unsent(stage: Any, name: str) -> str:
+    """Tell why plain pickle, which goes by names, cannot send what workers of a stage are given.
+
+    It is loaded where nobody has imported the module yet.
+    """
     functions = [getattr(stage.spec, word, None) for word in ("collate", "cost")]
     functions += [stage.fn, getattr(stage.placement, "worker_init", None)]
     try:
         data = pickle.dumps(functions)
+        module = sys.modules.pop(name)
+        try:
+            pickle.loads(data)  # noqa: S301  it was made here
+        finally:
+            sys.modules[name] = module
     except BaseException as error:  # noqa: BLE001  whatever user code raises
-        return {"failed": error_words(error)}
-    return {"pickle": base64.b64encode(data).decode("ascii")}
+        return error_words(error)
+    return ""
 
 
 def _say_items(question: _Question, pipe: Any) -> None:
@@ -703,7 +644,6 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 _TASKS: dict[str, Callable[[_Question], None]] = {
     "try_pieces": try_pieces,
     "inspect": inspect,
-    "unpickle": unpickle,
 }
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -430,7 +430,6 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     reads = use.then(words)
     _refuse_handle(collector, name, value, node, use)
     check_text(text, node, cell, words, use)
-    _refuse_added(scope, name, value, statement, use)
     now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
         members = members_of(value)
@@ -644,34 +643,7 @@ def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
             return
 
 
-# -- Implementations that are added to a function below it, as by `@show.register` -----------------
-def _refuse_added(scope: Scope, name: str, value: Any, statement: Statement, use: Use) -> None:
-    """Refuse a function or class with implementations that its own text does not hold.
-
-    Raises:
-        ExportError: there is one.
-    """
-    methods = vars(value).values() if isinstance(value, type) else ()
-    kinds = functools.singledispatchmethod
-    owners = [value, *(one.dispatcher for one in methods if isinstance(one, kinds))]
-    for code in (code for owner in owners for code in _implementations(owner)):
-        found = scope.cells.definition(code)
-        if found is not None and found.statement is not statement:
-            raise refusal(
-                f"{found.place} registers an implementation with {name!r}, which is not in its "
-                "own text; write one function that looks at the type, or define all of them in "
-                "one cell that begins with the line `#| nbpipe: setup`",
-                use,
-            )
-
-
-def _implementations(value: Any) -> list[CodeType]:
-    """Return the code of all implementations of a `singledispatch` function; none of others."""
-    registry = getattr(value, "registry", None)
-    if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
-        return []
-    found = (code_of(one) for one in registry.values() if callable(one))
-    return [code for code in found if code is not None]
+# -- Implementations that are added to a function of another module, as by `@show.register` --------
 
 
 def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
@@ -694,7 +666,7 @@ def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
                     continue
                 with contextlib.suppress(AttributeError, KeyError):
                     found = followed(call.value, scope.namespace)
-                    if _implementations(found) and by_reference(found):
+                    if hasattr(found, "dispatch") and by_reference(found):
                         yield statement, ast.unparse(call.value)
 
 

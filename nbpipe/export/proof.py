@@ -265,7 +265,7 @@ def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choic
     ]
     if len(results) < len(called):
         culprit = called[len(results)]
-        results.append(Failure(answer.explained()))
+        results.append(Failure(answer.words))
         rest = Failure(f"was not tried: {culprit} {answer.words}")
         results += [rest] * (len(called) - len(results))
     return results
@@ -609,7 +609,12 @@ def verified(
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    _check_pickles(answer, every, filename, fresh, start_limit_s)
+    for line in _found(answer, "stage"):
+        raise ExportError(
+            f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
+            f"function: {line['failed']}; define what it uses at the top of a cell, with def "
+            "or class"
+        )
     reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
         return Report(0, reads_files=reads_files)
@@ -644,7 +649,7 @@ def _check_start(answer: Answer, filename: str) -> None:
     for line in _found(answer, "differs"):
         raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")
     if not _found(answer, "step") and answer.ending != "answered":
-        raise ExportError(f"the module was checked in a fresh process, and {answer.explained()}")
+        raise ExportError(f"the module was checked in a fresh process, and {answer.words}")
 
 
 def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
@@ -681,26 +686,6 @@ def _words(key: str, value: Any) -> str:
     return ", ".join(f"{name} {knob}" for name, knob in value.items()) or "no knobs"
 
 
-def _check_pickles(
-    answer: Answer, every: Mapping[str, bytes], filename: str, fresh: FreshProcess, limit_s: float
-) -> None:
-    lines = _found(answer, "stage")
-    pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
-    if pickles:
-        request = {"name": PurePath(filename).stem, "pickles": pickles}
-        there = fresh.ask("unpickle", request, limits_s={"": limit_s}, files=every)
-        lines += _found(there, "failed")
-        if there.ending != "answered":
-            raise ExportError(f"a process that loads the stages' functions {there.explained()}")
-    for line in lines:
-        if "failed" in line:
-            raise ExportError(
-                f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
-                f"function: {line['failed']}; define what it uses at the top of a cell, with def "
-                "or class"
-            )
-
-
 def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     """Compare items, where the notebook's own runs agree."""
     if isinstance(own, str):
@@ -710,7 +695,7 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
         return Report(0, "not comparable: two runs of the notebook's own pipeline differ")
     raised = [line["raised"] for line in _found(answer, "raised")]
     if answer.ending == "died":
-        raised.append(answer.explained())
+        raised.append(answer.words)
     fingerprints = tuple(line["item"] for line in _found(answer, "item"))
     module = Sample(fingerprints, raised[0] if raised else "")
     words = _mismatch(first, module)

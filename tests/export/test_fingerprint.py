@@ -28,6 +28,7 @@ from nbpipe.export.source import shows_order_of_set
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
+ANEW = "when its text runs anew"
 ELSEWHERE = """
 import json, pickle, sys
 from nbpipe.export.difference import fingerprint_of
@@ -467,7 +468,7 @@ def test_what_modules_and_tensors_keep_for_themselves():
         "[0] attribute '_scale': 1 in the notebook, 2 when its text runs anew",
         "[0] attribute '_buffers'['mean'][0]: 1 in the notebook, 2 when its text runs anew",
         "[1] attribute 'unit': 'm' in the notebook, 'km' when its text runs anew",
-        "[0] attribute '_forward_hooks' items[0]: missing in the notebook, print when its text runs anew",
+        f"[0] attribute '_forward_hooks' items[0]: missing in the notebook, print {ANEW}",
     ]
 
 

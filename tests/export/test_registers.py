@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe.export.source import names_unbound, names_unknown
+from nbpipe.export.source import names_unbound
 from tests.export.notebooks import Notebook
 
 FRAME = """
@@ -34,7 +34,7 @@ def test_registered_implementations(notebook: Notebook):
     """What is added to a function elsewhere is refused; a set-up cell has all of it."""
     error = notebook.refused(FRAME + REGISTERED.format(mark=""))
     exported = notebook.exported(REGISTERED.format(mark="#| nbpipe: setup"))
-    assert error.startswith("In[3] registers an implementation with 'show', which is not in its")
+    assert error.startswith("function 'show', defined in In[3] is not what its text gives by now")
     assert "def _(x: int): return scaled(x)\n" in exported.text
 
 
@@ -249,10 +249,3 @@ UNBOUND = {
 def test_names_that_nothing_binds(text: str):
     """Names that a module reads and does not bind are found wherever it reads them."""
     assert names_unbound(text, future=False) == UNBOUND[text]
-
-
-def test_names_in_the_texts_of_types():
-    """A name that stands in a text, where only lint sees it, is found as well."""
-    pytest.importorskip("ruff")
-    text = "from typing import cast\n\n\ndef f(x):\n    return cast('Nope', len(x))\n"
-    assert names_unknown(text) == {"Nope"}

@@ -15,7 +15,6 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
-from nbpipe.export import fresh
 from nbpipe.export.difference import fingerprint_of
 from nbpipe.export.fresh import Environment, FreshProcess
 from nbpipe.export.module import Piece, Spelling
@@ -204,12 +203,12 @@ HAZARDS = {
     "exits": ("import sys\nsys.exit(3)", "SystemExit: 3"),
     "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "ends at once": (
-        "import os\nprint('last words')\nos._exit(3)",
-        "ended its process with exit code 3 | last words",
+        "import os\nos._exit(3)",
+        "ended its process with exit code 3",
     ),
     "crashes": (
-        "import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGSEGV)",
-        "ended its process: Segmentation fault (SIGSEGV) | last words",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+        "ended its process: Segmentation fault (SIGSEGV)",
     ),
     "ends by a signal that has no name": (
         "import os\nos.kill(os.getpid(), 40)",
@@ -231,10 +230,10 @@ def test_user_code_that(folder, text, words):
 
 
 def test_user_code_that_takes_for_ever(folder):
-    """The time limit ends it, and its words are shown."""
-    text = "import time\nprint('waiting')\ntime.sleep(1000)"
+    """The time limit ends it."""
+    text = "import time\ntime.sleep(1000)"
     [result] = trial(piece(text), limit_s=SHORT_S)
-    assert (reason(result), list(folder.iterdir())) == ("took longer than 5 s | waiting", [])
+    assert (reason(result), list(folder.iterdir())) == ("took longer than 5 s", [])
 
 
 SLOW = "import time\nx = time.sleep(1000)"
@@ -344,12 +343,11 @@ def test_libraries_may_clear_up(tmp_path):
 
 
 def test_secrets_are_not_shown(monkeypatch):
-    """What user code prints or raises is shown without them."""
+    """What user code raises is shown without them."""
     monkeypatch.setenv("MY_API_KEY", "abcd1234efgh5678")
-    text = "import os\nprint(os.environ['MY_API_KEY'])\nos._exit(1)"
     raised = "import os\nraise ValueError(os.environ['MY_API_KEY'])"
-    shown = [trial(piece(one))[0].reason for one in (text, raised)]
-    assert [("abcd1234efgh5678" in one, "***" in one) for one in shown] == [(False, True)] * 2
+    shown = trial(piece(raised))[0].reason
+    assert ("abcd1234efgh5678" in shown, "***" in shown) == (False, True)
 
 
 def test_nothing_on_the_command_line():
@@ -456,13 +454,6 @@ def test_an_answer_of_any_size():
     assert trial(*[piece(text)] * 3) == [Choice(0)] * 3
 
 
-def test_an_unknown_task_is_words():
-    """What fails in the probe itself is told with its last lines."""
-    with FreshProcess(Environment.here()) as fresh:
-        answer = fresh.ask("no such task", {}, limits_s={"": 30.0})
-    assert "KeyError: 'no such task'" in answer.explained()
-
-
 WORD = "horse9battery"
 
 
@@ -487,24 +478,6 @@ def test_set_as_written(monkeypatch: pytest.MonkeyPatch):
     """A set is equal to itself in any order."""
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     assert trial(piece("x = {'b', 'a', 'c'}", x={"a", "b", "c"})) == [Choice(0)]
-
-
-class Interrupted(tempfile.TemporaryDirectory):
-    """A folder whose removal is interrupted."""
-
-    def cleanup(self):
-        """Stop in the middle."""
-        self._finalizer.detach()
-        raise KeyboardInterrupt
-
-
-def test_interrupt_in_the_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An interrupt while a temporary folder is removed leaves nothing of it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(fresh, "TemporaryDirectory", Interrupted)
-    with pytest.raises(KeyboardInterrupt), fresh.temporary_folder() as folder:
-        Path(folder, "file").touch()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

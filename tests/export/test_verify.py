@@ -129,9 +129,9 @@ def test_a_pipeline_that_cannot_be_built():
 
 def test_a_module_that_ends_its_process():
     """A crash while it is imported is words too."""
-    words = refusal(MODULE + "import os\nprint('why')\nos.abort()\n")
+    words = refusal(MODULE + "import os\nos.abort()\n")
     assert words == (
-        "the module was checked in a fresh process, and ended its process: Aborted (SIGABRT)\n  why"
+        "the module was checked in a fresh process, and ended its process: Aborted (SIGABRT)"
     )
 
 
@@ -215,7 +215,8 @@ def test_a_process_that_ends_where_functions_are_loaded(tmp_path):
     )
     words = refusal(text, process_stages=["decode"])
     assert (
-        words == "a process that loads the stages' functions ended its process: Aborted (SIGABRT)"
+        words
+        == "the module was checked in a fresh process, and ended its process: Aborted (SIGABRT)"
     )
 
 
