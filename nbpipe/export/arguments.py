@@ -572,18 +572,10 @@ def _member(value: FunctionType, place: Place) -> str | None:
 
 def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     """Write a closure as a function of more parameters; where that fails, as it was made."""
-    factory = value.__qualname__.partition(".<locals>")[0]
-    is_kept = factory in place.collector.kept
-    is_bound = named is not None and _is_bound(place.scope, named)
-    if named is not None and is_kept and is_bound:
-        return place.need(named)
     text = place.collector.attempt(lambda: _closure(value, place, named))
-    if text is not None and is_kept:
-        return as_marked(value, text, frozenset(names_in(text)), place)
     if text is not None:
-        place.collector.found.factories.add(factory)
         return text
-    if named is None or not is_bound:
+    if named is None or not _is_bound(place.scope, named):
         assert place.collector.failed is not None
         raise place.collector.failed
     return place.need(named)

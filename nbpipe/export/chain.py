@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import inspect
 import re
 import tokenize
@@ -13,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, final
-
-import numpy as np
 
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
@@ -66,11 +63,7 @@ def drafted(chain: Chain, collector: Collector, home: Scope) -> Module:
     writer = _ChainWriter(chain, collector, home)
     writer.write(chain)
     avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
-    if not any(stage.placement for stage in addresses(chain).values()):  # else it must be pickled
-        collector.kept = frozenset(collector.found.factories & collector.found.pieces.keys())
-    # What is local would stand before a global variable that the chain reads; and a factory that
-    # is in the module anyway is called as it was.
-    if avoid or unnamed or collector.kept:
+    if avoid or unnamed:  # what is local would stand before a global variable that the chain reads
         collector.found = before
         writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
         writer.write(chain)
@@ -187,22 +180,10 @@ class _ChainWriter:
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
         given = [
-            self._weights(stage, value)
-            if word == "weights"
-            else self._argument(stage, word, value, named=True)
+            self._argument(stage, word, value, named=True)
             for word, value in spec.arguments(stage.given)
         ]
         return given + self._knob_arguments(stage)
-
-    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
-        """Write weights as the user did, where they are numbers in the call."""
-        call = call_of(stage, self._home.cells, "mix")
-        given = None if call is None else call.argument("weights")
-        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
-            values = [] if given is None else list(ast.literal_eval(given))
-            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
-                return f"weights={ast.unparse(given)}"
-        return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
     def _step(self, stage: Stage, number: int, names: set[str], above: Sequence[str] = ()) -> str:

@@ -432,7 +432,6 @@ class Found:
             fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
-        factories: functions whose inner ones were written as functions of more parameters.
         listed: names by which sources read their items.
         roots: parameters for the paths that files are looked for under, by their text.
         unknown: names in annotations that nobody evaluates, and that stand for nothing.
@@ -455,7 +454,6 @@ class Found:
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
-    factories: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     roots: dict[str, Parameter] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -496,7 +494,6 @@ class Collector:
         self._collect_value = collect_value
         self.archive = archive
         self.failed: ExportError | None = None  # of the last attempt that failed
-        self.kept: frozenset[str] = frozenset()  # factories that are called as they were
         self._scopes: dict[int, Scope] = {}
         self._values: dict[Knob, int] = {}
 
@@ -697,27 +694,11 @@ class Collector:
             return member[0]
         if by_reference(value) or getattr(value, "__module__", None) == "builtins":
             return self._spelled_member(value)
-        text = self._spelled_lambda(scope, value, use)
-        if text is not None:
-            return text
         raise refusal(
             f"{getattr(value, '__qualname__', kind_of(value))!r} has no name in the notebook any "
             "more; define it again, and rebuild the pipeline",
             use,
         )
-
-    def _spelled_lambda(self, scope: Scope, value: Any, use: Use) -> str | None:
-        """Return a lambda as it was written, where that is in one line and holds nothing."""
-        if not isinstance(value, FunctionType) or value.__closure__ or value.__defaults__:
-            return None
-        found = definition_of(scope, value.__code__)
-        if found is None or not isinstance(found.node, ast.Lambda):
-            return None
-        text = ast.get_source_segment(found.cell.text, found.node)
-        if text is None or "\n" in text:
-            return None
-        self.read(scope, found.node, found.cell, use.then(f"a lambda [{found.place}]"))
-        return text
 
     def same_name(self, scope: Scope, value: Any, use: Use) -> str | None:
         """Return the name of a function or class that was defined anew since, to the same effect.

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,8 +46,6 @@ from .source import last_name, names_in, names_unbound, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
-_CAUSES = 20  # errors behind an error
-_READ = 100_000  # characters
 
 
 @contextlib.contextmanager
@@ -77,24 +76,9 @@ def cleared(error: BaseException) -> None:
     notes = getattr(error, "__notes__", None)
     if notes:
         error.__notes__ = [scrubbed(str(note)) for note in notes]
-    behind = [error.__cause__, error.__context__]
-    if any(map(_tells, behind)):
+    told = "".join(traceback.format_exception(error, limit=0))
+    if scrubbed(told) != told:
         error.__cause__ = error.__context__ = None
-
-
-def _tells(error: BaseException | None) -> bool:
-    """Tell whether an error, or one behind it, says what is a secret."""
-    for _ in range(_CAUSES):
-        if error is None:
-            return False
-        words = [*error.args, *getattr(error, "__notes__", ())]
-        with contextlib.suppress(Exception):  # the user's own class
-            words.append(str(error))
-        texts = [one if isinstance(one, str) else repr(one)[:_READ] for one in words]
-        if any(scrubbed(text) != text for text in texts):
-            return True
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _secrets_of(scope: Scope) -> Iterator[str]:
@@ -334,19 +318,19 @@ def _export(
     collect_setup(collector, home)
     before = collector.found.copied()
     draft = drafted(chain, collector, home)
-    with FreshProcess(Environment.here(), file=str(file)) as fresh:
-        prove = functools.partial(
-            _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
-        )
-        proved = None
-        if is_repeated(chain, home):
-            found, collector.found = collector.found, before
-            built = as_built(chain, draft, collector, home, tried=True)
-            with contextlib.suppress(ExportError):
-                proved = None if built is None else prove(built)
-            if proved is None:
-                collector.found = found
-        text, files, report = proved or prove(draft)
+    fresh = FreshProcess(Environment.here(), file=str(file))
+    prove = functools.partial(
+        _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
+    )
+    proved = None
+    if is_repeated(chain, home):
+        found, collector.found = collector.found, before
+        built = as_built(chain, draft, collector, home, tried=True)
+        with contextlib.suppress(ExportError):
+            proved = None if built is None else prove(built)
+        if proved is None:
+            collector.found = found
+    text, files, report = proved or prove(draft)
     written = stored(file, text, files, overwrite=overwrite)
     knobs = [knob for one in addresses(chain).values() for knob in one.knobs.values()]
     note_export({knob: collector.value_of(knob) for knob in knobs}, written.path)

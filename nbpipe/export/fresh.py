@@ -13,7 +13,6 @@ import json
 import linecache
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -35,7 +33,7 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
-from ..executors.launch import UNKNOWN_EXIT, Worker, launch_apart
+from ..executors.launch import Worker, launch_apart
 from .difference import difference, fingerprint_of
 from .held import handle_in
 from .secrets import scrubbed
@@ -106,15 +104,14 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
-# It forks for each question: one start serves a whole export, and no answer sees what another left.
-# Answers come over a connection, one JSON value each: what user code prints goes nowhere.
+# Each question has one of its own, so that no answer sees what another left. Answers come over a
+# connection, one JSON value each: what user code prints goes nowhere.
 _Ending = Literal["answered", "died", "late"]
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
-_LOADED = ("torch",)  # by the process that forks, where it is needed
-_STOP = b""  # what is said once an answer was heard
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_SIGNALLED = 128  # and the number of the signal: the exit code of one whose fork was ended by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +161,17 @@ class Answer:
     words: str
 
 
-@final
+@dataclass(frozen=True, slots=True)
 class FreshProcess:
-    """A process that has run nothing of the notebook; it starts with the first question.
+    """What asks a process that has run nothing of the notebook, a new one for each question.
 
-    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
-    nobody holds our end of its connection.
-
-    Args:
+    Attributes:
         where: import path and working folder; the environment is this process's.
         file: where the module will stand, that is tried somewhere else.
     """
 
-    def __init__(self, where: Environment, *, file: str = "") -> None:
-        self._where, self._file = where, file
-        self._worker: Worker | None = None
-        self._asked = 0
-        self._held = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+    where: Environment
+    file: str = ""
 
     def ask(
         self,
@@ -195,9 +180,8 @@ class FreshProcess:
         *,
         limits_s: Mapping[str, float],
         files: Mapping[str, bytes] | None = None,
-        text: str = "",
     ) -> Answer:
-        """Have a fork of it do a task; no process is left of that afterwards.
+        """Have it do a task; no process is left of that afterwards.
 
         Args:
             task: name of the task.
@@ -205,61 +189,47 @@ class FreshProcess:
             limits_s: how long each step may take [s], by the name that the task announces; "" is
                 the first.
             files: what to find in the folder that the task is given, by name.
-            text: source that will be run; what forks stand, and takes seconds, is loaded before.
 
         Raises:
             ExportError: no Python can be started here.
         """
         _check_interpreter()
-        if self._worker is None:
-            self._folder = Path(self._held.enter_context(temporary_folder()))
-        if self._worker is None or self._worker.wait(0) is not None:
-            self._worker = self._started()
-        loads = [name for name in _LOADED if re.search(rf"(?m)^(?:import|from) {name}\b", text)]
-        question = self._written(
-            {"task": task, "request": dict(request), "loads": loads}, files or {}
-        )
-        ours, theirs = Pipe()
-        with ours:
-            with theirs, contextlib.suppress(OSError):  # it has ended: the listener hears how
-                self._worker.connection.send_bytes(os.fsencode(question))
-                send_handle(self._worker.connection, theirs.fileno(), self._worker.pid)
-            return _listened(self._worker, ours, limits_s)
+        with temporary_folder() as folder:
+            question = self._written(Path(folder), {"task": task, "request": request}, files or {})
+            try:
+                worker = launch_apart(
+                    f"{__name__}:main",
+                    str(question),
+                    folder=folder,
+                    environment=_variables(),
+                    output=subprocess.DEVNULL,
+                )
+            except WorkerStartError as error:
+                raise ExportError(f"export cannot start its check: {error}") from error
+            try:
+                return _listened(worker, limits_s)
+            finally:
+                worker.connection.close()
+                worker.end(_GRACE_S)
+                worker.close()
 
-    def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
-        """Write a question, and what goes with it, into a folder of its own."""
-        self._asked += 1
-        folder = self._folder / str(self._asked)
+    def _written(self, folder: Path, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
+        """Write a question, and what goes with it, into a folder."""
         for name in ("empty", "module"):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir()
         for name, data in files.items():
             (folder / "module" / name).write_bytes(data)
         whole = {
             **asked,
-            "paths": list(self._where.paths),
-            "cwd": self._where.cwd,
-            "file": self._file,
+            "paths": list(self.where.paths),
+            "cwd": self.where.cwd,
+            "file": self.file,
             "empty": str(folder / "empty"),
             "folder": str(folder / "module"),
         }
         question = folder / "question.json"
         question.write_text(json.dumps(whole), encoding="ascii")
         return question
-
-    def _started(self) -> Worker:
-        try:
-            worker = launch_apart(
-                f"{__name__}:main",
-                str(self._folder),
-                folder=str(self._folder),
-                environment=_variables(),
-                output=subprocess.DEVNULL,
-            )
-        except WorkerStartError as error:
-            raise ExportError(f"export cannot start its check: {error}") from error
-        self._held.callback(worker.end, _GRACE_S)
-        self._held.callback(worker.close)
-        return worker
 
 
 @contextlib.contextmanager
@@ -306,12 +276,11 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-def _listened(worker: Worker, connection: Connection, limits_s: Mapping[str, float]) -> Answer:
+def _listened(worker: Worker, limits_s: Mapping[str, float]) -> Answer:
     """Read an answer, until it is whole, its process ends, or a step takes too long.
 
     Args:
-        worker: the fresh process, whose fork answers.
-        connection: our end of the answer's; the other closes when the fork ends.
+        worker: the fresh process; it ends all that it started once its connection closes.
         limits_s: of each step [s].
     """
     lines: list[Any] = []
@@ -319,57 +288,40 @@ def _listened(worker: Worker, connection: Connection, limits_s: Mapping[str, flo
     ending: _Ending = "answered"
     end_s = time.monotonic() + limits_s[step]
     try:
-        while (line := _next_line(worker, connection, end_s)) != {"done": True}:
+        while (line := _next_line(worker, end_s)) != {"done": True}:
             if isinstance(line, dict) and "step" in line:
                 step = line["step"]
                 end_s = time.monotonic() + limits_s[step]
             lines.append(line)
-        with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
-            _next_line(worker, connection, time.monotonic() + _GRACE_S)
+        worker.wait(_GRACE_S)  # libraries may clear up
     except TimeoutError:
         ending, words = "late", f"took longer than {limits_s[step]:g} s"
     except EOFError:
-        ending = "died"
-    code = _ended(worker)
-    return Answer(tuple(lines), ending, _how_it_ended(code) if ending == "died" else words)
+        ending, words = "died", _how_it_ended(worker.wait(_GRACE_S) or 0)
+    return Answer(tuple(lines), ending, words)
 
 
-def _next_line(worker: Worker, connection: Connection, end_s: float) -> Any:
+def _next_line(worker: Worker, end_s: float) -> Any:
     """Return the next line of an answer.
 
     Raises:
         EOFError: there is no more.
         TimeoutError: none came until `end_s`.
     """
-    ready = wait([connection, worker.status], max(0.0, end_s - time.monotonic()))
-    if not ready:
+    if not wait([worker.connection], max(0.0, end_s - time.monotonic())):
         raise TimeoutError
-    if connection not in ready:
-        raise EOFError
     try:
-        return json.loads(connection.recv_bytes())
+        return json.loads(worker.connection.recv_bytes())
     except ConnectionError as error:
         raise EOFError from error
 
 
-def _ended(worker: Worker) -> int:
-    """Have all be ended that still runs of an answer; return the exit code of its process."""
-    with contextlib.suppress(EOFError, OSError):  # the fresh process itself has ended
-        worker.connection.send_bytes(_STOP)
-        if wait([worker.connection, worker.status], _GRACE_S):
-            return int(json.loads(worker.connection.recv_bytes()))
-    code = worker.wait(0)
-    if code is None:  # it does not hear, or answers by itself
-        os.killpg(worker.pid, signal.SIGKILL)
-        code = worker.wait(None)
-    return code if code is not None else UNKNOWN_EXIT
-
-
 def _how_it_ended(code: int) -> str:
-    if code >= 0:
+    number = -code if code < 0 else code - _SIGNALLED
+    if number <= 0:
         return f"ended its process with exit code {code}"
-    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-    return f"ended its process: {signal.strsignal(-code)} ({name})"
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
+    return f"ended its process: {signal.strsignal(number)} ({name})"
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
@@ -512,8 +464,6 @@ def try_pieces(question: _Question) -> None:
     question.step("pieces")
     imports, *pieces = question.request["pieces"]
     question.say(module.play(0, imports))
-    for path in question.request["paths"]:
-        module.need(path)
     for number, piece in enumerate(pieces, start=1):
         question.say(module.play(number, piece))
 
@@ -533,15 +483,6 @@ class _GrowingModule:
         self._read: set[str] = set()  # names of those that come from data
         self._data = _DataWatch(question.folder)
         self._module = _bare_module(name, self._file)
-
-    def need(self, path: str) -> None:
-        """Import a submodule where nothing has done it; answer that."""
-        try:
-            eval(path, vars(self._module))  # noqa: S307  names with dots
-        except (NameError, AttributeError):
-            self._question.say({"lacks": path})
-            with contextlib.suppress(Exception):  # what reads it fails, and says why
-                importlib.import_module(path)
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
         """Try the spellings of a piece in order; return the choice, or why there is none.
@@ -647,33 +588,28 @@ _TASKS: dict[str, Callable[[_Question], None]] = {
 }
 
 
-def main(connection: Connection, litter: str) -> NoReturn:
-    """Answer each question in a fork, as long as somebody asks.
+def main(connection: Connection, question: str) -> NoReturn:
+    """Answer a question in a fork, and end with it, or where nobody listens any more.
 
-    Only on Linux a fork is safe once libraries are loaded; elsewhere it ends with its first answer.
+    Only on Linux a fork is safe once libraries are loaded; elsewhere it answers by itself.
     """
-    if sys.platform == "linux":  # what a fork starts is ours when its parent ends
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            given = json.loads(Path(os.fsdecode(connection.recv_bytes())).read_bytes())
-            answers = recv_handle(connection)
-            os.set_inheritable(answers, False)  # noqa: FBT003  no other program keeps it open
-            for name in given["loads"]:
-                with contextlib.suppress(Exception):  # the module's own import says why
-                    importlib.import_module(name)
-            pid = _forked() if sys.platform == "linux" else 0
-            if pid == 0:
-                _answer(given, Connection(answers))
-            os.close(answers)
-            connection.recv_bytes()  # the answer was heard, or its time is over
-            connection.send_bytes(json.dumps(_end_children(pid)).encode("ascii"))
-    _end_children()
-    shutil.rmtree(litter, ignore_errors=True)
-    os._exit(0)
+    given = json.loads(Path(question).read_bytes())
+    if sys.platform != "linux":
+        _answer(given, connection)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # what it starts is ours when it ends
+    answers = os.dup(connection.fileno())  # a fork closes the connection itself
+    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _answer(given, Connection(answers))
+    wait([connection, os.pidfd_open(pid)])
+    code = _end_children(pid)
+    shutil.rmtree(Path(question).parent, ignore_errors=True)
+    os._exit(code if code >= 0 else _SIGNALLED - code)
 
 
-def _end_children(pid: int = 0) -> int:
+def _end_children(pid: int) -> int:
     """End all children, and what becomes one as its parent ends; return the exit code of one."""
     code = 0
     with contextlib.suppress(ChildProcessError):  # there are no more
@@ -684,12 +620,6 @@ def _end_children(pid: int = 0) -> int:
             if ended == pid:
                 code = os.waitstatus_to_exitcode(status)
     return code
-
-
-def _forked() -> int:
-    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _answer(given: dict[str, Any], connection: Connection) -> NoReturn:

@@ -4,9 +4,7 @@ from __future__ import annotations
 import __future__
 
 import ast
-import contextlib
 import dis
-import importlib
 import inspect
 import io
 import re
@@ -580,9 +578,6 @@ def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | N
 
 def _find_ruff() -> str | None:
     """Return ruff's program: that of its package, one beside Python, or any."""
-    for module in ("ruff", "ruff.__main__"):
-        with contextlib.suppress(Exception):  # not installed, another version, no program in it
-            return str(importlib.import_module(module).find_ruff_bin())
     beside = str(Path(sys.executable).parent) if sys.executable else ""
     return shutil.which("ruff", path=beside) or shutil.which("ruff")
 

@@ -236,33 +236,6 @@ def test_a_name_that_means_something_else(notebook: Notebook):
     assert exported.chain == "nbpipe.source(range(4)).map(decode).map(str).map(decode_all)"
 
 
-def test_one_idiom_for_one_factory(notebook: Notebook):
-    """A factory that is in the module for a helper makes the stages there, too."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-
-        def make(k):
-            def times(x):
-                return x * k
-
-            return times
-        # ---- next cell
-        double, triple = make(2), make(3)
-        by_four = make(4)
-        # ---- next cell
-        def use(x):
-            return triple(x)
-        # ---- next cell
-        pipe = nbpipe.source(range(3)).map(by_four).map(make(5)).map(use)
-        report = pipe.export("loader.py")
-        """
-    )
-    assert "by_four = make(4)\n" in exported.text
-    assert ".map(by_four).map(make(5)" in exported.chain
-    assert "partial" not in exported.text
-
-
 FORMATTED = """
 from collections import Counter
 

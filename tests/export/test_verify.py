@@ -56,8 +56,7 @@ def items():
 
 def verify(text, **options):
     """Verify a text as `my_loader.py`."""
-    with FreshProcess(Environment.here()) as fresh:
-        return verified(text, "my_loader.py", fresh, **options)
+    return verified(text, "my_loader.py", FreshProcess(Environment.here()), **options)
 
 
 def refusal(text, **options):
