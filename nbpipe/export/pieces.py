@@ -9,7 +9,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -320,19 +320,17 @@ class Known:
         return Spelling(statement.text, *reads)
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
-        several = statement is not None and len(statement.binds) > 1
-        alike = _alike(self.scope, statement.binds) if statement and several else [[self.name]]
+        names = sorted(statement.binds if statement else {self.name})
         ways = [
-            self.collector.as_literal(self.name, self.scope[names[0]], self.scope, self.use)
-            for names in alike
+            self.collector.as_literal(self.name, self.scope[name], self.scope, self.use)
+            for name in names
         ]
         found = [one for one in ways if one is not None]
         if len(found) < len(ways):
             return None
-        rows = (
-            f"{' = '.join(names)} = {one.text}" for names, one in zip(alike, found, strict=True)
-        )
-        text = "\n".join(rows) if several else _assigned(self.name, found[0].text, statement)
+        rows = (f"{name} = {one.text}" for name, one in zip(names, found, strict=True))
+        single = len(names) == 1
+        text = _assigned(self.name, found[0].text, statement) if single else "\n".join(rows)
         now = frozenset().union(*(one.now for one in found))
         return Spelling(text, now, frozenset().union(*(one.later for one in found)))
 
@@ -368,14 +366,6 @@ class Known:
             words=self.words,
         )
         self.collector.add(piece, self.scope)
-
-
-def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
-    """Put names of the same object together."""
-    groups: dict[int, list[str]] = {}
-    for name in sorted(names):
-        groups.setdefault(id(scope[name]), []).append(name)
-    return list(groups.values())
 
 
 def _as_array(value: Any) -> Any:

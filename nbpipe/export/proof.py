@@ -517,7 +517,7 @@ def _is_meant(line: Import, text: str) -> bool:
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------
 _ANEW = "when its text runs anew"  # what `difference` calls the other side
-_GRAPH = ("op", "executor", "knobs")
+_GRAPH = ("name", "op", "executor", "knobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +585,13 @@ def verified(
     answer = fresh.ask("inspect", request, limits_s=limits_s, files=every)
     _check_names(answer, reads or {})
     _check_start(answer, filename)
-    _check_graph(answer, expected_graph)
+    if expected_graph is not None:
+        graphs = expected_graph, _found(answer, "graph")[0]["graph"]
+        rows = ([{key: one[key] for key in _GRAPH} for one in graph] for graph in graphs)
+        words = difference(*map(json_fingerprint, rows))
+        if words is not None:
+            culprit = "the module builds another pipeline than the notebook's"
+            raise ExportError(f"{culprit}: {_in_module(words)}")
     for line in _found(answer, "stage"):
         raise ExportError(
             f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
@@ -629,38 +635,8 @@ def _check_start(answer: Answer, filename: str) -> None:
         raise ExportError(f"the module was checked in a fresh process, and {answer.words}")
 
 
-def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
-    if expected is None:
-        return
-    words = _graph_difference(expected, _found(answer, "graph")[0]["graph"])
-    if words is not None:
-        raise ExportError(f"the module builds another pipeline than the notebook's: {words}")
-
-
 def _in_module(words: str) -> str:
     return words.replace(_ANEW, "in the module")
-
-
-def _graph_difference(
-    notebook: Sequence[Mapping[str, Any]], module: Sequence[Mapping[str, Any]]
-) -> str | None:
-    """Tell where two pipelines differ: names first, then what the stages are."""
-    names = [[stage["name"] for stage in graph] for graph in (notebook, module)]
-    if names[0] != names[1]:
-        words = [", ".join(map(repr, listed)) for listed in names]
-        return f"its stages are {words[1]}, in the notebook {words[0]}"
-    for ours, theirs in zip(notebook, module, strict=True):
-        for key in _GRAPH:
-            if ours[key] != theirs[key]:
-                what = f"{ours['name']!r} has {_words(key, theirs[key])}"
-                return f"stage {what}, in the notebook {_words(key, ours[key])}"
-    return None
-
-
-def _words(key: str, value: Any) -> str:
-    if key != "knobs":
-        return f"{'operation' if key == 'op' else key} {value!r}"
-    return ", ".join(f"{name} {knob}" for name, knob in value.items()) or "no knobs"
 
 
 def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
