@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import functools
 import itertools
 import re
@@ -48,7 +47,7 @@ from .held import (
 from .literals import MOST, in_quotes_of
 from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
-from .source import changed_by, defaults_in, last_name, names_in, names_read, replaced, root_of
+from .source import changed_by, defaults_in, last_name, names_in, names_read, replaced
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
@@ -634,41 +633,6 @@ def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
 
 
 # -- Implementations that are added to a function of another module, as by `@show.register` --------
-
-
-def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
-    """Return the statements that add to a function of another module, which only imports it.
-
-    Set-up cells are kept, and so are not among them.
-
-    Args:
-        scope: the notebook.
-        used: names of the module that is written.
-
-    Returns:
-        Each with the words for the function in it.
-    """
-    for cell in scope.cells.cells:
-        for statement in () if cell.is_setup else cell.statements:
-            for call in _registrations(statement.node):
-                root = last_name(root_of(call))
-                if root not in used or root not in scope:
-                    continue
-                with contextlib.suppress(AttributeError, KeyError):
-                    found = followed(call.value, scope.namespace)
-                    if hasattr(found, "dispatch") and by_reference(found):
-                        yield statement, ast.unparse(call.value)
-
-
-def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
-    """Return each `x.register` that decorates a definition, or is called by an expression."""
-    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
-    for mark in marks:
-        func = mark
-        while isinstance(func, ast.Call):
-            func = func.func
-        if isinstance(func, ast.Attribute) and func.attr == "register":
-            yield func
 
 
 def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:

@@ -585,19 +585,7 @@ def verified(
     answer = fresh.ask("inspect", request, limits_s=limits_s, files=every)
     _check_names(answer, reads or {})
     _check_start(answer, filename)
-    if expected_graph is not None:
-        graphs = expected_graph, _found(answer, "graph")[0]["graph"]
-        rows = ([{key: one[key] for key in _GRAPH} for one in graph] for graph in graphs)
-        words = difference(*map(json_fingerprint, rows))
-        if words is not None:
-            culprit = "the module builds another pipeline than the notebook's"
-            raise ExportError(f"{culprit}: {_in_module(words)}")
-    for line in _found(answer, "stage"):
-        raise ExportError(
-            f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
-            f"function: {line['failed']}; define what it uses at the top of a cell, with def "
-            "or class"
-        )
+    _check_graph(answer, expected_graph)
     reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
         return Report(0, reads_files=reads_files)
@@ -633,6 +621,21 @@ def _check_start(answer: Answer, filename: str) -> None:
         raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")
     if not _found(answer, "step") and answer.ending != "answered":
         raise ExportError(f"the module was checked in a fresh process, and {answer.words}")
+
+
+def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
+    graphs = (expected, _found(answer, "graph")[0]["graph"]) if expected is not None else ((), ())
+    rows = ([{key: one[key] for key in _GRAPH} for one in graph] for graph in graphs)
+    words = difference(*map(json_fingerprint, rows))
+    if words is not None:
+        culprit = "the module builds another pipeline than the notebook's"
+        raise ExportError(f"{culprit}: {_in_module(words)}")
+    for line in _found(answer, "stage"):
+        raise ExportError(
+            f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
+            f"function: {line['failed']}; define what it uses at the top of a cell, with def "
+            "or class"
+        )
 
 
 def _in_module(words: str) -> str:

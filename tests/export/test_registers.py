@@ -209,9 +209,9 @@ def test_what_no_module_has(notebook: Notebook):
         "kept": "FILTERS['b'] holds a function that has no name by now, so the module would not "
         "put it there; give each function a name of its own, by def\n  used by: kept() [In[2]] <- "
         "stage 'kept'",
-        "show": "In[2] registers an implementation with 'show', which the module imports without "
-        "it; register it where that function is defined, or begin the cell with the line "
-        "`#| nbpipe: setup`",
+        "show": "the module would use a function without what it registers: `@show.register def "
+        "_(x: int): return x` in In[2] acts by side effect and is not in the module; to keep it, "
+        "begin its cell with the line `#| nbpipe: setup`",
         "wrapped": "variable 'wrapped', assigned in In[2], wraps what had this name before; write "
         "the wrapper as a decorator above the definition, or give what it wraps a name of its own\n"
         "  used by: stage 'wrapped'",
