@@ -150,9 +150,8 @@ class Scope:
         return found[-1].order if found else (sys.maxsize, 0)
 
     def knows(self, name: str) -> bool:
-        """Tell whether a name is bound, imported somewhere, or one of Python's."""
-        found = name in self or _is_builtin(name) or self.not_executed(name) is not None
-        return found or self.is_set_inside(name)
+        """Tell whether a name is bound, or one of Python's."""
+        return name in self or _is_builtin(name) or self.is_set_inside(name)
 
     def is_set_inside(self, name: str) -> bool:
         """Tell whether functions alone bind a name, by `global`."""
@@ -227,30 +226,12 @@ class Scope:
         plain = itertools.takewhile(lambda line: line.member is line.alias is None, found)
         return tuple(dict.fromkeys(plain)) or tuple(found[:1])
 
-    def not_executed(self, name: str) -> Import | None:
-        """Return an import of a name that is not bound, as one under `if TYPE_CHECKING:`."""
-        lines = (_line(one, name) for one in self._imports)
-        return next((line for line in lines if line is not None), None)
-
     def alias_of(self, value: object) -> tuple[str, Import] | None:
         """Return the user's name for something imported, and the import."""
         for name in self.names_of(value):
             lines = () if self.is_foreign(name) else self.imported(name, value)
             if [one.alias or one.member or one.module for one in lines] == [name]:
                 return name, lines[0]
-        return None
-
-    def member_of(self, value: object) -> tuple[str, str] | None:
-        """Spell something by a module that the user imported: `argparse.Namespace`, `argparse`."""
-        path = str(getattr(value, "__qualname__", ""))
-        for name, module in tuple(self.namespace.items()):
-            if not isinstance(module, ModuleType) or not self.imported(name, module):
-                continue
-            found: object = module
-            for part in path.split("."):
-                found = getattr(found, part, None)
-            if path and found is value:
-                return f"{name}.{path}", name
         return None
 
     @functools.cached_property
@@ -570,11 +551,7 @@ class Collector:
             raise self._foreign(name, getattr(builtins, name, None), use)
         if _is_builtin(name):
             return
-        line = scope.not_executed(name)
-        if line is None:
-            raise refusal(f"{name!r} is not defined; define it, or take it out", use)
-        self.found.owners[name] = scope
-        self.add_import(line)
+        raise refusal(f"{name!r} is not defined; define it, or take it out", use)
 
     def _collect(self, scope: Scope, name: str, value: Any, use: Use) -> None:
         lines = scope.imported(name, value)
@@ -688,10 +665,6 @@ class Collector:
         if own is not None and not (by_reference(value) and scope.newest(own) is None):
             self.need(scope, own, use)
             return own
-        member = scope.member_of(value)
-        if member is not None:
-            self.need(scope, member[1], use)
-            return member[0]
         if by_reference(value) or getattr(value, "__module__", None) == "builtins":
             return self._spelled_member(value)
         raise refusal(

@@ -340,6 +340,9 @@ def _field(field: dataclasses.Field[Any], node_of: _NodeOf) -> Node:
 
 
 # -- Arrays, tensors, images and tables in a fingerprint; their libraries are never loaded for it --
+_WHOLE_BYTES = 1 << 28  # of larger arrays the two ends and a sample of the rest are looked at
+_END_BYTES = 1 << 26
+_SAMPLE = 1_000_000  # elements
 _EXACT_BYTES = 8  # of a number that Python holds as well
 
 
@@ -373,7 +376,7 @@ def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
         for at, number in enumerate(array.flat[:kept])
     ]
     node = branch(kind, words, [*parts, *_own(value, node_of)])
-    return {**node, "count": array.size, "digest": _digest_of(_bytes(array))}
+    return {**node, "count": array.size, "digest": _digest_of(*_pieces(array))}
 
 
 def _own(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
@@ -390,6 +393,14 @@ def _element(number: Any) -> Any:
     """Return a number of an array as one of Python, or its text where Python has none like it."""
     exact = number.dtype.kind in "biufcSU" and number.dtype.itemsize <= _EXACT_BYTES
     return number.item() if exact or number.dtype.kind in "SU" else str(number)
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> list[Any]:
+    if array.nbytes <= _WHOLE_BYTES:
+        return [_bytes(array)]
+    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    end, step = _END_BYTES // array.itemsize, -(-array.size // _SAMPLE)
+    return [_bytes(part) for part in (flat[:end], flat[array.size - end :], flat[::step])]
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -419,7 +430,7 @@ def _tensor(value: Any, node_of: _NodeOf) -> Node:
     for at, number in enumerate(flat[:some].tolist()):
         parts.append((_index_label(at, tuple(value.shape)), node_of(number)))
     node = branch(_kind_of(value), words, parts)
-    digest = _digest_of(flat.view(torch.uint8).numpy().tobytes())
+    digest = _digest_of(*_pieces(flat.view(torch.uint8).numpy()))
     return {**node, "count": flat.numel(), "digest": digest}
 
 

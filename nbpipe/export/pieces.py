@@ -51,14 +51,6 @@ from .source import changed_by, defaults_in, last_name, names_in, names_read, re
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
-_PLAIN_NODES = (
-    *(ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Name, ast.Attribute),
-    *(ast.expr_context, ast.UnaryOp, ast.unaryop, ast.keyword),
-)
-_CONTAINERS = (
-    *("dict", "list", "set", "tuple", "defaultdict", "OrderedDict", "deque", "local"),
-    *("WeakValueDictionary", "WeakKeyDictionary", "WeakSet"),
-)
 _TRIED = 3  # texts, the newest first
 
 
@@ -123,7 +115,7 @@ def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any,
     place = "" if statement is None else f", assigned in {statement.cell.place}"
     known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
-    _refuse_living(known, statements)
+    _refuse_living(known)
     if statement is not None and _is_lookup(scope, statement):
         known.look_up(statement)
         return
@@ -160,7 +152,7 @@ def _is_lookup(scope: Scope, statement: Statement) -> bool:
     return any(_is_lookup(scope, one) for one in earlier if one is not None)
 
 
-def _refuse_living(known: Known, statements: list[Statement]) -> None:
+def _refuse_living(known: Known) -> None:
     """Refuse what lives in one process, if the exported code does not fill it by itself.
 
     Raises:
@@ -171,20 +163,9 @@ def _refuse_living(known: Known, statements: list[Statement]) -> None:
         return
     direct = f"variable {known.name!r}" if handle.value is known.value else handle.place
     error = refusal(handle._replace(place=direct).words, known.use)
-    begins_plain = bool(statements) and _is_plain_value(statements[0].node)
-    if not handle.attribute and not (begins_plain and known.scope.is_changed_inside(known.name)):
+    if not handle.attribute and not known.scope.is_changed_inside(known.name):
         raise error
     known.collector.found.alive[known.name] = (handle.attribute, error)
-
-
-def _is_plain_value(node: ast.stmt) -> bool:
-    """Tell whether an assignment gives a constant, or containers of them."""
-    value = getattr(node, "value", None)
-    return value is not None and all(
-        isinstance(one, _PLAIN_NODES)
-        or (isinstance(one, ast.Call) and last_name(one.func) in _CONTAINERS)
-        for one in ast.walk(value)
-    )
 
 
 def _refuse(known: Known) -> None:
@@ -443,7 +424,7 @@ def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, 
     if found is not None and not (is_defined(statement, name) and _is_decorated(statement, name)):
         return found.statement, found.cell, found.node, found.text(name)
     if statement is None or not is_defined(statement, name):
-        raise refusal(_unknown(name, value), use)
+        raise refusal(unknown_text(name), use)
     return statement, statement.cell, statement.node, statement.text
 
 
@@ -460,16 +441,6 @@ def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, u
     if not isinstance(value, type) or not _changes_itself(node, name):
         raise error
     collector.found.alive[name] = ("", error)
-
-
-def _unknown(name: str, value: Any) -> str:
-    module = sys.modules.get(str(getattr(value, "__module__", "")))
-    if module is not None and getattr(module, name, value) is not value:
-        return (
-            f"{name!r} is not what module {module.__name__!r} has by now, which was loaded anew; "
-            "import it again, and rebuild the pipeline"
-        )
-    return unknown_text(name)
 
 
 def unknown_text(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -144,7 +143,6 @@ def tried(
         ExportError: no fresh process can be started, the import block fails in one, or a text
             holds what looks like a secret: the process is given a file.
     """
-    _check_name(name, imports)
     refuse_secrets("\n".join([imports, *map(_all_texts, pieces)]), pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     passed = list(map(_first_stable, tries))
@@ -178,20 +176,6 @@ def _last_tried(answer: Answer) -> tuple[int, int] | None:
     """Return the piece and the spelling that ended the process; None where none did."""
     places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
     return places[-1] if places and answer.ending != "answered" else None
-
-
-def _check_name(name: str, imports: str) -> None:
-    """Refuse a module that would be found in place of one that it needs.
-
-    Raises:
-        ExportError: it would.
-    """
-    found = re.findall(r"^(?:import|from) +(\w+)", imports, flags=re.MULTILINE)
-    if name in sys.stdlib_module_names or name in {*found, "nbpipe", "numpy"}:
-        raise ExportError(
-            f"a file called {name}.py would hide the package {name!r} from the module's imports "
-            "and from other code; choose another file name"
-        )
 
 
 def refuse_secrets(text: str, pieces: Sequence[Piece]) -> None:

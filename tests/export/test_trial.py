@@ -127,13 +127,6 @@ def test_an_import_that_fails_is_named():
     )
 
 
-def test_a_module_that_would_hide_another_is_refused():
-    """A file may not be called as what it imports."""
-    with pytest.raises(ExportError) as caught:
-        tried("", [], FreshProcess(Environment.here()), name="json", future=False)
-    assert "a file called json.py would hide" in str(caught.value)
-
-
 def test_it_looks_like_a_module():
     """`inspect`, dataclasses and pickle find the module, its file and the source."""
     text = """
