@@ -415,9 +415,10 @@ class Definition:
         body = ast.get_source_segment(self.cell.text, node.body) or ""
         tree = tree_of(body)
         first, *rest = expression(body if tree and len(tree.body) == 1 else f"({body})")
+        above, after = _comments(self.cell.lines, node) if self._is_alone(node) else ([], "")
         words = ", ".join(filter(None, [*parameters, self._parameters(node)]))
         lines = [f"return {first}", *rest]
-        return "\n".join([f"def {name}({words}):", *indented(lines)])
+        return "\n".join([*above, f"def {name}({words}):", *indented(lines)]) + after
 
     def _parameters(self, node: ast.Lambda) -> str:
         """Return the parameters of a lambda, as they were written where that is in one line."""
@@ -425,6 +426,13 @@ class Definition:
         head = whole.removesuffix(ast.get_source_segment(self.cell.text, node.body) or "")
         found = re.fullmatch(r"lambda\s*(.*?)\s*:\s*\(*\s*", head)
         return found[1] if found and tree_of(f"def f({found[1]}): 0") else ast.unparse(node.args)
+
+    def _is_alone(self, node: ast.Lambda) -> bool:
+        rows = {node.lineno, node.end_lineno}
+        others = (one for one in ast.walk(self.statement.node) if isinstance(one, Node))
+        return all(
+            one is node or rows.isdisjoint({first_line(one), one.end_lineno}) for one in others
+        )
 
 
 def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definition | None:
@@ -531,6 +539,16 @@ def _named(head: str, name: str, parameters: Sequence[str], *, comma: bool) -> s
     if parameters and comma:
         words += "," if head[at : at + 1].isspace() else ", "
     return head[:first] + name + head[last:at] + words + head[at:]
+
+
+def _comments(lines: Lines, node: ast.Lambda) -> tuple[list[str], str]:
+    """Return the comments above a lambda's first line, and the one at the end of its last."""
+    indent = indent_of(lines[node.lineno])
+    above = lines.block_above(node.lineno, indent)
+    found = [lines[number][len(indent) :] for number in range(above, node.lineno)]
+    last = [one for one in lines.tokens if one.start[0] == node.end_lineno]
+    ends = [one.string for one in last if one.string.startswith("#")]
+    return found, "".join(f"  {text}" for text in ends)
 
 
 # -- All cells -------------------------------------------------------------------------------------

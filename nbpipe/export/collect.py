@@ -150,8 +150,9 @@ class Scope:
         return found[-1].order if found else (sys.maxsize, 0)
 
     def knows(self, name: str) -> bool:
-        """Tell whether a name is bound, or one of Python's."""
-        return name in self or _is_builtin(name) or self.is_set_inside(name)
+        """Tell whether a name is bound, imported somewhere, or one of Python's."""
+        found = name in self or _is_builtin(name) or self.not_executed(name) is not None
+        return found or self.is_set_inside(name)
 
     def is_set_inside(self, name: str) -> bool:
         """Tell whether functions alone bind a name, by `global`."""
@@ -225,6 +226,11 @@ class Scope:
         found = [line for line in lines if gives(line, value)]
         plain = itertools.takewhile(lambda line: line.member is line.alias is None, found)
         return tuple(dict.fromkeys(plain)) or tuple(found[:1])
+
+    def not_executed(self, name: str) -> Import | None:
+        """Return an import of a name that is not bound, as one under `if TYPE_CHECKING:`."""
+        lines = (_line(one, name) for one in self._imports)
+        return next((line for line in lines if line is not None), None)
 
     def alias_of(self, value: object) -> tuple[str, Import] | None:
         """Return the user's name for something imported, and the import."""
@@ -551,7 +557,11 @@ class Collector:
             raise self._foreign(name, getattr(builtins, name, None), use)
         if _is_builtin(name):
             return
-        raise refusal(f"{name!r} is not defined; define it, or take it out", use)
+        line = scope.not_executed(name)
+        if line is None:
+            raise refusal(f"{name!r} is not defined; define it, or take it out", use)
+        self.found.owners[name] = scope
+        self.add_import(line)
 
     def _collect(self, scope: Scope, name: str, value: Any, use: Use) -> None:
         lines = scope.imported(name, value)

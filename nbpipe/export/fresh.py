@@ -308,8 +308,11 @@ def _next_line(worker: Worker, end_s: float) -> Any:
         EOFError: there is no more.
         TimeoutError: none came until `end_s`.
     """
-    if not wait([worker.connection], max(0.0, end_s - time.monotonic())):
+    ready = wait([worker.connection, worker.status], max(0.0, end_s - time.monotonic()))
+    if not ready:
         raise TimeoutError
+    if worker.connection not in ready:
+        raise EOFError
     try:
         return json.loads(worker.connection.recv_bytes())
     except ConnectionError as error:
