@@ -45,7 +45,7 @@ from .difference import fingerprint_of, loosened, same_value
 from .held import defaults_of, handle_in, kind_of
 from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
-from .pieces import check_text, filled_defaults, followed, is_assignment, is_defined, unknown_text
+from .pieces import check_text, followed, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
 from .source import defaults_in, last_name, lines_of, names_in, replaced, root_of
 
@@ -351,16 +351,16 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
     first = (*found.statement.order, found.node.lineno, found.node.col_offset)
-    expected = {name: _apart_from_code(value, name, node)}
+    expected = {name: _apart_from_code(value, name)}
     collector.add(Piece((name,), (spelling,), expected, "definition", first, words))
     return name
 
 
-def _apart_from_code(value: FunctionType, name: str, node: ast.AST) -> dict[str, Any]:
+def _apart_from_code(value: FunctionType, name: str) -> dict[str, Any]:
     """Return the fingerprint of what a function has besides its code: defaults, attributes."""
     found = {**fingerprint_of(value), "shown": f"function {name!r}"}
     code = [label for label, _ in found["parts"] if label.startswith(("code", "closure"))]
-    return loosened(found, [*code, *filled_defaults(node)])
+    return loosened(found, code)
 
 
 def _without_wraps(text: str, free: list[str]) -> str:

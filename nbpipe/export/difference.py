@@ -122,35 +122,34 @@ def _without(node: Node, labels: frozenset[str]) -> Node:
 
 def _difference(where: str, one: Node, other: Node) -> str:
     place = f"{where}: " if where else ""
-    if one["kind"] == other["kind"]:
-        named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
-        inner = None if named else _inner_difference(where, one, other)
-        if inner is not None:
-            return inner
-        if one.get("count") != other.get("count"):
-            return f"{place}{_anew(_count(one), _count(other))}"
-        if one["shown"] == other["shown"]:
-            return f"{place}{_unseen(one, other)}"
-    return f"{place}{_anew(_shown(one), _shown(other))}"
+    named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
+    if one["kind"] != other["kind"] or named:
+        return f"{place}{_anew(_shown(one), _shown(other))}"
+    left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
+    for label in left:
+        if label in right and left[label] != right[label]:
+            return _difference(_joined(where, label), left[label], right[label])
+    alone = [label for label in (*left, *right) if (label in left) != (label in right)]
+    if alone and one.get("count") == len(left) and other.get("count") == len(right):
+        words = [
+            _shown(side[alone[0]]) if alone[0] in side else "missing" for side in (left, right)
+        ]
+        return f"{_joined(where, alone[0])}: {_anew(*words)}"
+    if one.get("count") != other.get("count"):
+        return f"{place}{_anew(_count(one), _count(other))}"
+    if one["shown"] != other["shown"]:
+        return f"{place}{_anew(_shown(one), _shown(other))}"
+    if HIDDEN in one["shown"]:
+        return f"{place}texts that are not shown differ"
+    if list(left) != list(right):
+        return f"{place}the order differs"
+    differs = "it differs" if one["kind"] == "code" else ""
+    return f"{place}{differs or f'{_shown(one)}, which differs past its first elements'}"
 
 
 def _anew(one: str, other: str) -> str:
-    if one == other:
-        return f"{one} in the notebook, another when its text runs anew"
+    other = "another" if one == other else other
     return f"{one} in the notebook, {other} when its text runs anew"
-
-
-def _inner_difference(where: str, one: Node, other: Node) -> str | None:
-    left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
-    for label, node in left.items():
-        if label in right and node != right[label]:
-            return _difference(_joined(where, label), node, right[label])
-    whole = one.get("count") == len(left) and other.get("count") == len(right)
-    if not whole or not (left.keys() ^ right.keys()):
-        return None
-    label = next(iter([key for key in (*left, *right) if key not in left or key not in right]))
-    words = [_shown(side[label]) if label in side else "missing" for side in (left, right)]
-    return f"{_joined(where, label)}: {_anew(*words)}"
 
 
 def _joined(where: str, label: str) -> str:
@@ -176,16 +175,6 @@ def _shown(node: Node) -> str:
     if node["kind"] in _TEXTS and HIDDEN not in text and not _is_plain(text):
         return f"a {node['kind']} of {node.get('count', len(text) - _QUOTES)} characters"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-def _unseen(one: Node, other: Node) -> str:
-    if one.get("words"):
-        return f"{one['words']} differs"
-    if HIDDEN in one["shown"]:
-        return "texts that are not shown differ"
-    if list(dict(one.get("parts", ()))) != list(dict(other.get("parts", ()))):
-        return "the order differs"
-    return f"{_shown(one)}, which differs past its first elements"
 
 
 # -- Functions and classes in a fingerprint: the user's by their code, a library's by name ---------
@@ -274,7 +263,7 @@ def _function(value: FunctionType, node_of: _NodeOf) -> Node:
         if not name.startswith("__"):
             parts.append((f"attribute {name!r}", node_of(_unordered(value, attribute), name)))
     code = _digest(value.__code__, node_of)
-    parts.append(("code", leaf("code", "its code", digest=code, words="it")))
+    parts.append(("code", leaf("code", "its code", digest=code)))
     return branch("function", f"function {value.__qualname__!r}", parts)
 
 

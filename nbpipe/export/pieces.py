@@ -33,7 +33,7 @@ from .collect import (
     refuse_secret,
     unwritable,
 )
-from .difference import fingerprint_of, loosened
+from .difference import fingerprint_of
 from .held import (
     captured_by,
     handle_in,
@@ -47,7 +47,7 @@ from .held import (
 from .literals import MOST, in_quotes_of
 from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
-from .source import changed_by, defaults_in, last_name, names_in, names_read, replaced
+from .source import changed_by, names_in, names_read, replaced
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
@@ -408,7 +408,7 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     piece = Piece(
         names=(name,),
         spellings=(Spelling(text, now - {name}, later - {name}),),
-        expected={name: loosened(fingerprint_of(value), filled_defaults(node))},
+        expected={name: fingerprint_of(value)},
         first=scope.first(name),
         words=f"{kind} {name!r}, defined in {cell.place}",
     )
@@ -512,21 +512,6 @@ def _changes_itself(node: ast.AST, name: str) -> bool:
 
 def _text(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
-
-
-def filled_defaults(node: ast.AST) -> Iterator[str]:
-    """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
-    names = set()
-    for one in ast.walk(node):
-        called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
-        changed = one.func.value if called else changed_by(one)  # type: ignore[attr-defined]
-        names.add(last_name(changed))
-    functions = (
-        one for one in ast.walk(node) if isinstance(getattr(one, "args", None), ast.arguments)
-    )
-    for name, default in (pair for one in functions for pair in defaults_in(one.args)):  # type: ignore[attr-defined]
-        if name in names and not isinstance(default, ast.Name | ast.Attribute | ast.Constant):
-            yield f"default {name!r}"
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:
