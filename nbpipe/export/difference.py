@@ -126,9 +126,9 @@ def _difference(where: str, one: Node, other: Node) -> str:
     if one["kind"] != other["kind"] or named:
         return f"{place}{_anew(_shown(one), _shown(other))}"
     left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
-    for label in left:
-        if label in right and left[label] != right[label]:
-            return _difference(_joined(where, label), left[label], right[label])
+    for label, node in left.items():
+        if label in right and node != right[label]:
+            return _difference(_joined(where, label), node, right[label])
     alone = [label for label in (*left, *right) if (label in left) != (label in right)]
     if alone and one.get("count") == len(left) and other.get("count") == len(right):
         words = [
