@@ -28,7 +28,7 @@ from .arguments import is_repeated
 from .cells import Statement
 from .chain import as_built, chosen_text, drafted, is_late, variables_of
 from .collect import Collector, Found, Scope, Use, is_import, unwritable
-from .fresh import Environment, FreshProcess, error_words
+from .fresh import FreshProcess, error_words
 from .held import is_local, secret_in, texts_named_as_secrets
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
@@ -328,7 +328,7 @@ def _export(
     collect_setup(collector, home)
     before = collector.found.copied()
     draft = drafted(chain, collector, home)
-    fresh = FreshProcess(Environment.here(), file=str(file))
+    fresh = FreshProcess.here(str(file))
     prove = functools.partial(
         _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
     )

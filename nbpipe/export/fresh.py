@@ -115,37 +115,6 @@ _SIGNALLED = 128  # and the number of the signal: the exit code of one whose for
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """Where the notebook runs.
-
-    Attributes:
-        cwd: its working folder.
-        paths: its `sys.path`, the folders absolute.
-    """
-
-    cwd: str
-    paths: tuple[str, ...]
-
-    @classmethod
-    def here(cls) -> Self:
-        """Take those of this process.
-
-        Raises:
-            ExportError: the working folder was deleted.
-        """
-        try:
-            cwd = str(Path.cwd())
-        except OSError as error:
-            raise ExportError(
-                "the working folder of the notebook was deleted; change to one that exists with "
-                "os.chdir(...)"
-            ) from error
-        entries: list[object] = list(sys.path)
-        texts = [entry for entry in entries if isinstance(entry, str)]
-        return cls(cwd, tuple(str(Path(cwd, entry)) for entry in texts))
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What came of a question.
 
@@ -166,12 +135,32 @@ class FreshProcess:
     """What asks a process that has run nothing of the notebook, a new one for each question.
 
     Attributes:
-        where: import path and working folder; the environment is this process's.
+        cwd: the notebook's working folder.
+        paths: its `sys.path`, the folders absolute.
         file: where the module will stand, that is tried somewhere else.
     """
 
-    where: Environment
+    cwd: str
+    paths: tuple[str, ...]
     file: str = ""
+
+    @classmethod
+    def here(cls, file: str = "") -> Self:
+        """Take the folder and the import path of this process; its environment is this one's.
+
+        Raises:
+            ExportError: the working folder was deleted.
+        """
+        try:
+            cwd = str(Path.cwd())
+        except OSError as error:
+            raise ExportError(
+                "the working folder of the notebook was deleted; change to one that exists with "
+                "os.chdir(...)"
+            ) from error
+        entries: list[object] = list(sys.path)
+        texts = [entry for entry in entries if isinstance(entry, str)]
+        return cls(cwd, tuple(str(Path(cwd, entry)) for entry in texts), file)
 
     def ask(
         self,
@@ -221,8 +210,8 @@ class FreshProcess:
             (folder / "module" / name).write_bytes(data)
         whole = {
             **asked,
-            "paths": list(self.where.paths),
-            "cwd": self.where.cwd,
+            "paths": list(self.paths),
+            "cwd": self.cwd,
             "file": self.file,
             "empty": str(folder / "empty"),
             "folder": str(folder / "module"),

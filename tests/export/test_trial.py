@@ -16,7 +16,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ExportError
 from nbpipe.export.difference import fingerprint_of
-from nbpipe.export.fresh import Environment, FreshProcess
+from nbpipe.export.fresh import FreshProcess
 from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import Choice, Failure, tried
 from tests.gates import HANG_S
@@ -39,7 +39,7 @@ SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy
 
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
     """Try pieces as those of `my_loader`."""
-    fresh = FreshProcess(where or Environment.here())
+    fresh = where or FreshProcess.here()
     return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)
 
 
@@ -170,8 +170,8 @@ def test_relative_paths_are_the_notebooks(tmp_path):
     """Data and modules are found from the notebook's folder, that of the empty path entry too."""
     (tmp_path / "data.txt").write_text("here")
     (tmp_path / "my_helper.py").write_text("VALUE = 7")
-    here = Environment.here()
-    where = Environment(str(tmp_path), (str(tmp_path), *here.paths))
+    here = FreshProcess.here()
+    where = FreshProcess(str(tmp_path), (str(tmp_path), *here.paths))
     pieces = [piece("x = (open('data.txt').read(), my_helper.VALUE)", x=("here", 7))]
     assert trial(*pieces, imports="import my_helper", where=where) == [Choice(0, is_data=True)]
 
@@ -180,7 +180,7 @@ def test_the_empty_path_entry_is_the_working_folder(monkeypatch, tmp_path):
     """`''` in `sys.path` is not the folder that the process starts in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", "relative", *sys.path])
-    assert Environment.here().paths[:2] == (str(tmp_path), str(tmp_path / "relative"))
+    assert FreshProcess.here().paths[:2] == (str(tmp_path), str(tmp_path / "relative"))
 
 
 def test_the_environment_is_inherited(monkeypatch):
@@ -378,7 +378,7 @@ def test_from_any_thread():
 
 SCRIPT = '''
 import sys
-from nbpipe.export.fresh import Environment, FreshProcess
+from nbpipe.export.fresh import FreshProcess
 from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import tried
 text = """
@@ -389,7 +389,7 @@ while True: pass
 """
 piece = Piece(("x",), (Spelling(text),))
 try:
-    tried("", [piece], FreshProcess(Environment.here()), name="m", future=False)
+    tried("", [piece], FreshProcess.here(), name="m", future=False)
 except KeyboardInterrupt:
     print("interrupted")
 '''

@@ -12,7 +12,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ExportError
 from nbpipe.export.difference import fingerprint_of
-from nbpipe.export.fresh import Environment, FreshProcess
+from nbpipe.export.fresh import FreshProcess
 from nbpipe.export.proof import Report, verified
 
 MODULE = """import nbpipe
@@ -56,7 +56,7 @@ def items():
 
 def verify(text, **options):
     """Verify a text as `my_loader.py`."""
-    return verified(text, "my_loader.py", FreshProcess(Environment.here()), **options)
+    return verified(text, "my_loader.py", FreshProcess.here(), **options)
 
 
 def refusal(text, **options):
