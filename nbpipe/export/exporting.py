@@ -515,8 +515,6 @@ def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
     words = [report.reason] if report.reason else []
-    if report.reads_files:
-        words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
     told = tuple(map(scrubbed, (*notes, *words)))
     changed, patched = written.changed, written.patched

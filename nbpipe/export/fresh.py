@@ -359,9 +359,7 @@ def _imported(question: _Question, name: str) -> ModuleType:
         if differences(vars(module), question.request["expected"], named=True) is None:
             return module
     os.chdir(question.cwd)
-    module = _loaded(question, name)
-    question.say({"reads": "the working folder"})
-    return module
+    return _loaded(question, name)
 
 
 def _loaded(question: _Question, name: str) -> ModuleType:

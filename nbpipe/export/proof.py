@@ -511,12 +511,10 @@ class Report:
     Attributes:
         compared: items that were equal [items].
         reason: why items could not be compared; empty where they could, or were not to be.
-        reads_files: importing the module reads files of the working folder.
     """
 
     compared: int
     reason: str = ""
-    reads_files: bool = False
 
 
 def verified(
@@ -570,13 +568,11 @@ def verified(
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
-        return Report(0, reads_files=reads_files)
+        return Report(0)
     if answer.ending == "late":  # the notebook's own need not be waited for
-        return Report(0, f"not compared: took longer than {limit_s:g} s", reads_files)
-    report = _compared(answer, _own_samples(items, count, limit_s), hint)
-    return replace(report, reads_files=reads_files)
+        return Report(0, f"not compared: took longer than {limit_s:g} s")
+    return _compared(answer, _own_samples(items, count, limit_s), hint)
 
 
 def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
