@@ -632,23 +632,20 @@ class Collector:
             NoLiteral: it cannot be written; nothing of it is left.
         """
         before = self.found.copied()
-        reads: list[Names] = []
 
         def spelled(one: object) -> str:
             try:
-                text = self.spelled(scope, one, use)
+                return self.spelled(scope, one, use)
             except ExportError as error:
                 raise NoLiteral(str(error).partition("\n")[0]) from error
-            reads.append(names_read(ast.parse(text, mode="eval").body, future=True))
-            return text
 
         try:
             text = literal(value, spelled)
         except NoLiteral:
             self.found = before
             raise
-        now, later = ((one.now for one in reads), (one.later for one in reads))
-        return Spelling(text, frozenset().union(*now), frozenset().union(*later))
+        found = names_read(ast.parse(text, mode="eval").body, future=True)
+        return Spelling(text, found.now, found.later)
 
     def as_literal(self, name: str, value: object, scope: Scope, use: Use) -> Spelling | None:
         """Write the value of a name as a literal; None where `reasons` tells why it has none."""
