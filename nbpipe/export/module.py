@@ -398,19 +398,15 @@ def rendered(module: Module) -> str:
 
 
 def _refuse_taken(module: Module) -> None:
-    for piece in module.pieces:
-        for name in {_BUILD, "nbpipe"} & set(piece.names):
-            raise ExportError(
-                f"the name {name!r} must be free in a module that is exported, "
-                f"got {piece.words or name}; give it another name"
-            )
+    taken = {name: one.words or name for one in module.pieces for name in one.names}
     for line in module.imports:
-        ours = line.member is None and line.module.partition(".")[0] == "nbpipe"
-        if line.binds == _BUILD or (line.binds == "nbpipe" and not ours):
-            raise ExportError(
-                f"the name {line.binds!r} must be free in a module that is exported, "
-                f"got an import from {line.module!r}; import it under another name"
-            )
+        if line.member is not None or line.module.partition(".")[0] != "nbpipe":
+            taken[line.binds] = f"an import from {line.module!r}"
+    for name in taken.keys() & {_BUILD, "nbpipe"}:
+        raise ExportError(
+            f"the name {name!r} must be free in a module that is exported, got {taken[name]}; "
+            "give it another name"
+        )
 
 
 def _free_name(module: Module) -> str:

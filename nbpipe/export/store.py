@@ -75,25 +75,20 @@ def _check_place(given: object, module: Path) -> None:
 
 
 def _check_stem(given: object, module: Path) -> None:
-    stem = module.stem
+    stem, hidden, more = module.stem, _hidden(module.stem, module), ""
     if module.suffix != ".py":
-        raise ArgumentError(f"export path must end in .py, got {str(given)!r}; as {_as(module)}")
-    if not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("__"):
-        raise ArgumentError(
-            f"export path must have the name of a module that can be imported, got {str(given)!r}; "
-            f"as {_as(module)}"
-        )
-    hidden = _hidden(stem, module)
-    if hidden is not None:
-        raise ArgumentError(
-            f"export path must not have the name of another module, got {str(given)!r}: `import "
-            f"{stem}` beside it would no longer find {hidden}; as {_as(module)}"
-        )
-    if (module.with_suffix("") / "__init__.py").exists():
-        raise ArgumentError(
-            f"export path must not have the name of a package beside it, got {str(given)!r}: "
-            f"`import {stem}` would find the package; as {_as(module)}"
-        )
+        rule = "end in .py"
+    elif not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("__"):
+        rule = "have the name of a module that can be imported"
+    elif hidden is not None:
+        rule = "not have the name of another module"
+        more = f": `import {stem}` beside it would no longer find {hidden}"
+    elif (module.with_suffix("") / "__init__.py").exists():
+        rule = "not have the name of a package beside it"
+        more = f": `import {stem}` would find the package"
+    else:
+        return
+    raise ArgumentError(f"export path must {rule}, got {str(given)!r}{more}; as {_as(module)}")
 
 
 def _as(module: Path) -> str:
