@@ -156,11 +156,11 @@ class Scope:
 
     def is_set_inside(self, name: str) -> bool:
         """Tell whether functions alone bind a name, by `global`."""
-        return self.newest(name) is None and name in self._rebound
+        return self.newest(name) is None and name in self.rebound
 
     def is_changed_inside(self, name: str) -> bool:
         """Tell whether some function binds a name by `global`, or changes its value in place."""
-        return name in self._rebound or any(
+        return name in self.rebound or any(
             name in reads.changed and self.is_changed_in(name, node) for node, reads in self._reads
         )
 
@@ -187,7 +187,8 @@ class Scope:
         return False
 
     @functools.cached_property
-    def _rebound(self) -> frozenset[str]:
+    def rebound(self) -> frozenset[str]:
+        """Names that some function binds by `global`."""
         return frozenset(name for _, reads in self._reads for name in reads.rebound)
 
     @functools.cached_property

@@ -163,7 +163,9 @@ def _refuse_living(known: Known) -> None:
         return
     direct = f"variable {known.name!r}" if handle.value is known.value else handle.place
     error = refusal(handle._replace(place=direct).words, known.use)
-    if not handle.attribute and not known.scope.is_changed_inside(known.name):
+    whole, scope = handle.value is known.value, known.scope
+    filled = known.name in scope.rebound if whole else scope.is_changed_inside(known.name)
+    if not handle.attribute and not filled:
         raise error
     known.collector.found.alive[known.name] = (handle.attribute, error)
 

@@ -209,7 +209,7 @@ def test_what_no_module_has(notebook: Notebook):
         "kept": "FILTERS['b'] holds a function that has no name by now, so the module would not "
         "put it there; give each function a name of its own, by def\n  used by: kept() [In[2]] <- "
         "stage 'kept'",
-        "show": "the module would use a function without what it registers: `@show.register def "
+        "show": "the module would use a function without what is added to it: `@show.register def "
         "_(x: int): return x` in In[2] acts by side effect and is not in the module; to keep it, "
         "begin its cell with the line `#| nbpipe: setup`",
         "wrapped": "variable 'wrapped', assigned in In[2], wraps what had this name before; write "
