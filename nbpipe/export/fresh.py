@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -593,10 +594,17 @@ def main(connection: Connection, question: str) -> NoReturn:
         pid = os.fork()
     if pid == 0:
         _answer(given, Connection(answers))
-    wait([connection, os.pidfd_open(pid)])
+    threading.Thread(target=_end_unheard, args=(connection, pid), daemon=True).start()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     code = _end_children(pid)
     shutil.rmtree(Path(question).parent, ignore_errors=True)
     os._exit(code if code >= 0 else _SIGNALLED - code)
+
+
+def _end_unheard(connection: Connection, pid: int) -> None:
+    """End a process once nobody hears its answer any more."""
+    wait([connection])
+    os.kill(pid, signal.SIGKILL)
 
 
 def _end_children(pid: int) -> int:

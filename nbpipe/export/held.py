@@ -627,7 +627,7 @@ def _named_parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
     elif _is_pair(value):
         yield from (("word", "", value[0]), ("word", value[0], value[1]))
     elif isinstance(value, list | tuple):
-        yield from _words_of(_elements_of(value))
+        yield from _said_by(_elements_of(value))
     elif isinstance(value, re.Pattern | pathlib.PurePath):
         yield "word", "", getattr(value, "pattern", str(value))
     elif isinstance(value, BuiltinFunctionType):
@@ -652,7 +652,7 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) or is_secret_name(value[0])
 
 
-def _words_of(values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+def _said_by(values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
     """Return the items of a sequence, and what they say as the words of a command."""
     numbers = (int, float, complex, type(None)) if len(values) > _FEW else ()
     yield from (("item", at, one) for at, one in enumerate(values) if type(one) not in numbers)
