@@ -283,11 +283,12 @@ def export_chain(
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         archive = f"{file.stem}.npz" if assets else None
         collector = Collector(collect_value, is_decision, archive=archive, counted=counted)
-        with _looking(chain, collector) as home:
+        with _looking(chain, collector) as home, FreshProcess.here(str(file)) as fresh:
             return _export(
                 chain,
                 collector,
                 home,
+                fresh=fresh,
                 file=file,
                 items=items if count else None,
                 count=count,
@@ -320,6 +321,7 @@ def _export(
     collector: Collector,
     home: Scope,
     *,
+    fresh: FreshProcess,
     file: Path,
     items: Callable[[], Iterator[object]] | None,
     count: int,
@@ -328,7 +330,6 @@ def _export(
     collect_setup(collector, home)
     before = collector.found.copied()
     draft = drafted(chain, collector, home)
-    fresh = FreshProcess.here(str(file))
     prove = functools.partial(
         _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
     )

@@ -13,18 +13,18 @@ import json
 import linecache
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -105,14 +105,16 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
-# Each question has one of its own, so that no answer sees what another left. Answers come over a
-# connection, one JSON value each: what user code prints goes nowhere.
+# It forks for each question: one start serves a whole export, and no answer sees what another left.
+# Answers come over a connection, one JSON value each: what user code prints goes nowhere.
 _Ending = Literal["answered", "died", "late"]
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _SIGNALLED = 128  # and the number of the signal: the exit code of one whose fork was ended by it
+_LOADED = re.compile(rb'(?:"|\\n)(?:import|from) torch\b')  # takes seconds, and stands a fork
+_DONE, _ENDED = {"done": True}, {"ended": True}  # the answer is whole; its fork is no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,13 @@ class Answer:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass
 class FreshProcess:
-    """What asks a process that has run nothing of the notebook, a new one for each question.
+    """A process that has run nothing of the notebook; it starts with the first question.
+
+    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
+    nobody holds our end of its connection.
 
     Attributes:
         cwd: the notebook's working folder.
@@ -144,6 +150,15 @@ class FreshProcess:
     cwd: str
     paths: tuple[str, ...]
     file: str = ""
+    _worker: Worker | None = field(default=None, init=False)
+    _asked: int = field(default=0, init=False)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     @classmethod
     def here(cls, file: str = "") -> Self:
@@ -171,7 +186,7 @@ class FreshProcess:
         limits_s: Mapping[str, float],
         files: Mapping[str, bytes] | None = None,
     ) -> Answer:
-        """Have it do a task; no process is left of that afterwards.
+        """Have a fork of it do a task; no process is left of that afterwards.
 
         Args:
             task: name of the task.
@@ -184,29 +199,19 @@ class FreshProcess:
             ExportError: no Python can be started here.
         """
         _check_interpreter()
-        with temporary_folder() as folder:
-            question = self._written(Path(folder), {"task": task, "request": request}, files or {})
-            try:
-                worker = launch_apart(
-                    f"{__name__}:main",
-                    str(question),
-                    folder=folder,
-                    environment=_variables(),
-                    output=subprocess.DEVNULL,
-                )
-            except WorkerStartError as error:
-                raise ExportError(f"export cannot start its check: {error}") from error
-            try:
-                return _listened(worker, limits_s)
-            finally:
-                worker.connection.close()
-                worker.end(_GRACE_S)
-                worker.close()
+        if self._worker is None or self._worker.wait(0) is not None:
+            self._worker = self._started()
+        question = self._written({"task": task, "request": request}, files or {})
+        with contextlib.suppress(OSError):  # it has ended: the listener hears how
+            self._worker.connection.send_bytes(os.fsencode(question))
+        return _listened(self._worker, limits_s)
 
-    def _written(self, folder: Path, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
-        """Write a question, and what goes with it, into a folder."""
+    def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
+        """Write a question, and what goes with it, into a folder of its own."""
+        self._asked += 1
+        folder = self._folder / str(self._asked)
         for name in ("empty", "module"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(parents=True)
         for name, data in files.items():
             (folder / "module" / name).write_bytes(data)
         whole = {
@@ -220,6 +225,22 @@ class FreshProcess:
         question = folder / "question.json"
         question.write_text(json.dumps(whole), encoding="ascii")
         return question
+
+    def _started(self) -> Worker:
+        self._folder = Path(self._held.enter_context(temporary_folder()))
+        try:
+            worker = launch_apart(
+                f"{__name__}:main",
+                str(self._folder),
+                folder=str(self._folder),
+                environment=_variables(),
+                output=subprocess.DEVNULL,
+            )
+        except WorkerStartError as error:
+            raise ExportError(f"export cannot start its check: {error}") from error
+        self._held.callback(worker.end, _GRACE_S)
+        self._held.callback(worker.close)
+        return worker
 
 
 @contextlib.contextmanager
@@ -270,24 +291,31 @@ def _listened(worker: Worker, limits_s: Mapping[str, float]) -> Answer:
     """Read an answer, until it is whole, its process ends, or a step takes too long.
 
     Args:
-        worker: the fresh process; it ends all that it started once its connection closes.
+        worker: the fresh process, whose fork answers; it ends with a fork that did not end well.
         limits_s: of each step [s].
     """
     lines: list[Any] = []
-    step, words = "", ""
+    step, words, line = "", "", None
     ending: _Ending = "answered"
     end_s = time.monotonic() + limits_s[step]
     try:
-        while (line := _next_line(worker, end_s)) != {"done": True}:
+        while (line := _next_line(worker, end_s)) != _DONE:
+            if line == _ENDED:
+                raise EOFError  # noqa: TRY301  user code ended it, with exit code 0
             if isinstance(line, dict) and "step" in line:
                 step = line["step"]
                 end_s = time.monotonic() + limits_s[step]
             lines.append(line)
-        worker.wait(_GRACE_S)  # libraries may clear up
+        with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
+            line = _next_line(worker, time.monotonic() + _GRACE_S)
     except TimeoutError:
         ending, words = "late", f"took longer than {limits_s[step]:g} s"
     except EOFError:
+        worker.close()
         ending, words = "died", _how_it_ended(worker.wait(_GRACE_S) or 0)
+    if ending != "answered" or line != _ENDED:
+        worker.close()
+        worker.end(_GRACE_S)
     return Answer(tuple(lines), ending, words)
 
 
@@ -455,6 +483,8 @@ def try_pieces(question: _Question) -> None:
     question.step("pieces")
     imports, *pieces = question.request["pieces"]
     question.say(module.play(0, imports))
+    for path in question.request["modules"]:
+        module.need(path)
     for number, piece in enumerate(pieces, start=1):
         question.say(module.play(number, piece))
 
@@ -474,6 +504,15 @@ class _GrowingModule:
         self._read: set[str] = set()  # names of those that come from data
         self._data = _DataWatch(question.folder)
         self._module = _bare_module(name, self._file)
+
+    def need(self, path: str) -> None:
+        """Import a submodule where nothing has done it; answer that."""
+        try:
+            eval(path, vars(self._module))  # noqa: S307  names with dots
+        except (NameError, AttributeError):
+            self._question.say({"lacks": path})
+            with contextlib.suppress(Exception):  # what reads it fails, and says why
+                importlib.import_module(path)
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
         """Try the spellings of a piece in order; return the choice, or why there is none.
@@ -579,35 +618,42 @@ _TASKS: dict[str, Callable[[_Question], None]] = {
 }
 
 
-def main(connection: Connection, question: str) -> NoReturn:
-    """Answer a question in a fork, and end with it, or where nobody listens any more.
+def main(connection: Connection, litter: str) -> NoReturn:
+    """Answer each question in a fork, as long as somebody asks and forks end well.
 
-    Only on Linux a fork is safe once libraries are loaded; elsewhere it answers by itself.
+    Only on Linux a fork is safe once libraries are loaded; elsewhere it ends with its first answer.
     """
-    given = json.loads(Path(question).read_bytes())
-    if sys.platform != "linux":
-        _answer(given, connection)
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # what it starts is ours when it ends
-    answers = os.dup(connection.fileno())  # a fork closes the connection itself
-    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        _answer(given, Connection(answers))
-    threading.Thread(target=_end_unheard, args=(connection, pid), daemon=True).start()
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    code = _end_children(pid)
-    shutil.rmtree(Path(question).parent, ignore_errors=True)
+    code, answers = 0, os.dup(connection.fileno())  # a fork closes the connection itself
+    if sys.platform == "linux":  # what a fork starts is ours when its parent ends
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    with contextlib.suppress(EOFError, OSError):
+        while code == 0:
+            question = Path(os.fsdecode(connection.recv_bytes())).read_bytes()
+            if _LOADED.search(question):
+                with contextlib.suppress(Exception):  # the module's own import says why
+                    importlib.import_module("torch")
+            ended, alive = Pipe(duplex=False)
+            pid = _forked() if sys.platform == "linux" else 0
+            if pid == 0:
+                _answer(json.loads(question), Connection(answers), alive)
+            alive.close()
+            wait([connection, ended])  # the fork has ended, or nobody hears it any more
+            ended.close()
+            code = _end_children(pid)
+            if code == 0:
+                connection.send_bytes(json.dumps(_ENDED).encode("ascii"))
+    _end_children()
+    shutil.rmtree(litter, ignore_errors=True)
     os._exit(code if code >= 0 else _SIGNALLED - code)
 
 
-def _end_unheard(connection: Connection, pid: int) -> None:
-    """End a process once nobody hears its answer any more."""
-    wait([connection])
-    os.kill(pid, signal.SIGKILL)
+def _forked() -> int:
+    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
-def _end_children(pid: int) -> int:
+def _end_children(pid: int = 0) -> int:
     """End all children, and what becomes one as its parent ends; return the exit code of one."""
     code = 0
     with contextlib.suppress(ChildProcessError):  # there are no more
@@ -620,17 +666,18 @@ def _end_children(pid: int) -> int:
     return code
 
 
-def _answer(given: dict[str, Any], connection: Connection) -> NoReturn:
+def _answer(given: dict[str, Any], connection: Connection, alive: Connection) -> NoReturn:
     """Do a task, and end the process, whatever threads still run."""
     code = 1
     try:
-        os.register_at_fork(after_in_child=connection.close)
+        for one in (connection, alive):
+            os.register_at_fork(after_in_child=one.close)
         os.chdir(given["empty"])
         sys.path[:] = given["paths"]
         importlib.invalidate_caches()
         question = _Question(given, connection)
         _TASKS[given["task"]](question)
-        question.say({"done": True})
+        question.say(_DONE)
         code = 0
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001  of the task, or of what libraries do at the exit

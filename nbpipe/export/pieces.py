@@ -302,16 +302,20 @@ class Known:
         return Spelling(statement.text, *reads)
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
-        names = sorted(statement.binds if statement else {self.name})
+        alike: dict[int, list[str]] = {}  # names of the same object stand together
+        for name in sorted(statement.binds if statement else {self.name}):
+            alike.setdefault(id(self.scope[name]), []).append(name)
         ways = [
-            self.collector.as_literal(self.name, self.scope[name], self.scope, self.use)
-            for name in names
+            self.collector.as_literal(self.name, self.scope[names[0]], self.scope, self.use)
+            for names in alike.values()
         ]
         found = [one for one in ways if one is not None]
         if len(found) < len(ways):
             return None
-        rows = (f"{name} = {one.text}" for name, one in zip(names, found, strict=True))
-        single = len(names) == 1
+        rows = [
+            " = ".join([*names, one.text]) for names, one in zip(alike.values(), found, strict=True)
+        ]
+        single = list(alike.values()) == [[self.name]]
         text = _assigned(self.name, found[0].text, statement) if single else "\n".join(rows)
         now = frozenset().union(*(one.now for one in found))
         return Spelling(text, now, frozenset().union(*(one.later for one in found)))

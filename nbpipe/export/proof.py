@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, refusal, unwritable
 from .difference import difference, loosened
 from .fresh import STARTS_S, Answer, FreshProcess, error_words, has_own_seed, json_fingerprint
+from .held import is_local
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of, shows_order_of_set
@@ -120,8 +122,9 @@ def tried(
     future: bool,
     files: Mapping[str, bytes] | None = None,
     settled: Collection[str] = (),
+    submodules: Collection[str] = (),
     limit_s: float = 60.0,
-) -> list[Choice | Failure]:
+) -> tuple[list[Choice | Failure], list[str]]:
     """Run the imports and the pieces of a module in a fresh process.
 
     Args:
@@ -132,12 +135,13 @@ def tried(
         future: it begins with `from __future__ import annotations`.
         files: what lies beside the module, by name.
         settled: names whose value is written rather than read from data again.
+        submodules: they are imported where the import block does not do it.
         limit_s: the most that all of it may take once the process runs [s]; where it is over, or
             the process ends, all is tried again without the spelling at fault, if the piece has
             another.
 
     Returns:
-        How each piece went.
+        How each piece went, and the submodules that the import block does not import.
 
     Raises:
         ExportError: no fresh process can be started, the import block fails in one, or a text
@@ -151,7 +155,7 @@ def tried(
         given = [
             _as_json(piece, first, settled) for piece, first in zip(tries, passed, strict=True)
         ]
-        request = {"name": name, "future": future, "pieces": given}
+        request = {"name": name, "future": future, "pieces": given, "modules": sorted(submodules)}
         answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
@@ -160,7 +164,7 @@ def tried(
     results = _results(answer, ["the import block", *map(_called, pieces)], passed)
     if isinstance(results[0], Failure):
         raise ExportError(_import_words(imports, results[0]))
-    return results[1:]
+    return results[1:], [line["lacks"] for line in answer.lines if "lacks" in line]
 
 
 def _first_stable(piece: Piece) -> int:
@@ -301,6 +305,21 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
     return _without_work(whole, data, found, collector.scopes[0])
 
 
+def _submodules(found: Found, draft: Module) -> set[str]:
+    """Return the submodules that code reads of a package, and that nobody imports by name.
+
+    In the notebook something else may have imported `PIL.Image`, for `import PIL` to be enough.
+    """
+    known = {line.module for line in found.imports}
+    whole = {line.module for line in found.imports if line.member is None and line.alias is None}
+    pieces = (*found.pieces.values(), *found.checks.values())
+    trees = [ast.parse(way.text) for piece in pieces for way in piece.spellings]
+    trees += [line.tree for line in draft.body]
+    nodes = (one for tree in trees for one in ast.walk(tree))
+    paths = {ast.unparse(one) for one in nodes if isinstance(one, ast.Attribute)}
+    return {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
+
+
 def _settled_names(found: Found, draft: Module) -> frozenset[str]:
     """Return the variables that functions and stages read: those that only sources do are none."""
     reading = [piece for piece in found.pieces.values() if piece.kind == "definition"]
@@ -421,7 +440,7 @@ def _tried(
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
-    results = tried(
+    results, lacks = tried(
         import_lines(found.imports, future=found.future),
         every,
         fresh,
@@ -429,7 +448,11 @@ def _tried(
         future=found.future,
         files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
         settled=_settled_names(found, draft),
+        submodules=_submodules(found, draft),
     )
+    for path in lacks:
+        if not any(one.startswith(f"{path}.") for one in lacks):
+            found.imports[Import(path, None, None, is_local(path))] = None
     return list(zip(every, results, strict=True))
 
 

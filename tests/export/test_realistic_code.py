@@ -627,6 +627,36 @@ def test_functions_given_with_partial(notebook: Notebook):
     assert "collate=partial(padded, value=7)" in exported.chain
 
 
+def test_submodules_that_something_else_imported(notebook: Notebook):
+    """A submodule that code reads of its package is imported, where the package does not do it."""
+    package = notebook.folder / "shapes"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "ops.py").write_text("def double(x):\n    return x * 2\n")
+    exported = notebook.exported(
+        """
+        import os
+        import sys
+        import nbpipe
+        import xml
+        import xml.dom.minidom as minidom
+
+        sys.path.insert(0, "")
+        import shapes
+        from shapes.ops import double
+        # ---- next cell
+        def parse(x):
+            return xml.dom.minidom.parseString(f"<a{x}/>").documentElement.tagName, os.path.sep
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(shapes.ops.double).map(parse)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "import shapes.ops" in exported.imports
+    assert "import xml.dom.minidom" in exported.imports
+    assert not any("os.path" in line for line in exported.imports)
+
+
 def test_functions_of_two_modules_with_one_name(notebook: Notebook):
     """Of two functions with one name that the notebook has no name for, one gets another."""
     exported = notebook.exported(

@@ -249,3 +249,32 @@ def test_arrays_saved_beside_the_module(notebook: Notebook):
     assert written == ["loader.npz", "loader.py"]
     assert str(notebook.folder) not in exported.text
     assert exported.names == ["table", "look_up"]
+
+
+@pytest.mark.parametrize("count", [4, 0])
+@pytest.mark.parametrize("made", ["a = b = []", "a = []\nb = a", "a, b = [[]] * 2"])
+def test_two_names_of_one_object(notebook: Notebook, made: str, count: int):
+    """A list with two names is one object in the module too, with what it holds by now."""
+    exported = notebook.exported(
+        f"""import nbpipe
+{made}
+# ---- next cell
+a.append(7)
+# ---- next cell
+def fill(x):
+    box = a
+    box[:] = [7]
+    return x
+
+def read(x):
+    return x, b
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(fill).map(read)
+report = pipe.export("loader.py", check_items={count})
+"""
+    )
+    assert "[7]" in exported.text
+    assert exported.names == ["a", "b", "fill", "read"]
+    namespace: dict[str, object] = {}
+    exec(exported.text, namespace)
+    assert namespace["a"] is namespace["b"]

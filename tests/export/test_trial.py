@@ -39,8 +39,8 @@ SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy
 
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
     """Try pieces as those of `my_loader`."""
-    fresh = where or FreshProcess.here()
-    return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)
+    with where or FreshProcess.here() as fresh:
+        return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)[0]
 
 
 def reason(result):
@@ -206,6 +206,10 @@ HAZARDS = {
     "ends by a signal that has no name": (
         "import os\nos.kill(os.getpid(), 40)",
         "ended its process: Real-time signal 6 (signal 40)",
+    ),
+    "closes every file": (
+        "import os\nos.closerange(0, 1000)\nwhile True: pass",
+        "ended its process: Killed (SIGKILL)",
     ),
 }
 
@@ -389,7 +393,8 @@ while True: pass
 """
 piece = Piece(("x",), (Spelling(text),))
 try:
-    tried("", [piece], FreshProcess.here(), name="m", future=False)
+    with FreshProcess.here() as fresh:
+        tried("", [piece], fresh, name="m", future=False)
 except KeyboardInterrupt:
     print("interrupted")
 '''

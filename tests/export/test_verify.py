@@ -56,7 +56,8 @@ def items():
 
 def verify(text, **options):
     """Verify a text as `my_loader.py`."""
-    return verified(text, "my_loader.py", FreshProcess.here(), **options)
+    with FreshProcess.here() as fresh:
+        return verified(text, "my_loader.py", fresh, **options)
 
 
 def refusal(text, **options):
