@@ -642,7 +642,6 @@ def main(connection: Connection, litter: str) -> NoReturn:
             code = _end_children(pid)
             if code == 0:
                 connection.send_bytes(json.dumps(_ENDED).encode("ascii"))
-    _end_children()
     shutil.rmtree(litter, ignore_errors=True)
     os._exit(code if code >= 0 else _SIGNALLED - code)
 
@@ -653,7 +652,7 @@ def _forked() -> int:
         return os.fork()
 
 
-def _end_children(pid: int = 0) -> int:
+def _end_children(pid: int) -> int:
     """End all children, and what becomes one as its parent ends; return the exit code of one."""
     code = 0
     with contextlib.suppress(ChildProcessError):  # there are no more

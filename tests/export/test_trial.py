@@ -222,6 +222,18 @@ def test_user_code_that(folder, text, words):
     assert others in ([Choice(0)], [Failure(f"was not tried: 'x' {words.split(' | ')[0]}")])
 
 
+def test_one_process_forks_for_each_question(tmp_path):
+    """A new one starts only where an answer ended it."""
+    log = tmp_path / "parents"
+    note = piece(f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getppid()}} ')")
+    crash = piece("import os\nos._exit(3)")
+    with FreshProcess.here() as fresh:
+        for one in (note, note, crash, note, note):
+            tried("", [one], fresh, name="my_loader", future=False)
+    first, second, third, fourth = log.read_text().split()
+    assert (first == second, second == third, third == fourth) == (True, False, True)
+
+
 def test_user_code_that_takes_for_ever(folder):
     """The time limit ends it."""
     text = "import time\ntime.sleep(1000)"
