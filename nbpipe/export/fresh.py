@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from types import ModuleType
 from typing import Any, Literal, NoReturn, Self, final
 
@@ -151,7 +151,6 @@ class FreshProcess:
     paths: tuple[str, ...]
     file: str = ""
     _worker: Worker | None = field(default=None, init=False)
-    _asked: int = field(default=0, init=False)
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __enter__(self) -> Self:
@@ -208,10 +207,9 @@ class FreshProcess:
 
     def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
         """Write a question, and what goes with it, into a folder of its own."""
-        self._asked += 1
-        folder = self._folder / str(self._asked)
+        folder = Path(mkdtemp(dir=self._folder))
         for name in ("empty", "module"):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir()
         for name, data in files.items():
             (folder / "module" / name).write_bytes(data)
         whole = {
