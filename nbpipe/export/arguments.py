@@ -45,9 +45,9 @@ from .difference import fingerprint_of, loosened, same_value
 from .held import defaults_of, handle_in, kind_of
 from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
-from .pieces import check_text, filled_defaults, followed, is_assignment, is_defined, unknown_text
+from .pieces import check_text, followed, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
-from .source import Lines, defaults_in, last_name, lines_of, names_in, replaced, root_of
+from .source import defaults_in, last_name, lines_of, names_in, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -88,79 +88,36 @@ class Called(NamedTuple):
 
 
 class Comments(NamedTuple):
-    """What stands above a call or an argument, and behind it."""
+    """What stands above a call, and behind it."""
 
     above: list[str]
     behind: list[str]
 
 
-class _Noted(NamedTuple):
-    """A call from its bracket on, or an argument; places are lines and columns."""
-
-    first: tuple[int, int]
-    last: tuple[int, int]
-    call: ast.Call
-    key: str
-    comments: Comments
-
-
-def comments_of(calls: Iterable[Called]) -> dict[ast.Call, dict[str, Comments]]:
+def comments_of(calls: Iterable[Called]) -> dict[ast.Call, Comments]:
     """Return all comments in the statements that hold some calls, each at one of these.
+
+    What stands within a call, as at an argument, counts as above it.
 
     Args:
         calls: those that made stages.
-
-    Returns:
-        By the call, and the name or the number of an argument, or "" for the call itself; what
-        stands within an argument counts as above it.
     """
-    found: dict[ast.Call, dict[str, Comments]] = {}
-    nodes: dict[Statement, list[ast.Call]] = {}
-    for call in calls:
-        nodes.setdefault(call.statement, []).append(call.node)
-    for statement, held in nodes.items():
-        parts, text = list(_parts(statement.cell.lines, held)), statement.text
+    ends = {call.node: (call.node.end_lineno or 0, call.node.end_col_offset or 0) for call in calls}
+    found = {node: Comments([], []) for node in ends}
+    for statement in {call.statement: None for call in calls}:
+        held = [call.node for call in calls if call.statement is statement]
+        held.sort(key=ends.__getitem__)
         for token in statement.cell.lines.tokens:
             inside = statement.first_line <= token.start[0] <= statement.last_line
-            told = token.type == tokenize.COMMENT and inside and token.string in text
+            told = token.type == tokenize.COMMENT and inside and token.string in statement.text
             if told and not secret_in_text(token.string):
-                _place_comment(token, parts)
-        for part in parts:
-            found.setdefault(part.call, {})[part.key] = part.comments
+                before = [one for one in held if ends[one] <= token.start]
+                after = [one for one in held if ends[one] > token.start]
+                if before and (not after or before[-1].end_lineno == token.start[0]):
+                    found[before[-1]].behind.append(token.string)
+                else:
+                    found[after[0]].above.append(token.string)
     return found
-
-
-def _parts(lines: Lines, calls: list[ast.Call]) -> Iterator[_Noted]:
-    """Return calls that made stages, and their arguments without such calls in them."""
-    known = set(map(id, calls))
-
-    def part(start: tuple[int, int], node: Any, call: ast.Call, key: str = "") -> _Noted:
-        ends = (start, (node.end_lineno, node.end_col_offset))
-        first, last = ((row, lines.column(row, offset)) for row, offset in ends)
-        return _Noted(first, last, call, key, Comments([], []))
-
-    for call in calls:
-        func: Any = call.func
-        yield part((func.end_lineno, func.end_col_offset), call, call)
-        given: list[tuple[Any, Any]] = [*enumerate(call.args)]
-        given += [(one.arg, one) for one in call.keywords]
-        for key, one in given:
-            if known.isdisjoint(map(id, ast.walk(one))):
-                yield part((one.lineno, one.col_offset), one, call, str(key))
-
-
-def _place_comment(comment: tokenize.TokenInfo, parts: list[_Noted]) -> None:
-    """Put a comment behind what ends on its line, or above what comes next in its brackets."""
-    at = comment.start
-    around = max((one for one in parts if one.first <= at < one.last), default=None)
-    if around is not None:
-        parts = [one for one in parts if around.first < one.first and one.last < around.last]
-    before = max((one for one in parts if one.last <= at), key=lambda one: one.last, default=None)
-    after = min((one for one in parts if one.first > at), default=around)
-    if before is not None and (before.last[0] == at[0] or after is around):
-        before.comments.behind.append(comment.string)
-    elif after is not None:
-        after.comments.above.append(comment.string)
 
 
 def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
@@ -394,16 +351,16 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
     first = (*found.statement.order, found.node.lineno, found.node.col_offset)
-    expected = {name: _apart_from_code(value, name, node)}
+    expected = {name: _apart_from_code(value, name)}
     collector.add(Piece((name,), (spelling,), expected, "definition", first, words))
     return name
 
 
-def _apart_from_code(value: FunctionType, name: str, node: ast.AST) -> dict[str, Any]:
+def _apart_from_code(value: FunctionType, name: str) -> dict[str, Any]:
     """Return the fingerprint of what a function has besides its code: defaults, attributes."""
     found = {**fingerprint_of(value), "shown": f"function {name!r}"}
     code = [label for label, _ in found["parts"] if label.startswith(("code", "closure"))]
-    return loosened(found, [*code, *filled_defaults(node)])
+    return loosened(found, code)
 
 
 def _without_wraps(text: str, free: list[str]) -> str:
@@ -615,18 +572,10 @@ def _member(value: FunctionType, place: Place) -> str | None:
 
 def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     """Write a closure as a function of more parameters; where that fails, as it was made."""
-    factory = value.__qualname__.partition(".<locals>")[0]
-    is_kept = factory in place.collector.kept
-    is_bound = named is not None and _is_bound(place.scope, named)
-    if named is not None and is_kept and is_bound:
-        return place.need(named)
     text = place.collector.attempt(lambda: _closure(value, place, named))
-    if text is not None and is_kept:
-        return as_marked(value, text, frozenset(names_in(text)), place)
     if text is not None:
-        place.collector.found.factories.add(factory)
         return text
-    if named is None or not is_bound:
+    if named is None or not _is_bound(place.scope, named):
         assert place.collector.failed is not None
         raise place.collector.failed
     return place.need(named)

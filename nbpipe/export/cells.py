@@ -268,18 +268,32 @@ class Statement:
     @property
     def text(self) -> str:
         """Its source, with the comments directly above it and the one on its last line."""
-        lines = self.cell.lines
-        first = _start_line(lines, self.node)
-        start = 0 if first < self.node.lineno else lines.column(first, self.node.col_offset)
-        shares = bool(lines[first][:start].strip()) or first == self.after
-        above = first if shares else max(lines.block_above(first, ""), self.after + 1)
-        tail = self.last_line
-        if hasattr(self.node, "body") or isinstance(self.node, ast.Match):
-            tail = max(tail, lines.tail(tail, ""))
-        whole = [lines[number] for number in range(above, self.last_line)]
-        whole.append(_cut_end(lines, self.node))
-        whole[first - above] = whole[first - above][start:].lstrip(" \t\f")
-        return "\n".join(whole + [lines[n] for n in range(self.last_line + 1, tail + 1)])
+        return "\n".join(_rows(self.cell.lines, self.node, self.after)[0])
+
+
+def _rows(lines: Lines, node: Any, after: int) -> tuple[list[str], int]:
+    """Return the source of a statement in lines, not indented, with its decorators and comments.
+
+    Args:
+        lines: where it stands.
+        node: it.
+        after: last line of what stands before it in its block.
+
+    Returns:
+        Them, and how many stand above that of `def` or `class`.
+    """
+    first = _start_line(lines, node)
+    start = 0 if first < node.lineno else lines.column(first, node.col_offset)
+    shares = bool(lines[first][:start].strip()) or first == after
+    indent = "" if shares else indent_of(lines[first])
+    above = first if shares else max(lines.block_above(first, indent), after + 1)
+    tail = last = node.end_lineno
+    if hasattr(node, "body") or isinstance(node, ast.Match):
+        tail = max(last, lines.tail(last, indent))
+    whole = {number: lines[number] for number in range(above, tail + 1)}
+    whole[last] = _cut_end(lines, node)
+    whole[first] = whole[first][start:].lstrip(" \t\f")
+    return list(_dedented(lines, whole, indent)), node.lineno - above
 
 
 def first_line(node: ast.AST) -> int:
@@ -389,14 +403,8 @@ class Definition:
         lines, node = self.cell.lines, self.node
         if isinstance(node, ast.Lambda):
             return self._as_def(node, name or "function", parameters)
-        first = _start_line(lines, node)
-        indent = indent_of(lines[first])
-        above = max(lines.block_above(first, indent), self.after + 1)
-        last = node.end_lineno or self.line
-        whole = {n: lines[n] for n in range(above, max(last, lines.tail(last, indent)) + 1)}
-        whole[last] = _cut_end(lines, node)
-        text = list(_dedented(lines, whole, indent))
-        before, head = text[: node.lineno - above], "\n".join(text[node.lineno - above :])
+        text, above = _rows(lines, node, self.after)
+        before, head = text[:above], "\n".join(text[above:])
         if name is not None:
             comma = not isinstance(node, ast.ClassDef) and bool(ast.unparse(node.args))
             head = _named(head, name, parameters, comma=comma)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import inspect
-import itertools
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple, final
-
-import numpy as np
+from typing import Any, final
 
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
@@ -67,11 +63,7 @@ def drafted(chain: Chain, collector: Collector, home: Scope) -> Module:
     writer = _ChainWriter(chain, collector, home)
     writer.write(chain)
     avoid, unnamed = writer.read & writer.parameters.keys(), writer.hidden
-    if not any(stage.placement for stage in addresses(chain).values()):  # else it must be pickled
-        collector.kept = frozenset(collector.found.factories & collector.found.pieces.keys())
-    # What is local would stand before a global variable that the chain reads; and a factory that
-    # is in the module anyway is called as it was.
-    if avoid or unnamed or collector.kept:
+    if avoid or unnamed:  # what is local would stand before a global variable that the chain reads
         collector.found = before
         writer = _ChainWriter(chain, collector, home, avoid=frozenset(avoid), unnamed=unnamed)
         writer.write(chain)
@@ -99,7 +91,7 @@ class _ChainWriter:
         self._devices: dict[str, str] = {}
         self._variables: dict[Chain, str] = {}
         self._calls = calls_of(chain, home)
-        self._comments = comments_of(self._calls.values())
+        self._comments = comments_of([*self._calls.values()])
         self._told: set[Statement] = set()
         self.parameters: dict[str, Parameter] = {}
         self.body: list[Line] = []
@@ -188,22 +180,10 @@ class _ChainWriter:
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
         given = [
-            self._weights(stage, value)
-            if word == "weights"
-            else self._argument(stage, word, value, named=True)
+            self._argument(stage, word, value, named=True)
             for word, value in spec.arguments(stage.given)
         ]
         return given + self._knob_arguments(stage)
-
-    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
-        """Write weights as the user did, where they are numbers in the call."""
-        call = call_of(stage, self._home.cells, "mix")
-        given = None if call is None else call.argument("weights")
-        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
-            values = [] if given is None else list(ast.literal_eval(given))
-            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
-                return f"weights={ast.unparse(given)}"
-        return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
     def _step(self, stage: Stage, number: int, names: set[str], above: Sequence[str] = ()) -> str:
@@ -221,18 +201,15 @@ class _ChainWriter:
     def _noted(
         self, stage: Stage, opening: str, arguments: list[str], *, above: Sequence[str] = ()
     ) -> str:
-        """Write a call with its comments, and those above its statement."""
-        call = self._calls.get(id(stage))
-        found = {"": Comments([], [])} if call is None else dict(self._comments[call.node])
-        kept, texts = self._comments_in(arguments), []
-        for number, text in enumerate(arguments):
-            name = re.match(r"(\w+)=(?!=)", text)
-            own = found.pop(name[1] if name else str(number), None)
-            texts.append(text if own is None else _with_comments(text, own, kept))
-        own = found.pop("")
-        lost = [row for one in found.values() for rows in one for row in rows]
-        own = Comments([*above, *lost, *own.above], own.behind)
-        return _with_comments(group(opening, texts, ")"), own, kept)
+        """Write a call with its comments, and those above its statement, but for others' own."""
+        call, kept = self._calls.get(id(stage)), self._comments_in(arguments)
+        found = Comments([], []) if call is None else self._comments[call.node]
+        rows = [[*above, *found.above], [*found.behind]]
+        for row in kept:
+            next((one for one in rows if row in one), [row]).remove(row)  # once
+        text = group(opening, arguments, ")")
+        end = f"  {BREAK.join(rows[1])}\n" if rows[1] else ""
+        return f"{BREAK.join(['', *rows[0], ''])}{text}{end}" if rows[0] else text + end
 
     def _comments_in(self, arguments: list[str]) -> list[str]:
         """Return the comments in the text of arguments, and of what was written for them."""
@@ -396,20 +373,6 @@ class _ChainWriter:
         return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
 
 
-def _with_comments(text: str, comments: Comments, kept: list[str]) -> str:
-    """Write a call or an argument between its comments, but for those that are kept elsewhere."""
-
-    def is_kept(row: str) -> bool:
-        if row in kept:
-            kept.remove(row)  # once
-            return True
-        return False
-
-    above, behind = (list(itertools.filterfalse(is_kept, rows)) for rows in comments)
-    end = f"  {BREAK.join(behind)}\n" if behind else ""
-    return f"{BREAK.join(['', *above, ''])}{text}{end}" if above else text + end
-
-
 def _inner_function(value: Any) -> FunctionType | None:
     """Return the function inside a partial or a bound method, or None."""
     while not isinstance(value, FunctionType):
@@ -428,11 +391,7 @@ _ITEMS = "_items"  # what stands for an expression that the trial decides on
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
 
 
-class _Written(NamedTuple):
-    """An expression of the user's text."""
-
-    statement: Statement
-    node: ast.expr
+_Written = tuple[Statement, ast.expr]  # an expression of the user's text
 
 
 def items_of(stage: Stage, items: Any, place: Place, *, word: str) -> str:
@@ -453,9 +412,9 @@ def items_of(stage: Stage, items: Any, place: Place, *, word: str) -> str:
         raise refusal(f"{place.use.words} {words}", place.use)
     call = call_of(stage, place.scope.cells, "source")
     node = None if call is None or not call.is_global else call.argument()
-    given = None if call is None or node is None else _Written(call.statement, node)
+    given = None if call is None or node is None else (call.statement, node)
     written = _followed(given, items, place)
-    root = None if written is None else _root(written, place)
+    root = None if written is None else _root(written[1], place)
     if written is not None and root is not None:
         text = _searched(written, items, place)
         _note_root(root, place, word)
@@ -470,11 +429,13 @@ def _followed(written: _Written | None, items: Any, place: Place) -> _Written | 
         ExportError: the variable has another value by now.
     """
     name = place.scope.name_of(items)
-    if written is not None and isinstance(written.node, ast.Name):
-        given = written.node.id
-        earlier = _before_rebound(given, written.statement, place.scope)
-        if earlier is not None:
-            return earlier
+    if written is not None and isinstance(written[1], ast.Name):
+        given, made = written[1].id, written[0]
+        if given in made.binds:  # it is bound to the pipeline: what was it before
+            bound = place.scope.cells.bindings(given)
+            earlier = _assigned(next((one for one in bound if one.order < made.order), None))
+            if earlier is not None:
+                return earlier
         live = place.scope.namespace.get(given)
         if live is not items and not same_value(items, live):
             raise refusal(
@@ -488,21 +449,13 @@ def _followed(written: _Written | None, items: Any, place: Place) -> _Written | 
     return _assigned(None if name is None else place.scope.newest(name))
 
 
-def _before_rebound(name: str, statement: Statement, scope: Scope) -> _Written | None:
-    """Return what a variable was, where the statement with the source binds it to the pipeline."""
-    if name not in statement.binds:
-        return None
-    earlier = (one for one in scope.cells.bindings(name) if one.order < statement.order)
-    return _assigned(next(earlier, None))
-
-
 def _assigned(statement: Statement | None) -> _Written | None:
     """Return the expression of an assignment to one variable."""
     value = getattr(None if statement is None else statement.node, "value", None)
     simple = statement is not None and isinstance(statement.node, ast.Assign | ast.AnnAssign)
     if statement is None or not simple or not isinstance(value, ast.expr):
         return None
-    return _Written(statement, value) if len(statement.binds) == 1 else None
+    return (statement, value) if len(statement.binds) == 1 else None
 
 
 def _is_named(items: Any, place: Place) -> bool:
@@ -510,18 +463,18 @@ def _is_named(items: Any, place: Place) -> bool:
 
 
 # -- files under a path ----------------------------------------------------------------------------
-def _root(written: _Written, place: Place) -> ast.expr | None:
+def _root(node: ast.expr, place: Place) -> ast.expr | None:
     """Return the path whose method an expression looks for files by.
 
     It is a variable or `Path(...)`; None where there are several, or none.
     """
-    calls = [one for one in ast.walk(written.node) if isinstance(one, ast.Call)]
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
     found = [
         one.func.value
         for one in calls
         if isinstance(one.func, ast.Attribute)
         and one.func.attr in _METHODS
-        and _is_path(one.func.value, written.node, place)
+        and _is_path(one.func.value, node, place)
     ]
     given = [one.args[0] for one in calls if last_name(one.func) in _LISTING and one.args]
     found += [
@@ -561,19 +514,14 @@ def _searched(written: _Written, items: Any, place: Place) -> str:
     if not isinstance(items, list | tuple | dict):
         return whole
     mark = place.collector.free_name(_ITEMS)
-    found = Spelling(f"{mark} = ({whole})", now | later, ran=statement.order)
-    place.collector.found.reasons[mark] = _changed(items, statement, place)
-    return on_trial(mark, (found,), items, place, f"what {place.use.words} reads")
-
-
-def _changed(items: Any, statement: Statement, place: Place) -> str:
-    """Tell what to do about items that are not what their text finds."""
     name = place.scope.name_of(items) or "files"
-    return (
+    place.collector.found.reasons[mark] = (
         f"{name!r} is not what its text in {statement.cell.place} finds by now: the list was "
         f"changed afterwards, or the files were; make it in one expression, as {name} = "
         "sorted(...), and rebuild the pipeline"
     )
+    found = Spelling(f"{mark} = ({whole})", now | later, ran=statement.order)
+    return on_trial(mark, (found,), items, place, f"what {place.use.words} reads")
 
 
 def _is_folder(node: ast.AST, scope: Scope) -> bool:
@@ -631,30 +579,28 @@ def _folder(module: Module, scope: Scope, read: set[str]) -> dict[str, Parameter
 # -- what has no name ------------------------------------------------------------------------------
 def _checked(written: _Written | None, items: Any, place: Place) -> str:
     """Write items that have no name: as they were given, or as a literal."""
-    refuse_secret(place.use.words, place.use, name="items", value=items)
-    mark = place.collector.free_name(_ITEMS)
-    spellings = [] if written is None else _as_written(written, place, mark)
-    plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
+    collector, use = place.collector, place.use
+    refuse_secret(use.words, use, name="items", value=items)
+    mark = collector.free_name(_ITEMS)
+    ways: list[Spelling | None] = []
+    if written is not None:
+        text = ast.get_source_segment(written[0].cell.text, written[1]) or ""
+        refuse_secret("the source", use, text=f"items = {text}")
+        ways.append(place.written(f"{mark} = ({text})", written[1], written[0]))
+    spellings = [replace(one, now=one.now | one.later) for one in ways if one is not None]
+    plain = isinstance(items, list | tuple | range | dict)
+    if not spellings and not plain and by_reference(type(items)):
+        return expression(items, place)
+    found = collector.as_literal(mark, items, place.scope, use)
+    spellings += [] if found is None else [replace(found, text=f"{mark} = {found.text}")]
+    reason = collector.found.reasons.get(mark, "its text is not known")
     if not spellings and not plain:
         return expression(items, place)
-    found = place.collector.as_literal(mark, items, place.scope, place.use)
-    if found is not None:
-        spellings.append(replace(found, text=f"{mark} = {found.text}"))
-    reason = place.collector.found.reasons.get(mark, "its text is not known")
     if not spellings:
-        if not isinstance(items, list | tuple | range | dict):
-            return expression(items, place)
         fix = "" if "function" in reason else f"; {_MAKE}"
-        raise unwritable(f"the items of {place.use.words}", f"{reason}{fix}", place.use)
-    place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
-    return on_trial(mark, tuple(spellings), items, place, f"what {place.use.words} reads")
-
-
-def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
-    text = ast.get_source_segment(written.statement.cell.text, written.node) or ""
-    refuse_secret("the source", place.use, text=f"items = {text}")
-    found = place.written(f"{mark} = ({text})", written.node, written.statement)
-    return [] if found is None else [replace(found, now=found.now | found.later)]
+        raise unwritable(f"the items of {use.words}", f"{reason}{fix}", use)
+    collector.found.reasons[mark] = f"{reason}; {_MAKE}"
+    return on_trial(mark, tuple(spellings), items, place, f"what {use.words} reads")
 
 
 def chosen_text(spelling: Spelling) -> str:

@@ -156,11 +156,11 @@ class Scope:
 
     def is_set_inside(self, name: str) -> bool:
         """Tell whether functions alone bind a name, by `global`."""
-        return self.newest(name) is None and name in self._rebound
+        return self.newest(name) is None and name in self.rebound
 
     def is_changed_inside(self, name: str) -> bool:
         """Tell whether some function binds a name by `global`, or changes its value in place."""
-        return name in self._rebound or any(
+        return name in self.rebound or any(
             name in reads.changed and self.is_changed_in(name, node) for node, reads in self._reads
         )
 
@@ -187,7 +187,8 @@ class Scope:
         return False
 
     @functools.cached_property
-    def _rebound(self) -> frozenset[str]:
+    def rebound(self) -> frozenset[str]:
+        """Names that some function binds by `global`."""
         return frozenset(name for _, reads in self._reads for name in reads.rebound)
 
     @functools.cached_property
@@ -238,19 +239,6 @@ class Scope:
             lines = () if self.is_foreign(name) else self.imported(name, value)
             if [one.alias or one.member or one.module for one in lines] == [name]:
                 return name, lines[0]
-        return None
-
-    def member_of(self, value: object) -> tuple[str, str] | None:
-        """Spell something by a module that the user imported: `argparse.Namespace`, `argparse`."""
-        path = str(getattr(value, "__qualname__", ""))
-        for name, module in tuple(self.namespace.items()):
-            if not isinstance(module, ModuleType) or not self.imported(name, module):
-                continue
-            found: object = module
-            for part in path.split("."):
-                found = getattr(found, part, None)
-            if path and found is value:
-                return f"{name}.{path}", name
         return None
 
     @functools.cached_property
@@ -432,7 +420,6 @@ class Found:
             fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
-        factories: functions whose inner ones were written as functions of more parameters.
         listed: names by which sources read their items.
         roots: parameters for the paths that files are looked for under, by their text.
         unknown: names in annotations that nobody evaluates, and that stand for nothing.
@@ -455,7 +442,6 @@ class Found:
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
-    factories: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     roots: dict[str, Parameter] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -496,7 +482,6 @@ class Collector:
         self._collect_value = collect_value
         self.archive = archive
         self.failed: ExportError | None = None  # of the last attempt that failed
-        self.kept: frozenset[str] = frozenset()  # factories that are called as they were
         self._scopes: dict[int, Scope] = {}
         self._values: dict[Knob, int] = {}
 
@@ -648,23 +633,20 @@ class Collector:
             NoLiteral: it cannot be written; nothing of it is left.
         """
         before = self.found.copied()
-        reads: list[Names] = []
 
         def spelled(one: object) -> str:
             try:
-                text = self.spelled(scope, one, use)
+                return self.spelled(scope, one, use)
             except ExportError as error:
                 raise NoLiteral(str(error).partition("\n")[0]) from error
-            reads.append(names_read(ast.parse(text, mode="eval").body, future=True))
-            return text
 
         try:
             text = literal(value, spelled)
         except NoLiteral:
             self.found = before
             raise
-        now, later = ((one.now for one in reads), (one.later for one in reads))
-        return Spelling(text, frozenset().union(*now), frozenset().union(*later))
+        found = names_read(ast.parse(text, mode="eval").body, future=True)
+        return Spelling(text, found.now, found.later)
 
     def as_literal(self, name: str, value: object, scope: Scope, use: Use) -> Spelling | None:
         """Write the value of a name as a literal; None where `reasons` tells why it has none."""
@@ -691,33 +673,13 @@ class Collector:
         if own is not None and not (by_reference(value) and scope.newest(own) is None):
             self.need(scope, own, use)
             return own
-        member = scope.member_of(value)
-        if member is not None:
-            self.need(scope, member[1], use)
-            return member[0]
         if by_reference(value) or getattr(value, "__module__", None) == "builtins":
             return self._spelled_member(value)
-        text = self._spelled_lambda(scope, value, use)
-        if text is not None:
-            return text
         raise refusal(
             f"{getattr(value, '__qualname__', kind_of(value))!r} has no name in the notebook any "
             "more; define it again, and rebuild the pipeline",
             use,
         )
-
-    def _spelled_lambda(self, scope: Scope, value: Any, use: Use) -> str | None:
-        """Return a lambda as it was written, where that is in one line and holds nothing."""
-        if not isinstance(value, FunctionType) or value.__closure__ or value.__defaults__:
-            return None
-        found = definition_of(scope, value.__code__)
-        if found is None or not isinstance(found.node, ast.Lambda):
-            return None
-        text = ast.get_source_segment(found.cell.text, found.node)
-        if text is None or "\n" in text:
-            return None
-        self.read(scope, found.node, found.cell, use.then(f"a lambda [{found.place}]"))
-        return text
 
     def same_name(self, scope: Scope, value: Any, use: Use) -> str | None:
         """Return the name of a function or class that was defined anew since, to the same effect.

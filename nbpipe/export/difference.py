@@ -17,12 +17,10 @@ import io
 import json
 import logging
 import pathlib
-import random
 import re
 import sys
 import threading
 import types
-import typing
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,8 +37,8 @@ from .held import (
     captured_by,
     defaults_of,
     has_recipe,
-    is_generator,
     is_library,
+    names_of_wrapped,
 )
 from .secrets import HIDDEN, is_secret, knowing, scrubbed
 
@@ -124,35 +122,34 @@ def _without(node: Node, labels: frozenset[str]) -> Node:
 
 def _difference(where: str, one: Node, other: Node) -> str:
     place = f"{where}: " if where else ""
-    if one["kind"] == other["kind"]:
-        named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
-        inner = None if named else _inner_difference(where, one, other)
-        if inner is not None:
-            return inner
-        if one.get("count") != other.get("count"):
-            return f"{place}{_anew(_count(one), _count(other))}"
-        if one["shown"] == other["shown"]:
-            return f"{place}{_unseen(one, other)}"
-    return f"{place}{_anew(_shown(one), _shown(other))}"
-
-
-def _anew(one: str, other: str) -> str:
-    if one == other:
-        return f"{one} in the notebook, another when its text runs anew"
-    return f"{one} in the notebook, {other} when its text runs anew"
-
-
-def _inner_difference(where: str, one: Node, other: Node) -> str | None:
+    named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
+    if one["kind"] != other["kind"] or named:
+        return f"{place}{_anew(_shown(one), _shown(other))}"
     left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
     for label, node in left.items():
         if label in right and node != right[label]:
             return _difference(_joined(where, label), node, right[label])
-    whole = one.get("count") == len(left) and other.get("count") == len(right)
-    if not whole or not (left.keys() ^ right.keys()):
-        return None
-    label = next(iter([key for key in (*left, *right) if key not in left or key not in right]))
-    words = [_shown(side[label]) if label in side else "missing" for side in (left, right)]
-    return f"{_joined(where, label)}: {_anew(*words)}"
+    alone = [label for label in (*left, *right) if (label in left) != (label in right)]
+    if alone and one.get("count") == len(left) and other.get("count") == len(right):
+        words = [
+            _shown(side[alone[0]]) if alone[0] in side else "missing" for side in (left, right)
+        ]
+        return f"{_joined(where, alone[0])}: {_anew(*words)}"
+    if one.get("count") != other.get("count"):
+        return f"{place}{_anew(_count(one), _count(other))}"
+    if one["shown"] != other["shown"]:
+        return f"{place}{_anew(_shown(one), _shown(other))}"
+    if HIDDEN in one["shown"]:
+        return f"{place}texts that are not shown differ"
+    if list(left) != list(right):
+        return f"{place}the order differs"
+    differs = "it differs" if one["kind"] == "code" else ""
+    return f"{place}{differs or f'{_shown(one)}, which differs past its first elements'}"
+
+
+def _anew(one: str, other: str) -> str:
+    other = "another" if one == other else other
+    return f"{one} in the notebook, {other} when its text runs anew"
 
 
 def _joined(where: str, label: str) -> str:
@@ -180,16 +177,6 @@ def _shown(node: Node) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _unseen(one: Node, other: Node) -> str:
-    if one.get("words"):
-        return f"{one['words']} differs"
-    if HIDDEN in one["shown"]:
-        return "texts that are not shown differ"
-    if list(dict(one.get("parts", ()))) != list(dict(other.get("parts", ()))):
-        return "the order differs"
-    return f"{_shown(one)}, which differs past its first elements"
-
-
 # -- Functions and classes in a fingerprint: the user's by their code, a library's by name ---------
 _NodeOf = Callable[..., Node]
 _FLAGS = (
@@ -214,11 +201,6 @@ _SKIPPED = frozenset(
         *("_unhashable_values_", "_unhashable_values_map_"),
     )
 )
-_BUILTINS = (
-    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
-    types.MethodWrapperType,
-)
 
 
 def _code_node(value: Any, node_of: _NodeOf) -> Node | None:
@@ -232,10 +214,15 @@ def _code_node(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, types.MethodType):
         parts = [("function", node_of(value.__func__)), ("object", node_of(value.__self__))]
         return branch("method", f"method {value.__func__.__qualname__!r}", parts)
-    if isinstance(value, _BUILTINS):
-        return _builtin(value, node_of)
-    if isinstance(value, functools.partial):
-        return _partial(value, node_of)
+    if isinstance(value, functools.partial):  # its `__dict__` comes and goes
+        parts = [("function", node_of(value.func))]
+        given = [*enumerate(value.args), *sorted(value.keywords.items())]
+        parts += [(f"argument {n!r}", node_of(one, str(n))) for n, one in given]
+        return branch("partial", "a partial", parts)
+    if isinstance(value, types.BuiltinFunctionType) and isinstance(
+        value.__self__, types.ModuleType | None
+    ):
+        return leaf("name", name_of(value))
     if isinstance(value, CodeType):
         return leaf("code", f"code of {value.co_name!r}", digest=_digest(value, node_of))
     return _wrapper(value, node_of)
@@ -251,40 +238,16 @@ def _is_found(value: Any) -> bool:
     return found is value or not (isinstance(value, FunctionType) or found is None)
 
 
-def _builtin(value: Any, node_of: _NodeOf) -> Node:
-    owner = getattr(value, "__self__", None)
-    if owner is None or isinstance(owner, types.ModuleType):
-        return leaf("name", name_of(value))
-    return branch("method", f"method {value.__name__!r}", [("object", node_of(owner))])
-
-
-def _partial(value: functools.partial[Any], node_of: _NodeOf) -> Node:
-    parts = [("function", node_of(value.func))]
-    parts += [(f"argument {at}", node_of(part)) for at, part in enumerate(value.args)]
-    parts += [(f"argument {n!r}", node_of(v, n)) for n, v in sorted(value.keywords.items())]
-    return branch("partial", "a partial", parts)
-
-
 def _wrapper(value: Any, node_of: _NodeOf) -> Node | None:
-    if isinstance(value, property):
-        accessors = [(name, node_of(getattr(value, name))) for name in ("fget", "fset", "fdel")]
-        return branch("property", "a property", accessors)
-    if isinstance(value, classmethod | staticmethod):
-        kind = type(value).__name__
-        return branch(kind, f"a {kind}", [("function", node_of(value.__func__))])
-    if isinstance(value, functools.cached_property):
-        return branch("cached_property", "a cached property", [("function", node_of(value.func))])
-    if typing.get_origin(value) is not None:
-        parts = [(f"argument {at}", node_of(arg)) for at, arg in enumerate(typing.get_args(value))]
-        return branch("type", "a type", [("origin", node_of(typing.get_origin(value))), *parts])
-    if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.ForwardRef):
-        return leaf("type", str(getattr(value, "__name__", value.__class__.__name__)))
-    wrapped = inspect.getattr_static(value, "__wrapped__", None) if callable(value) else None
-    if wrapped is None or not is_library(type(value).__module__):
+    """Return the node of what a decorator of a library made; None for other values."""
+    kind, names = type(value), names_of_wrapped(value)
+    if not names and callable(value) and is_library(kind.__module__):
+        names = [name for name in ("__wrapped__",) if inspect.getattr_static(value, name, None)]
+    if not names:
         return None
     options = getattr(value, "cache_parameters", dict)
-    parts = [("function", node_of(wrapped)), ("options", node_of(options()))]
-    return branch(name_of(type(value)), f"a {type(value).__name__}", parts)
+    parts = [(name, node_of(getattr(value, name))) for name in names]
+    return branch(name_of(kind), f"a {kind.__name__}", [*parts, ("options", node_of(options()))])
 
 
 def _function(value: FunctionType, node_of: _NodeOf) -> Node:
@@ -300,7 +263,7 @@ def _function(value: FunctionType, node_of: _NodeOf) -> Node:
         if not name.startswith("__"):
             parts.append((f"attribute {name!r}", node_of(_unordered(value, attribute), name)))
     code = _digest(value.__code__, node_of)
-    parts.append(("code", leaf("code", "its code", digest=code, words="it")))
+    parts.append(("code", leaf("code", "its code", digest=code)))
     return branch("function", f"function {value.__qualname__!r}", parts)
 
 
@@ -373,7 +336,7 @@ _EXACT_BYTES = 8  # of a number that Python holds as well
 
 
 def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
-    """Return the node of what numpy, torch, pandas or Pillow made; None for other values."""
+    """Return the node of an array, a number of numpy or a tensor; None for other values."""
     if isinstance(value, np.ndarray):
         return _array(value, node_of)
     if isinstance(value, memoryview):
@@ -382,27 +345,7 @@ def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
         return leaf(
             f"numpy.{value.dtype}", repr(value), digest=_digest_of(_bytes(np.asarray(value)))
         )
-    if isinstance(value, np.dtype):
-        return leaf("dtype", repr(value))
-    if is_generator(value) or isinstance(value, np.random.BitGenerator):
-        return _generator(value, node_of)
-    if is_tensor(value):
-        return _tensor(value, node_of)
-    return _torch(value, node_of) or _pandas(value, node_of) or _image(value, node_of)
-
-
-def _generator(value: Any, node_of: _NodeOf) -> Node:
-    state: Any
-    parts = [("device", node_of(str(value.device)))] if hasattr(value, "device") else []
-    if isinstance(value, np.random.RandomState):
-        state = value.get_state(legacy=False)
-    elif isinstance(value, random.Random):
-        state = value.getstate()
-    elif isinstance(value, np.random.Generator):
-        state = value.bit_generator.state
-    else:
-        state = value.state if isinstance(value, np.random.BitGenerator) else value.get_state()
-    return branch(_kind_of(value), "a generator", [("state", node_of(state)), *parts])
+    return _tensor(value, node_of) if is_tensor(value) else None
 
 
 def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
@@ -472,65 +415,12 @@ def _tensor(value: Any, node_of: _NodeOf) -> Node:
         return branch(_kind_of(value), words, [*parts, ("text", node_of(kept.to_dense().tolist()))])
     torch = sys.modules["torch"]
     flat = kept.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
-        flat = torch.where(flat.isnan(), torch.nan, flat).to(value.dtype)
     some = MOST if flat.numel() <= MOST else _FIRST
     for at, number in enumerate(flat[:some].tolist()):
         parts.append((_index_label(at, tuple(value.shape)), node_of(number)))
     node = branch(_kind_of(value), words, parts)
-    pieces = _pieces(flat.view(torch.uint8).numpy())
-    return {**node, "count": flat.numel(), "digest": _digest_of(*pieces)}
-
-
-def _torch(value: Any, node_of: _NodeOf) -> Node | None:
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "nn"):
-        return None
-    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
-        return leaf(_kind_of(value), str(value))
-    if isinstance(value, torch.nn.Module):
-        theirs = [name for name in vars(torch.nn.Module()) if name.startswith("_")]
-        own = {n: one for n, one in attributes_of(value).items() if n not in theirs}
-        hooks = {n: list(getattr(value, n).values()) for n in theirs if n.endswith("_hooks")}
-        parts = [("parameters", node_of(dict(value.named_parameters(recurse=False))))]
-        parts += [("buffers", node_of(dict(value.named_buffers(recurse=False))))]
-        parts += _attributes(own | {n: one for n, one in hooks.items() if one}, node_of)
-        inner = [(f"module {n!r}", node_of(part)) for n, part in value.named_children()]
-        return branch(_kind_of(value), type(value).__qualname__, [*parts, *inner])
-    return None
-
-
-def _pandas(value: Any, node_of: _NodeOf) -> Node | None:
-    pandas: Any = sys.modules.get("pandas")
-    if pandas is None or not hasattr(pandas, "DataFrame"):
-        return None
-    if isinstance(value, pandas.DataFrame):
-        columns = [
-            (f"column {n!r}", node_of(value.iloc[:, at])) for at, n in enumerate(value.columns)
-        ]
-        words = f"a DataFrame of shape {value.shape}"
-        parts = [("index", node_of(value.index)), *columns, ("columns", node_of(value.columns))]
-        return branch(_kind_of(value), words, parts)
-    if isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
-        parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", node_of(list(value)))]
-        if isinstance(value.dtype, pandas.CategoricalDtype):
-            parts += [(n, node_of(getattr(value.dtype, n))) for n in ("categories", "ordered")]
-        if isinstance(value, pandas.Series):
-            parts += [("index", node_of(value.index)), ("name", node_of(value.name))]
-        if isinstance(value, pandas.Index):
-            parts += [("names", node_of(list(value.names)))]
-        return branch(_kind_of(value), f"a {type(value).__name__}", parts)
-    scalar = pandas.Timestamp | pandas.Timedelta | pandas.Interval | pandas.Period
-    return leaf(_kind_of(value), repr(value)) if isinstance(value, scalar) else None
-
-
-def _image(value: Any, node_of: _NodeOf) -> Node | None:
-    pillow: Any = sys.modules.get("PIL.Image")
-    if pillow is None or not isinstance(value, pillow.Image):
-        return None
-    words = f"an image of {value.width}x{value.height}, {value.mode}"
-    parts = [("palette", node_of(value.getpalette())), ("pixels", node_of(value.tobytes()))]
-    return branch("image", words, parts)
+    digest = _digest_of(*_pieces(flat.view(torch.uint8).numpy()))
+    return {**node, "count": flat.numel(), "digest": digest}
 
 
 # -- Objects in a fingerprint: instances of any class by their state, and those with a text --------
@@ -539,11 +429,9 @@ _SHOWN_WHOLE = (  # their repr says all
     *(dt.timedelta, dt.timezone, dt.date, dt.time, decimal.Decimal, fractions.Fraction, uuid.UUID),
     *(pathlib.PurePath, range, slice, type(Ellipsis), type(NotImplemented)),
 )
-_OPAQUE = (  # only their type counts
-    *(type(threading.Lock()), type(threading.RLock()), threading.local, threading.Thread),
-    *(threading.Condition, threading.Event, threading.Semaphore, threading.Barrier),
-    *(io.IOBase, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
-    *(types.FrameType, types.TracebackType),
+_OPAQUE = (  # only their type counts, as that of all that pickle refuses
+    *(threading.Thread, threading.Condition, threading.Event, threading.Semaphore),
+    *(threading.Barrier, io.FileIO, io.TextIOWrapper),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),  # caches
 )
 _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as one of its base
@@ -573,9 +461,6 @@ def _kind_of(value: Any) -> str:
 def _object_node(value: Any, node_of: _NodeOf) -> Node:
     """Return the node of an object."""
     kind, shown = _kind_of(value), type(value).__qualname__
-    if isinstance(value, io.BytesIO | io.StringIO):
-        parts = [("content", node_of(value.getvalue())), ("position", node_of(value.tell()))]
-        return branch(kind, shown, parts)
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if type(value).__module__ == "asyncio.locks":  # who waits, and in which loop, is not theirs
@@ -585,14 +470,9 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         text = scrubbed(_ADDRESS.sub("", repr(value)))
         own = list(_own(value, node_of))
         return branch(kind, text, own) if own else leaf(kind, text)
-    if isinstance(value, re.Pattern):
-        parts = [("pattern", node_of(value.pattern)), ("flags", node_of(int(value.flags)))]
-        return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
         is_own = value.name in sys.modules and not is_library(value.name)  # by `__name__`
         return leaf(kind, "the module's logger" if is_own else f"logger {value.name!r}")
-    if isinstance(value, types.MappingProxyType):
-        return branch(kind, shown, [("dict", node_of(dict(value)))])
     return branch(kind, shown, list(_parts(value, node_of)))
 
 
@@ -721,7 +601,7 @@ class _NodeMaker:
         kind = type(value)
         if kind in (list, tuple, *_VIEWS):
             return self._sequence(kind.__name__, list(value))
-        if kind is dict:
+        if kind in (dict, types.MappingProxyType):
             return self._of_many(list(value.items()), self._pairs)
         if kind in (set, frozenset):
             return self._set(kind.__name__, value)

@@ -8,7 +8,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -19,6 +20,7 @@ import numpy as np
 from ..base.checks import flag, whole
 from ..base.format import shortened
 from ..errors import ArgumentError, ExportError, NbpipeError
+from ..executors.pickling import by_reference
 from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
@@ -26,10 +28,10 @@ from .arguments import is_repeated
 from .cells import Statement
 from .chain import as_built, chosen_text, drafted, is_late, variables_of
 from .collect import Collector, Found, Scope, Use, is_import, unwritable
-from .fresh import Environment, FreshProcess, error_words
+from .fresh import FreshProcess, error_words
 from .held import is_local, secret_in, texts_named_as_secrets
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
-from .pieces import collect_setup, collect_value, is_decision, lost
+from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
     advice,
@@ -41,12 +43,10 @@ from .secrets import (
     scrubbed,
     told_in,
 )
-from .source import last_name, names_in, names_unbound, names_unknown, root_of, with_noqa
+from .source import last_name, names_in, names_unbound, root_of, with_noqa
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
-_CAUSES = 20  # errors behind an error
-_READ = 100_000  # characters
 
 
 @contextlib.contextmanager
@@ -77,24 +77,9 @@ def cleared(error: BaseException) -> None:
     notes = getattr(error, "__notes__", None)
     if notes:
         error.__notes__ = [scrubbed(str(note)) for note in notes]
-    behind = [error.__cause__, error.__context__]
-    if any(map(_tells, behind)):
+    told = "".join(traceback.format_exception(error, limit=0))
+    if scrubbed(told) != told:
         error.__cause__ = error.__context__ = None
-
-
-def _tells(error: BaseException | None) -> bool:
-    """Tell whether an error, or one behind it, says what is a secret."""
-    for _ in range(_CAUSES):
-        if error is None:
-            return False
-        words = [*error.args, *getattr(error, "__notes__", ())]
-        with contextlib.suppress(Exception):  # the user's own class
-            words.append(str(error))
-        texts = [one if isinstance(one, str) else repr(one)[:_READ] for one in words]
-        if any(scrubbed(text) != text for text in texts):
-            return True
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _secrets_of(scope: Scope) -> Iterator[str]:
@@ -155,6 +140,7 @@ _ACTS = (
     "add_safe_globals", "patch", "apply", "seterr",
 )  # fmt: skip
 _SHOWS = ("set_printoptions", "set_option")
+_ADDS = "register"
 
 
 def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
@@ -182,33 +168,41 @@ def note_of(statement: Statement) -> str:
 
 
 def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
+    """Tell whether a statement changes a module, a class or a function that is used."""
+    packages = {_package_of(scope.namespace.get(name)) for name in used}
+    kind: type = type
     match node:
-        case ast.Expr(ast.Call(ast.Name(name))):  # as `seed_everything()`
+        case ast.Expr(ast.Call(ast.Name(name) as target)):  # as `seed_everything()`
             seeds = isinstance(scope.namespace.get(name), FunctionType) and "seed" in name.lower()
-            return seeds and not _RANDOM.isdisjoint(_packages(scope, used))
-        case ast.Expr(ast.Call(ast.Attribute(_, name) as target)):
-            acts = name.startswith(_ACTS) and name not in _SHOWS
-            return acts and _is_used(target, scope, used)
+            return seeds and not _RANDOM.isdisjoint(packages)
+        case ast.Expr(ast.Call(ast.Attribute(_, name) as target)) if (
+            name.startswith(_ACTS) and name not in _SHOWS
+        ):
+            targets: list[ast.expr] = [target]
         case ast.Assign() | ast.AugAssign():
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            parts = (one for one in targets if isinstance(one, ast.Attribute | ast.Subscript))
-            return any(_is_used(one, scope, used) for one in parts)
-    return False
+            every = node.targets if isinstance(node, ast.Assign) else [node.target]
+            targets = [one for one in every if isinstance(one, ast.Attribute | ast.Subscript)]
+        case _:
+            targets, kind = _registering(node), FunctionType
+    known = {"os", "sys", "random", "warnings", *packages} - {"matplotlib", "IPython", ""}
+    names = [last_name(root_of(one)) for one in targets]
+    held = [scope.namespace.get(name) for name in names]
+    return any(
+        name in used if isinstance(one, kind) else _package_of(one) in known
+        for name, one in zip(names, held, strict=True)
+    )
 
 
-def _packages(scope: Scope, names: Iterable[str]) -> set[str]:
-    """Return the packages of the modules that names stand for."""
-    modules = (scope.namespace.get(name) for name in names)
-    return {one.__name__.partition(".")[0] for one in modules if isinstance(one, ModuleType)}
+def _registering(node: ast.stmt) -> list[ast.expr]:
+    """Return what registers an implementation with a function: `show.register`, called or not."""
+    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
+    functions = [getattr(mark, "func", mark) for mark in marks]
+    return [one for one in (getattr(f, "func", f) for f in functions) if last_name(one) == _ADDS]
 
 
-def _is_used(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether an expression is of a class or a module that the module uses by any name."""
-    name = last_name(root_of(node))
-    if isinstance(scope.namespace.get(name), type):
-        return name in used
-    known = {"os", "sys", "random", "warnings", *_packages(scope, used)}
-    return not (known - {"matplotlib", "IPython"}).isdisjoint(_packages(scope, [name]))
+def _package_of(module: object) -> str:
+    """Return the package of a module; empty for anything else."""
+    return module.__name__.partition(".")[0] if isinstance(module, ModuleType) else ""
 
 
 # -- The way ---------------------------------------------------------------------------------------
@@ -289,11 +283,12 @@ def export_chain(
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         archive = f"{file.stem}.npz" if assets else None
         collector = Collector(collect_value, is_decision, archive=archive, counted=counted)
-        with _looking(chain, collector) as home:
+        with _looking(chain, collector) as home, FreshProcess.here(str(file)) as fresh:
             return _export(
                 chain,
                 collector,
                 home,
+                fresh=fresh,
                 file=file,
                 items=items if count else None,
                 count=count,
@@ -326,6 +321,7 @@ def _export(
     collector: Collector,
     home: Scope,
     *,
+    fresh: FreshProcess,
     file: Path,
     items: Callable[[], Iterator[object]] | None,
     count: int,
@@ -334,19 +330,18 @@ def _export(
     collect_setup(collector, home)
     before = collector.found.copied()
     draft = drafted(chain, collector, home)
-    with FreshProcess(Environment.here(), file=str(file)) as fresh:
-        prove = functools.partial(
-            _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
-        )
-        proved = None
-        if is_repeated(chain, home):
-            found, collector.found = collector.found, before
-            built = as_built(chain, draft, collector, home, tried=True)
-            with contextlib.suppress(ExportError):
-                proved = None if built is None else prove(built)
-            if proved is None:
-                collector.found = found
-        text, files, report = proved or prove(draft)
+    prove = functools.partial(
+        _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
+    )
+    proved = None
+    if is_repeated(chain, home):
+        found, collector.found = collector.found, before
+        built = as_built(chain, draft, collector, home, tried=True)
+        with contextlib.suppress(ExportError):
+            proved = None if built is None else prove(built)
+        if proved is None:
+            collector.found = found
+    text, files, report = proved or prove(draft)
     written = stored(file, text, files, overwrite=overwrite)
     knobs = [knob for one in addresses(chain).values() for knob in one.knobs.values()]
     note_export({knob: collector.value_of(knob) for knob in knobs}, written.path)
@@ -440,9 +435,13 @@ def _tried(
     whole = decided(collector, draft, fresh, file.stem)
     plain = _text(whole, file, home)
     text = with_noqa(plain)
-    _check_registers(whole, home)
     for statement in effects(home, whole.used):
         note = note_of(statement)
+        roots = [last_name(root_of(one)) for one in _registering(statement.node)]
+        if any(by_reference(home.namespace.get(name)) for name in roots):
+            raise ExportError(
+                f"the module would use a function without what is added to it: {note}"
+            )
         collector.found.notes[note] = note
     files = _assets(whole, collector)
     stages = addresses(chain)
@@ -504,24 +503,9 @@ def _text(whole: Module, file: Path, home: Scope) -> str:
     return text
 
 
-def _check_registers(whole: Module, home: Scope) -> None:
-    """Refuse what the notebook adds to a function that the module only imports.
-
-    Raises:
-        ExportError: there is such a statement.
-    """
-    for statement, function in lost(home, whole.used):
-        raise ExportError(
-            f"{statement.cell.place} registers an implementation with {function!r}, which the "
-            "module imports without it; register it where that function is defined, or begin the "
-            "cell with the line `#| nbpipe: setup`"
-        )
-
-
 def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    names = names_unbound(text, future=whole.future) | names_unknown(text)
-    names -= collector.found.unknown
+    names = names_unbound(text, future=whole.future) - collector.found.unknown
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))
@@ -532,8 +516,6 @@ def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
     words = [report.reason] if report.reason else []
-    if report.reads_files:
-        words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
     told = tuple(map(scrubbed, (*notes, *words)))
     changed, patched = written.changed, written.patched

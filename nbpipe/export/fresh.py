@@ -4,7 +4,6 @@ from __future__ import annotations
 import __future__
 
 import atexit
-import base64
 import builtins
 import contextlib
 import ctypes
@@ -17,17 +16,17 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from types import ModuleType
 from typing import Any, Literal, NoReturn, Self, final
 
@@ -35,7 +34,7 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
-from ..executors.launch import UNKNOWN_EXIT, Worker, launch_apart
+from ..executors.launch import Worker, launch_apart
 from .difference import difference, fingerprint_of
 from .held import handle_in
 from .secrets import scrubbed
@@ -107,36 +106,62 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
 # It forks for each question: one start serves a whole export, and no answer sees what another left.
-# Answers come over a connection, one JSON value each: what user code prints goes elsewhere. There
-# are no threads here: the asking thread waits for all of it at once.
+# Answers come over a connection, one JSON value each: what user code prints goes nowhere.
 _Ending = Literal["answered", "died", "late"]
-_OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
-_READ_BYTES = 1 << 16
-_SHOWN_LINES = 5
-_SHOWN = 200  # characters of each
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
-_LOADED = ("torch",)  # by the process that forks, where it is needed
-_STOP = b""  # what is said once an answer was heard
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_SIGNALLED = 128  # and the number of the signal: the exit code of one whose fork was ended by it
+_LOADED = re.compile(rb'(?:"|\\n)(?:import|from) torch\b')  # takes seconds, and stands a fork
+_DONE, _ENDED = {"done": True}, {"ended": True}  # the answer is whole; its fork is no more
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """Where the notebook runs.
+class Answer:
+    """What came of a question.
 
     Attributes:
-        cwd: its working folder.
+        lines: the JSON values that were answered, in order.
+        ending: "answered" where the whole answer is there, "died" where the process ended
+            before, "late" where it was ended at its time limit.
+        words: how it ended, as "ended with exit code 3"; empty where it answered.
+    """
+
+    lines: tuple[Any, ...]
+    ending: _Ending
+    words: str
+
+
+@final
+@dataclass
+class FreshProcess:
+    """A process that has run nothing of the notebook; it starts with the first question.
+
+    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
+    nobody holds our end of its connection.
+
+    Attributes:
+        cwd: the notebook's working folder.
         paths: its `sys.path`, the folders absolute.
+        file: where the module will stand, that is tried somewhere else.
     """
 
     cwd: str
     paths: tuple[str, ...]
+    file: str = ""
+    _worker: Worker | None = field(default=None, init=False)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     @classmethod
-    def here(cls) -> Self:
-        """Take those of this process.
+    def here(cls, file: str = "") -> Self:
+        """Take the folder and the import path of this process; its environment is this one's.
 
         Raises:
             ExportError: the working folder was deleted.
@@ -150,57 +175,7 @@ class Environment:
             ) from error
         entries: list[object] = list(sys.path)
         texts = [entry for entry in entries if isinstance(entry, str)]
-        return cls(cwd, tuple(str(Path(cwd, entry)) for entry in texts))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of a question.
-
-    Attributes:
-        lines: the JSON values that were answered, in order.
-        ending: "answered" where the whole answer is there, "died" where the process ended
-            before, "late" where it was ended at its time limit.
-        words: how it ended, as "ended with exit code 3"; empty where it answered.
-        output: the last of what user code printed.
-    """
-
-    lines: tuple[Any, ...]
-    ending: _Ending
-    words: str
-    output: str
-
-    def explained(self) -> str:
-        """Return `words`, and below the last lines that were printed, without secrets."""
-        lines = [line for line in scrubbed(self.output).splitlines() if line.strip()]
-        last = [shortened(line, _SHOWN) for line in lines[-_SHOWN_LINES:]]
-        return "\n  ".join([self.words, *last])
-
-
-@final
-class FreshProcess:
-    """A process that has run nothing of the notebook; it starts with the first question.
-
-    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
-    nobody holds our end of its connection.
-
-    Args:
-        where: import path and working folder; the environment is this process's.
-        file: where the module will stand, that is tried somewhere else.
-    """
-
-    def __init__(self, where: Environment, *, file: str = "") -> None:
-        self._where, self._file = where, file
-        self._worker: Worker | None = None
-        self._output = -1  # what it prints
-        self._asked = 0
-        self._held = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+        return cls(cwd, tuple(str(Path(cwd, entry)) for entry in texts), file)
 
     def ask(
         self,
@@ -209,7 +184,6 @@ class FreshProcess:
         *,
         limits_s: Mapping[str, float],
         files: Mapping[str, bytes] | None = None,
-        text: str = "",
     ) -> Answer:
         """Have a fork of it do a task; no process is left of that afterwards.
 
@@ -219,40 +193,30 @@ class FreshProcess:
             limits_s: how long each step may take [s], by the name that the task announces; "" is
                 the first.
             files: what to find in the folder that the task is given, by name.
-            text: source that will be run; what forks stand, and takes seconds, is loaded before.
 
         Raises:
             ExportError: no Python can be started here.
         """
         _check_interpreter()
-        if self._worker is None:
-            self._folder = Path(self._held.enter_context(temporary_folder()))
         if self._worker is None or self._worker.wait(0) is not None:
             self._worker = self._started()
-        loads = [name for name in _LOADED if re.search(rf"(?m)^(?:import|from) {name}\b", text)]
-        question = self._written(
-            {"task": task, "request": dict(request), "loads": loads}, files or {}
-        )
-        ours, theirs = Pipe()
-        with ours:
-            with theirs, contextlib.suppress(OSError):  # it has ended: the listener hears how
-                self._worker.connection.send_bytes(os.fsencode(question))
-                send_handle(self._worker.connection, theirs.fileno(), self._worker.pid)
-            return _Listener(self._worker, ours, self._output).listen(limits_s)
+        question = self._written({"task": task, "request": request}, files or {})
+        with contextlib.suppress(OSError):  # it has ended: the listener hears how
+            self._worker.connection.send_bytes(os.fsencode(question))
+        return _listened(self._worker, limits_s)
 
     def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
         """Write a question, and what goes with it, into a folder of its own."""
-        self._asked += 1
-        folder = self._folder / str(self._asked)
+        folder = Path(mkdtemp(dir=self._folder))
         for name in ("empty", "module"):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir()
         for name, data in files.items():
             (folder / "module" / name).write_bytes(data)
         whole = {
             **asked,
-            "paths": list(self._where.paths),
-            "cwd": self._where.cwd,
-            "file": self._file,
+            "paths": list(self.paths),
+            "cwd": self.cwd,
+            "file": self.file,
             "empty": str(folder / "empty"),
             "folder": str(folder / "module"),
         }
@@ -261,21 +225,17 @@ class FreshProcess:
         return question
 
     def _started(self) -> Worker:
-        self._output, theirs = os.pipe()
-        self._held.callback(os.close, self._output)
-        os.set_blocking(self._output, False)
+        self._folder = Path(self._held.enter_context(temporary_folder()))
         try:
             worker = launch_apart(
                 f"{__name__}:main",
                 str(self._folder),
                 folder=str(self._folder),
                 environment=_variables(),
-                output=theirs,
+                output=subprocess.DEVNULL,
             )
         except WorkerStartError as error:
             raise ExportError(f"export cannot start its check: {error}") from error
-        finally:
-            os.close(theirs)
         self._held.callback(worker.end, _GRACE_S)
         self._held.callback(worker.close)
         return worker
@@ -283,7 +243,7 @@ class FreshProcess:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Make a folder, and remove it whatever happens, with all that is in it.
+    """Make a folder, and remove it with all that is in it.
 
     Raises:
         ExportError: none can be made.
@@ -295,14 +255,8 @@ def temporary_folder() -> Iterator[str]:
             f"export needs a temporary folder for its check, and none can be made ({error}); set "
             "TMPDIR to a folder that can be written"
         ) from error
-    try:
+    with folder:
         yield folder.name
-    finally:
-        try:
-            folder.cleanup()
-        except BaseException:  # an interrupt came meanwhile, and it would not begin again
-            shutil.rmtree(folder.name, ignore_errors=True)
-            raise
 
 
 def _check_interpreter() -> None:
@@ -331,103 +285,62 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-@final
-class _Listener:
-    """Hears the answer to one question.
+def _listened(worker: Worker, limits_s: Mapping[str, float]) -> Answer:
+    """Read an answer, until it is whole, its process ends, or a step takes too long.
 
     Args:
-        worker: the fresh process, whose fork answers.
-        connection: our end of the answer's; the other closes when the fork ends.
-        output: where what is printed can be read.
+        worker: the fresh process, whose fork answers; it ends with a fork that did not end well.
+        limits_s: of each step [s].
     """
+    lines: list[Any] = []
+    step, words, line = "", "", None
+    ending: _Ending = "answered"
+    end_s = time.monotonic() + limits_s[step]
+    try:
+        while (line := _next_line(worker, end_s)) != _DONE:
+            if line == _ENDED:
+                raise EOFError  # noqa: TRY301  user code ended it, with exit code 0
+            if isinstance(line, dict) and "step" in line:
+                step = line["step"]
+                end_s = time.monotonic() + limits_s[step]
+            lines.append(line)
+        with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
+            line = _next_line(worker, time.monotonic() + _GRACE_S)
+    except TimeoutError:
+        ending, words = "late", f"took longer than {limits_s[step]:g} s"
+    except EOFError:
+        worker.close()
+        ending, words = "died", _how_it_ended(worker.wait(_GRACE_S) or 0)
+    if ending != "answered" or line != _ENDED:
+        worker.close()
+        worker.end(_GRACE_S)
+    return Answer(tuple(lines), ending, words)
 
-    def __init__(self, worker: Worker, connection: Connection, output: int) -> None:
-        self._worker = worker
-        self._connection = connection
-        self._output = output
-        self._printed = bytearray()
-        self._open: list[Any] = [connection, worker.status, output]
 
-    def listen(self, limits_s: Mapping[str, float]) -> Answer:
-        """Read the answer, until it is whole, its process ends, or a step takes too long."""
-        lines: list[Any] = []
-        step, words = "", ""
-        ending: _Ending = "answered"
-        end_s = time.monotonic() + limits_s[step]
-        try:
-            while (line := self._answer(end_s)) != {"done": True}:
-                if isinstance(line, dict) and "step" in line:
-                    step = line["step"]
-                    end_s = time.monotonic() + limits_s[step]
-                lines.append(line)
-            with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
-                self._answer(time.monotonic() + _GRACE_S)
-        except TimeoutError:
-            ending, words = "late", f"took longer than {limits_s[step]:g} s"
-        except EOFError:
-            ending = "died"
-        code = self._end()
-        while self._read_output():
-            pass
-        if ending == "died":
-            words = _how_it_ended(code)
-        return Answer(tuple(lines), ending, words, self._last_printed())
+def _next_line(worker: Worker, end_s: float) -> Any:
+    """Return the next line of an answer.
 
-    def _answer(self, end_s: float) -> Any:
-        """Return the next line of the answer.
-
-        Raises:
-            EOFError: there is no more.
-            TimeoutError: none came until `end_s`.
-        """
-        while (left_s := end_s - time.monotonic()) > 0:
-            ready = wait(self._open, left_s)
-            if self._output in ready and not self._read_output():
-                self._open.remove(self._output)
-            if self._connection in ready:
-                try:
-                    return json.loads(self._connection.recv_bytes())
-                except ConnectionError as error:
-                    raise EOFError from error
-            if self._worker.status in ready:
-                raise EOFError
+    Raises:
+        EOFError: there is no more.
+        TimeoutError: none came until `end_s`.
+    """
+    ready = wait([worker.connection, worker.status], max(0.0, end_s - time.monotonic()))
+    if not ready:
         raise TimeoutError
-
-    def _read_output(self) -> bool:
-        """Read some output and keep the last of it; tell whether there may be more."""
-        try:
-            chunk = os.read(self._output, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        self._printed += chunk
-        del self._printed[:-_OUTPUT_BYTES]
-        return bool(chunk)
-
-    def _last_printed(self) -> str:
-        """Return the last of the output; half a line could hold half a secret, not known as one."""
-        whole = self._printed
-        if len(whole) >= _OUTPUT_BYTES:
-            whole = whole.partition(b"\n")[2]
-        return whole.decode("utf-8", errors="replace")
-
-    def _end(self) -> int:
-        """Have all be ended that still runs of the answer; return the exit code of its process."""
-        with contextlib.suppress(EOFError, OSError):  # the fresh process itself has ended
-            self._worker.connection.send_bytes(_STOP)
-            if wait([self._worker.connection, self._worker.status], _GRACE_S):
-                return int(json.loads(self._worker.connection.recv_bytes()))
-        code = self._worker.wait(0)
-        if code is None:  # it does not hear, or answers by itself
-            os.killpg(self._worker.pid, signal.SIGKILL)
-            code = self._worker.wait(None)
-        return code if code is not None else UNKNOWN_EXIT
+    if worker.connection not in ready:
+        raise EOFError
+    try:
+        return json.loads(worker.connection.recv_bytes())
+    except ConnectionError as error:
+        raise EOFError from error
 
 
 def _how_it_ended(code: int) -> str:
-    if code >= 0:
+    number = -code if code < 0 else code - _SIGNALLED
+    if number <= 0:
         return f"ended its process with exit code {code}"
-    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-    return f"ended its process: {signal.strsignal(-code)} ({name})"
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
+    return f"ended its process: {signal.strsignal(number)} ({name})"
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
@@ -452,21 +365,12 @@ def inspect(question: _Question) -> None:
         return
     question.say({"graph": pipe.graph()})
     for address in request["process_stages"]:
-        question.say({"stage": address, **_pickled(pipe[address])})
+        failed = _unsent(pipe[address], request["name"])
+        if failed:
+            question.say({"stage": address, "failed": failed})
     if request["check_items"]:
         question.step("items")
         _say_items(question, pipe)
-
-
-def unpickle(question: _Question) -> None:
-    """Load what another process pickled; the module is found as there."""
-    sys.path.insert(0, question.folder)
-    os.chdir(question.cwd)
-    for address, data in question.request["pickles"]:
-        try:
-            pickle.loads(base64.b64decode(data))  # noqa: S301  `inspect` made it
-        except BaseException as error:  # noqa: BLE001  whatever user code raises
-            question.say({"stage": address, "failed": error_words(error)})
 
 
 def _file(question: _Question) -> str:
@@ -482,9 +386,7 @@ def _imported(question: _Question, name: str) -> ModuleType:
         if differences(vars(module), question.request["expected"], named=True) is None:
             return module
     os.chdir(question.cwd)
-    module = _loaded(question, name)
-    question.say({"reads": "the working folder"})
-    return module
+    return _loaded(question, name)
 
 
 def _loaded(question: _Question, name: str) -> ModuleType:
@@ -514,15 +416,23 @@ def _checked(question: _Question, make: Callable[[], Any]) -> Any:
         return None
 
 
-def _pickled(stage: Any) -> dict[str, Any]:
-    """Pickle what workers of a stage are sent with plain pickle, which sends functions by name."""
+def _unsent(stage: Any, name: str) -> str:
+    """Tell why plain pickle, which goes by names, cannot send what workers of a stage are given.
+
+    It is loaded where nobody has imported the module yet.
+    """
     functions = [getattr(stage.spec, word, None) for word in ("collate", "cost")]
     functions += [stage.fn, getattr(stage.placement, "worker_init", None)]
     try:
         data = pickle.dumps(functions)
+        module = sys.modules.pop(name)
+        try:
+            pickle.loads(data)  # noqa: S301  it was made here
+        finally:
+            sys.modules[name] = module
     except BaseException as error:  # noqa: BLE001  whatever user code raises
-        return {"failed": error_words(error)}
-    return {"pickle": base64.b64encode(data).decode("ascii")}
+        return error_words(error)
+    return ""
 
 
 def _say_items(question: _Question, pipe: Any) -> None:
@@ -571,7 +481,7 @@ def try_pieces(question: _Question) -> None:
     question.step("pieces")
     imports, *pieces = question.request["pieces"]
     question.say(module.play(0, imports))
-    for path in question.request["paths"]:
+    for path in question.request["modules"]:
         module.need(path)
     for number, piece in enumerate(pieces, start=1):
         question.say(module.play(number, piece))
@@ -703,37 +613,44 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 _TASKS: dict[str, Callable[[_Question], None]] = {
     "try_pieces": try_pieces,
     "inspect": inspect,
-    "unpickle": unpickle,
 }
 
 
 def main(connection: Connection, litter: str) -> NoReturn:
-    """Answer each question in a fork, as long as somebody asks.
+    """Answer each question in a fork, as long as somebody asks and forks end well.
 
     Only on Linux a fork is safe once libraries are loaded; elsewhere it ends with its first answer.
     """
+    code, answers = 0, os.dup(connection.fileno())  # a fork closes the connection itself
     if sys.platform == "linux":  # what a fork starts is ours when its parent ends
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with contextlib.suppress(EOFError, OSError):
-        while True:
-            given = json.loads(Path(os.fsdecode(connection.recv_bytes())).read_bytes())
-            answers = recv_handle(connection)
-            os.set_inheritable(answers, False)  # noqa: FBT003  no other program keeps it open
-            for name in given["loads"]:
+        while code == 0:
+            question = Path(os.fsdecode(connection.recv_bytes())).read_bytes()
+            if _LOADED.search(question):
                 with contextlib.suppress(Exception):  # the module's own import says why
-                    importlib.import_module(name)
+                    importlib.import_module("torch")
+            ended, alive = Pipe(duplex=False)
             pid = _forked() if sys.platform == "linux" else 0
             if pid == 0:
-                _answer(given, Connection(answers))
-            os.close(answers)
-            connection.recv_bytes()  # the answer was heard, or its time is over
-            connection.send_bytes(json.dumps(_end_children(pid)).encode("ascii"))
-    _end_children()
+                _answer(json.loads(question), Connection(answers), alive)
+            alive.close()
+            wait([connection, ended])  # the fork has ended, or nobody hears it any more
+            ended.close()
+            code = _end_children(pid)
+            if code == 0:
+                connection.send_bytes(json.dumps(_ENDED).encode("ascii"))
     shutil.rmtree(litter, ignore_errors=True)
-    os._exit(0)
+    os._exit(code if code >= 0 else _SIGNALLED - code)
 
 
-def _end_children(pid: int = 0) -> int:
+def _forked() -> int:
+    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _end_children(pid: int) -> int:
     """End all children, and what becomes one as its parent ends; return the exit code of one."""
     code = 0
     with contextlib.suppress(ChildProcessError):  # there are no more
@@ -746,23 +663,18 @@ def _end_children(pid: int = 0) -> int:
     return code
 
 
-def _forked() -> int:
-    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _answer(given: dict[str, Any], connection: Connection) -> NoReturn:
+def _answer(given: dict[str, Any], connection: Connection, alive: Connection) -> NoReturn:
     """Do a task, and end the process, whatever threads still run."""
     code = 1
     try:
-        os.register_at_fork(after_in_child=connection.close)
+        for one in (connection, alive):
+            os.register_at_fork(after_in_child=one.close)
         os.chdir(given["empty"])
         sys.path[:] = given["paths"]
         importlib.invalidate_caches()
         question = _Question(given, connection)
         _TASKS[given["task"]](question)
-        question.say({"done": True})
+        question.say(_DONE)
         code = 0
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001  of the task, or of what libraries do at the exit

@@ -14,9 +14,9 @@ import sysconfig
 import threading
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.metadata import packages_distributions
-from itertools import islice, pairwise
+from itertools import islice
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
@@ -137,41 +137,27 @@ def captured_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 # -- Living: values that belong to one process or one notebook, and can never be written -----------
 _CONNECTION = "open it inside the stage, or in worker_init, instead"
 _NOTEBOOK = "take what the stage needs out of it, as plain values"
+_MADE = "make it inside the stage instead"
 _WAYS_OUT = {  # by the beginning of module and class
-    "_io.": "open it inside the stage instead",
-    "socket.": _CONNECTION,
-    "_socket.": _CONNECTION,
-    "ssl.": _CONNECTION,
-    "sqlite3.": _CONNECTION,
-    "http.client.": _CONNECTION,
-    "requests.sessions.": _CONNECTION,
-    "boto3.": _CONNECTION,
-    "h5py.": _CONNECTION,
-    "zipfile.ZipFile": _CONNECTION,
-    "zipfile.Path": _CONNECTION,
-    "zipfile._path.Path": _CONNECTION,
-    "tarfile.TarFile": _CONNECTION,
-    "shelve.Shelf": _CONNECTION,
-    "logging.FileHandler": _CONNECTION,
-    "_csv.": _CONNECTION,
-    "csv.DictReader": _CONNECTION,
-    "csv.DictWriter": _CONNECTION,
+    **dict.fromkeys(("_io.", "mmap."), "open it inside the stage instead"),
+    **dict.fromkeys(
+        (
+            *("socket.", "_socket.", "ssl.", "sqlite3.", "http.client.", "requests.sessions."),
+            *("boto3.", "h5py.", "zipfile.ZipFile", "zipfile.Path", "zipfile._path.Path"),
+            *("tarfile.TarFile", "shelve.Shelf", "logging.FileHandler"),
+            *("_csv.", "csv.DictReader", "csv.DictWriter"),
+        ),
+        _CONNECTION,
+    ),
+    **dict.fromkeys(("multiprocessing.", "concurrent.futures.", "asyncio."), _MADE),
+    **dict.fromkeys(("matplotlib.figure.", "matplotlib.axes."), _MADE),
     "subprocess.": "start it inside the stage instead",
     "threading.Thread": "start it inside the stage, or in worker_init, instead",
-    "multiprocessing.": "make it inside the stage instead",
-    "concurrent.futures.": "make it inside the stage instead",
-    "asyncio.": "make it inside the stage instead",
     "tempfile.": "its files end with the notebook: keep them in a folder of their own",
-    "mmap.": "open it inside the stage instead",
     "ipywidgets.": f"{_NOTEBOOK}, as widget.value",
-    "anywidget.": _NOTEBOOK,
-    "traitlets.": _NOTEBOOK,
-    "IPython.": _NOTEBOOK,
-    "ipykernel.": _NOTEBOOK,
+    **dict.fromkeys(("anywidget.", "traitlets.", "IPython.", "ipykernel."), _NOTEBOOK),
     "distributed.": 'leave it out: executor="dask" takes the client of the process it runs in',
     "tqdm.": "leave the progress bar out: nbpipe.progress() shows one",
-    "matplotlib.figure.": "make it inside the stage instead",
-    "matplotlib.axes.": "make it inside the stage instead",
     f"{_OWN}.pipeline.": "a stage cannot hold a pipeline: give its items, or join pipelines",
     f"{_OWN}.run.": "a stage cannot hold a run: take what it needs out of it, as plain values",
 }
@@ -362,8 +348,12 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
             named = dict(enumerate(value.args)) | value.keywords
             yield from (("argument", *pair) for pair in named.items())
         case _:
-            names = next((names for kind, names in _WRAPPERS if isinstance(value, kind)), ())
-            yield from (("function", "", getattr(value, name)) for name in names)
+            yield from (("function", "", getattr(value, name)) for name in names_of_wrapped(value))
+
+
+def names_of_wrapped(value: Any) -> Sequence[str]:
+    """Return the attributes by which a wrapper of Python's own holds what it was given."""
+    return next((names for kind, names in _WRAPPERS if isinstance(value, kind)), ())
 
 
 def has_recipe(kind: type) -> bool:
@@ -486,6 +476,7 @@ def _placed(step: _Step, how: str, key: Any) -> tuple[str, str]:
     match how:
         case "item":
             words = shortened(repr(key), _LONGEST_KEY) if type(key) in _PLAIN else "..."
+            words = HIDDEN if isinstance(key, str) and looks_secret(key) else words
             return f"{step.place}[{words}]", step.of
         case "key" | "element":
             return f"{'a key' if how == 'key' else 'an element'} of {step.place}", step.of
@@ -521,7 +512,6 @@ _BYTE = 255
 # Written by their names, or not at all: what they hold belongs to the process.
 _NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)
 _SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
-_KEYED = (dict, list, tuple, set, frozenset, Mapping)  # those that may have attributes besides
 
 
 def secret_in(name: str, value: object) -> str | None:
@@ -596,20 +586,8 @@ def _secrets_in_array(step: _Step) -> _Secrets:
         yield step.place, ""
 
 
-def _inside_secret(step: _Step) -> Iterator[_Step]:
-    """Return what a value holds; what has no name there has that of what holds it."""
-    if isinstance(step.value, (*_PLAIN, np.generic)) or type(step.value).__name__ in _SECRET_TYPES:
-        return
-    named = _is_named(step)
-    for suffix, name, part in _named_parts(step.value):
-        yield _Step(part, f"{step.place}{suffix}", name or step.name, is_marked=named)
-
-
 def _is_named(step: _Step) -> bool:
     return step.is_marked or is_secret_name(step.name) or words_of(step.name) == ["auth"]
-
-
-_Named = Iterator[tuple[str, str, Any]]  # how it is reached, the name it has there, the part
 
 
 def _as_array(value: Any) -> Any:
@@ -625,30 +603,46 @@ def _as_bytes(array: Any) -> bytes:
     return bytes(array.astype("uint8").tobytes())
 
 
-def _named_parts(value: Any) -> _Named:
-    """Return what a value holds that may be a secret."""
+def _inside_secret(step: _Step) -> Iterator[_Step]:
+    """Return what a value holds; what has no name there has that of what holds it."""
+    value = step.value
+    if isinstance(value, (*_PLAIN, np.generic)) or type(value).__name__ in _SECRET_TYPES:
+        return
+    named = _is_named(step)
+    for how, key, part in islice(_named_parts(value), _SECRET_MOST):
+        last = key[-1] if isinstance(key, tuple) and key else key  # `{("db", "password"): ...}`
+        name = as_text(last) if isinstance(last, str | bytes) and how != "key" else ""
+        place, of = (step.place, "") if how == "word" else _placed(step, how, key)
+        place += f" ({of})" if of else ""
+        yield _Step(part, place, name or step.name, is_marked=named)
+
+
+def _named_parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Return what a value holds that may be a secret, as `_parts_of` does."""
     if isinstance(value, np.ndarray) or is_tensor(value):
         array = _as_array(value)
-        yield from ((f"[{field!r}]", field, array[field]) for field in array.dtype.names or ())
+        yield from (("item", field, array[field]) for field in array.dtype.names or ())
         if array.dtype.kind == "O":
-            yield from ((f"[{at}]", "", one) for at, one in enumerate(array.ravel()))
-    elif isinstance(value, dict | Mapping):
-        pairs = dict.items(value) if isinstance(value, dict) else value.items()
-        yield from _parts_of_mapping(list(islice(pairs, _SECRET_MOST)))
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from _attributes(zip(value._fields, tuple.__iter__(value), strict=False))
+            yield from (("item", at, one) for at, one in enumerate(array.ravel()))
     elif _is_pair(value):
-        yield from (("[0]", "", value[0]), ("[1]", value[0], value[1]))
-    elif isinstance(value, _SEQUENCES):
-        yield from _parts_of_sequence(_elements_of(value))
+        yield from (("word", "", value[0]), ("word", value[0], value[1]))
+    elif isinstance(value, list | tuple):
+        yield from _said_by(_elements_of(value))
     elif isinstance(value, re.Pattern | pathlib.PurePath):
-        yield "", "", getattr(value, "pattern", str(value))
+        yield "word", "", getattr(value, "pattern", str(value))
     elif isinstance(value, BuiltinFunctionType):
-        yield "", "", value.__self__
+        yield "word", "", value.__self__
     else:
-        yield from _parts_of_code(value)
-    if isinstance(value, _KEYED) or not isinstance(value, FunctionType | type | re.Pattern):
-        yield from _parts_of_object(value)
+        table = isinstance(value, dict) and len(value) > 1 and is_table(dict.values(value))
+        code = getattr(getattr(value, "func", None), "__code__", None)
+        names = code.co_varnames if isinstance(code, CodeType) else ()
+        for how, key, part in _parts_of(value):
+            given = isinstance(key, int) and how == "argument" and key < len(names)
+            hidden = (table and how == "item") or (how == "attribute" and key.startswith("__"))
+            if not (hidden and how == "attribute"):
+                yield how, names[key] if given else "" if hidden else key, part
+    if not isinstance(value, FunctionType | type | re.Pattern):
+        yield from (("attribute", *pair) for pair in _attributes_that_count(value))
 
 
 def _is_pair(value: Any) -> bool:
@@ -658,64 +652,29 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) or is_secret_name(value[0])
 
 
-def _parts_of_mapping(pairs: list[tuple[Any, Any]]) -> _Named:
-    table = len(pairs) > 1 and is_table(part for _, part in pairs)
-    for key, part in pairs:
-        last = key[-1] if isinstance(key, tuple) and key else key  # `{("db", "password"): ...}`
-        text = as_text(last) if isinstance(last, str | bytes) else ""
-        yield f"[{_key(key)}]", "" if table else text, part
-        if isinstance(key, str | bytes | tuple):
-            yield " (a key)", "", key
-
-
-def _parts_of_sequence(values: list[Any]) -> _Named:
+def _said_by(values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Return the items of a sequence, and what they say as the words of a command."""
     numbers = (int, float, complex, type(None)) if len(values) > _FEW else ()
-    yield from ((f"[{at}]", "", one) for at, one in enumerate(values) if type(one) not in numbers)
-    for at, (flag, part) in enumerate(pairwise(values)):
-        if isinstance(flag, str) and flag[:1] == "-" and isinstance(part, str):
-            yield f"[{at + 1}]", "", f"{flag} {part}"  # as in `["curl", "-u", "me:..."]`
-    texts = [one for one in values[:_FEW] if isinstance(one, str)]
-    if any(one[:1] == "-" for one in texts):
-        yield "", "", " ".join(texts)
+    yield from (("item", at, one) for at, one in enumerate(values) if type(one) not in numbers)
+    texts = [one for one in values if isinstance(one, str)]
+    if any(one[:1] == "-" for one in texts):  # as in `["curl", "-u", "me:..."]`
+        yield "word", "", " ".join(texts[: 2 * _FEW])
 
 
-def _parts_of_code(value: Any) -> _Named:
-    """Return what functions, classes and wrappers hold; of a class what is public."""
-    code = getattr(value.func, "__code__", None) if isinstance(value, functools.partial) else None
-    names = code.co_varnames[: code.co_argcount] if isinstance(code, CodeType) else ()
-    for how, key, part in _parts_of(value):
-        if how == "argument":
-            given = names[key] if isinstance(key, int) and key < len(names) else key
-            yield f"({given})", given if isinstance(given, str) else "", part
-        elif how in ("default", "captured"):
-            yield f"({key})" if how == "default" else f" ({key})", key, part
-        elif how != "attribute":
-            yield "", "", part
-        elif not key.startswith("__"):
-            yield f".{key}", key, part
-
-
-def _key(key: object) -> str:
-    shown = repr(key) if isinstance(key, str | int | float | bytes) else type(key).__name__
-    return HIDDEN if isinstance(key, str) and looks_secret(key) else shown[:60]
-
-
-def _attributes(pairs: Any) -> _Named:
-    return ((f".{name}", str(name), part) for name, part in pairs)
-
-
-def _parts_of_object(value: Any) -> _Named:
+def _attributes_that_count(value: Any) -> Iterator[tuple[str, Any]]:
     """Return attributes as they are stored, of a table of pandas its columns: no property runs."""
     kind = type(value)
     library = hasattr(kind, "__self__") or kind.__module__ in ("builtins", "numpy", "functools")
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, tuple.__iter__(value), strict=False)
     if library or isinstance(value, _NAMED_ONLY):
         return
     if kind.__module__.partition(".")[0] == "pandas":
         if hasattr(value, "columns"):
-            yield from ((f"[{_key(name)}]", str(name), value[name].to_numpy()) for name in value)
+            yield from ((str(name), value[name].to_numpy()) for name in value)
         elif hasattr(value, "to_numpy"):
-            yield "", str(getattr(value, "name", None) or ""), value.to_numpy()
-    yield from _attributes(attributes_of(value).items())
+            yield str(getattr(value, "name", None) or ""), value.to_numpy()
+    yield from attributes_of(value).items()
 
 
 # -- Code: the user's functions and classes that a value holds, as registries do -------------------

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .difference import same_value
 from .held import IN_PYTHON, attributes_of
 from .source import lines_of, replaced, run_ruff
 
@@ -77,8 +76,9 @@ def _requoted(text: str, write: Callable[[str | bytes], str]) -> str:
 
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
 MOST = 64  # elements
-_KINDS = "biufcSU"  # of elements that have a text
+_KINDS = "biufSU"  # of elements that have a text
 _SAVE_LARGE = f"(at most {MOST} elements are written as source; save it and load it by path)"
+_NO_TEXT = "(it has no short text; save it and load it by path)"
 Spell = Callable[[object], str]
 
 
@@ -102,55 +102,32 @@ def written(value: Any, spell: Spell) -> str | None:
     """
     if isinstance(value, np.ndarray):
         return _array(value, spell)
-    if isinstance(value, np.void) and value.dtype.names:
-        return f"{_array(np.asarray(value), spell)}[()]"
     if isinstance(value, np.generic):
         if value.dtype.kind not in _KINDS:
-            raise NoLiteral(f"numpy scalar of {value.dtype} (it has no short text)")
+            raise NoLiteral(f"numpy scalar of {value.dtype} {_NO_TEXT}")
         numpy = spell(np)
-        number = _number(value, f"{numpy}.nan", f"{numpy}.inf")
-        return f"{numpy}.{type(value).__name__}({number})"
+        return f"{numpy}.{type(value).__name__}({_number(value, f'{numpy}.nan', f'{numpy}.inf')})"
     if is_tensor(value):
         return _tensor(value, spell)
     torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "dtype"):
-        return None
-    if isinstance(value, torch.dtype):
+    if isinstance(value, getattr(torch, "dtype", ())):
         return f"{spell(torch)}.{str(value).removeprefix('torch.')}"
-    return (
-        f"{spell(torch)}.device({quoted(str(value))})" if isinstance(value, torch.device) else None
-    )
+    if isinstance(value, getattr(torch, "device", ())):
+        return f"{spell(torch)}.device({quoted(str(value))})"
+    return None
 
 
 def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
-    if _is_table(value):
-        rows = in_double_quotes(repr(value.tolist()))
-        dtype = in_double_quotes(repr(value.dtype.descr))
-        return group(f"{spell(np)}.array(", [rows, f"dtype={dtype}"], ")")
-    if type(value) is not np.ndarray or value.dtype.kind not in _KINDS:
+    if type(value) is not np.ndarray or value.dtype.kind not in _KINDS or 0 in value.shape[:-1]:
         kind = "array" if type(value) is np.ndarray else type(value).__name__
-        raise NoLiteral(
-            f"numpy {kind} of dtype {value.dtype} "
-            "(it has no short text; save it and load it by path)"
-        )
+        raise NoLiteral(f"numpy {kind} of dtype {value.dtype} {_NO_TEXT}")
     numpy = spell(np)
-    named = value.dtype.isnative and value.dtype.kind in "iufcb"
+    named = value.dtype.isnative and value.dtype.kind in "iufb"
     element = f"{numpy}.{value.dtype.type.__name__}" if named else quoted(value.dtype.str)
-    if value.size == 0 and value.shape != (0,):
-        return group(f"{numpy}.zeros(", [repr(value.shape), f"dtype={element}"], ")")
     numbers = _nested(value, f"{numpy}.nan", f"{numpy}.inf")
     return group(f"{numpy}.array(", [numbers, f"dtype={element}"], ")")
-
-
-def _is_table(value: np.ndarray[Any, Any]) -> bool:
-    """Tell whether an array has rows of finite numbers and texts, each with a name."""
-    if type(value) is not np.ndarray or not value.dtype.names or not value.size:
-        return False
-    columns = [value[name] for name in value.dtype.names]
-    plain = all(one.dtype.kind in "biufSU" and one.shape == value.shape for one in columns)
-    return plain and all(one.dtype.kind != "f" or np.isfinite(one).all() for one in columns)
 
 
 def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
@@ -161,9 +138,6 @@ def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
 
 def _number(value: Any, nan: str, inf: str) -> str:
     """Write one element, a float of 16 or 32 bits as short as its own precision allows."""
-    if value.dtype.kind == "c":
-        parts = [_number(part, nan, inf) for part in (value.real, value.imag)]
-        return f"complex({', '.join(parts)})"
     if value.dtype.kind != "f":
         one = value.item()
         return quoted(one) if isinstance(one, str | bytes) else repr(one)
@@ -182,18 +156,19 @@ def _tensor(value: Any, spell: Spell) -> str:
         raise NoLiteral(f"torch tensor of shape {shape} {_SAVE_LARGE}")
     if value.device.type != "cpu":
         raise NoLiteral(f"torch tensor on {value.device} (make it on the CPU, and move it later)")
-    odd = type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_quantized
-    if odd or not value.is_leaf:
-        kind = type(value).__name__ if value.is_leaf else "Tensor with a history of gradients"
-        raise NoLiteral(f"torch {kind} of shape {shape} (save it and load it by path)")
+    odd = type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_leaf
+    try:
+        array = value.detach().resolve_neg().numpy()
+    except (RuntimeError, TypeError):  # of a type that numpy does not have
+        odd = True
+    if odd or array.dtype.kind not in _KINDS or 0 in shape[:-1]:
+        raise NoLiteral(
+            f"torch {type(value).__name__} of shape {shape} (save it and load it by path)"
+        )
     name = spell(torch)
     more = [f"dtype={name}.{str(value.dtype).removeprefix('torch.')}"]
     more += ["requires_grad=True"] if value.requires_grad else []
-    if value.numel() == 0 and shape != (0,):
-        return group(f"{name}.zeros(", [repr(shape), *more], ")")
-    wide = "bfloat16" in str(value.dtype) or "float8" in str(value.dtype)
-    array = (value.detach().float() if wide else value.detach()).resolve_conj().resolve_neg()
-    numbers = _nested(array.numpy(), 'float("nan")', 'float("inf")')
+    numbers = _nested(array, 'float("nan")', 'float("inf")')
     return group(f"{name}.tensor(", [numbers, *more], ")")
 
 
@@ -205,12 +180,11 @@ _SAVE = "save it and load it by path"
 # Their own words evaluate to them, by the names of their classes.
 _TOLD = (
     *(dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, zoneinfo.ZoneInfo),
-    *(decimal.Decimal, fractions.Fraction, uuid.UUID, slice, types.EllipsisType),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID, slice, range, types.EllipsisType),
 )
 _CLASSES = re.compile(r"\b(?:datetime|zoneinfo)\.\w+|^(?:Decimal|Fraction|UUID)\b")
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _CALLABLES = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType, *_METHODS)
-_ORDERED = (int, float, str, bytes)
 _PLAIN = (dict, list, set)
 _ONE_LINE = 72  # characters
 _NAME = f"{'_' * 13} = "  # which with one line makes 88
@@ -231,15 +205,12 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
     Raises:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
-    writer = _LiteralWriter(spell, _words(value))
-    text = _laid_out(writer.item(value))
+    text = _laid_out(_LiteralWriter(spell, _words(value)).item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "
             f"(at most {_CHARACTERS:,} are written as source); {_MAKE}"
         )
-    if not writer.calls and not same_value(ast.literal_eval(text), value):
-        raise NoLiteral(f"{_words(value)} whose text gives another value; {_MAKE}")
     return text
 
 
@@ -251,10 +222,9 @@ def _laid_out(text: str) -> str:
 
 
 class _LiteralWriter:
-    """Writes one value; `calls` tells whether its text is more than a literal of Python."""
+    """Writes one value."""
 
     def __init__(self, spell: Callable[[object], str], whole: str) -> None:
-        self.calls = False
         self._spell = spell
         self._whole = whole
         self._left = _LEAVES
@@ -268,19 +238,11 @@ class _LiteralWriter:
             raise NoLiteral(f"{_words(value)} that contains itself; {_MAKE}")
         self._around.add(id(value))
         try:
-            found = self._container(value)
-            if found is None:
-                self.calls = True
-                self._count()
-                found = self._named(value)
-            return self._object(value) if found is None else found
+            ways = (self._container, self._named, self._collection, self._texted)
+            found = next(filter(None, (way(value) for way in ways)), None)
+            return found or written(value, self._spell) or self._fielded(value)
         finally:
             self._around.discard(id(value))
-
-    def spelled(self, value: object) -> str:
-        """Write a module, class or function."""
-        self.calls = True
-        return self._spell(value)
 
     def _count(self) -> None:
         self._left -= 1
@@ -298,10 +260,9 @@ class _LiteralWriter:
                 f"(at most {_CHARACTERS:,} are written as source); {_SAVE}"
             )
         if isinstance(value, float) and not math.isfinite(value):
-            self.calls = True
             return f'float("{value}")'
         if type(value) is int and value.bit_length() > _DIGITS:
-            return f"{'-' * (value < 0)}0x{abs(value):X}"
+            return hex(value)
         return quoted(value) if isinstance(value, str | bytes) else repr(value)
 
     def _container(self, value: Any) -> str | None:
@@ -316,81 +277,63 @@ class _LiteralWriter:
             return group("{", [": ".join(map(self.item, pair)) for pair in value.items()], "}")
         if kind is set and value:
             return group("{", self._sorted(value), "}")
+        self._count()
         return None
 
     def _items(self, values: Iterable[Any]) -> list[str]:
         return [self.item(value) for value in values]
 
     def _sorted(self, values: Iterable[Any]) -> list[str]:
-        if len(set(map(type, values))) == 1 and isinstance(next(iter(values)), _ORDERED):
+        with contextlib.suppress(TypeError):
             return self._items(sorted(values))
         return sorted(self._items(values))
 
     def _call(self, function: object, /, *items: str, **named: Any) -> str:
         given = [f"{name}={self.item(value)}" for name, value in named.items()]
-        return group(f"{self.spelled(function)}(", [*items, *given], ")")
+        return group(f"{self._spell(function)}(", [*items, *given], ")")
 
     def _named(self, value: Any) -> str | None:
-        """Write what has a name, and collections with one."""
+        """Write what has a name, and what is made of such."""
+        if isinstance(value, _METHODS):
+            return f"{self._spell(value.__objclass__)}.{value.__name__}"
         if isinstance(value, _CALLABLES) or (callable(value) and hasattr(value, "__wrapped__")):
-            return self._callable(value)
+            owner = getattr(value, "__self__", None)
+            plain = owner is None or isinstance(owner, types.ModuleType | type)
+            return self._spell(value) if plain else f"{self.item(owner)}.{value.__name__}"
         if isinstance(value, enum.Enum):
-            return self._enum(value)
+            kind = self._spell(type(value))
+            known = value.name in type(value).__members__
+            return f"{kind}.{value.name}" if known else f"{kind}({value.value!r})"
         if isinstance(value, functools.partial):
-            parts = self._items((value.func, *value.args))
-            return self._call(type(value), *parts, **value.keywords)
-        if isinstance(value, types.MethodType):
-            return f"{self.item(value.__self__)}.{value.__func__.__name__}"
+            return self._call(
+                type(value), *self._items((value.func, *value.args)), **value.keywords
+            )
         if isinstance(value, tuple) and hasattr(type(value), "_fields"):
             names: tuple[str, ...] = getattr(value, "_fields", ())
             return self._call(type(value), **dict(zip(names, value, strict=True)))
-        return self._collection(value)
-
-    def _callable(self, value: Any) -> str:
-        if isinstance(value, _METHODS):
-            return f"{self.spelled(value.__objclass__)}.{value.__name__}"
-        owner = getattr(value, "__self__", None)
-        if owner is None or isinstance(owner, types.ModuleType | type):
-            return self.spelled(value)
-        return f"{self.item(owner)}.{value.__name__}"
-
-    def _enum(self, value: enum.Enum) -> str:
-        kind = self.spelled(type(value))
-        if isinstance(value, enum.Flag):
-            names = [str(member.name) for member in value]
-            return " | ".join(f"{kind}.{name}" for name in names) or f"{kind}(0)"
-        return f"{kind}.{value.name}"
+        return None
 
     def _collection(self, value: Any) -> str | None:
         kind = type(value)
-        if kind in (set, bytearray) and not value:
-            return f"{kind.__name__}()"
+        if kind is set:
+            return "set()"
         if kind is frozenset:
             return group("frozenset(", [group("{", self._sorted(value), "}")] if value else [], ")")
-        if kind is bytearray:
-            return f"bytearray({self._leaf(bytes(value))})"
         if kind is collections.deque:
-            more = {} if value.maxlen is None else {"maxlen": value.maxlen}
-            return self._call(kind, self.item(list(value)), **more)
-        if kind in (collections.Counter, collections.OrderedDict, types.MappingProxyType):
-            return self._call(kind, *([self.item(dict(value))] if value else []))
+            return self._call(kind, self.item(list(value)), self.item(value.maxlen))
         if kind is collections.defaultdict:
             return self._call(kind, *self._items([value.default_factory, dict(value)]))
         return None
-
-    def _object(self, value: Any) -> str:
-        """Write a value of another type: by its numbers, its text, or its fields."""
-        found = written(value, self.spelled)
-        if found is None:
-            found = self._texted(value)
-        return self._fielded(value) if found is None else found
 
     def _texted(self, value: Any) -> str | None:
         if isinstance(value, pathlib.PurePath):
             kind = pathlib.Path if isinstance(value, pathlib.Path) else type(value)
             return self._call(kind, quoted(str(value)))
         if isinstance(value, re.Pattern):
-            return self._pattern(value)
+            default = re.compile(value.pattern[:0]).flags
+            flags = [flag.name for flag in re.RegexFlag(value.flags & ~default)]
+            more = [" | ".join(f"{self._spell(re)}.{flag}" for flag in flags)] if flags else []
+            return self._call(re.compile, quoted(value.pattern), *more)
         if type(value) in _TOLD:
             text = in_double_quotes(repr(value))
             return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), text)
@@ -398,63 +341,28 @@ class _LiteralWriter:
             return self._call(logging.getLogger, quoted(value.name))
         if isinstance(value, complex):
             return group("complex(", self._items([value.real, value.imag]), ")")
-        if isinstance(value, range):
-            return repr(value).replace("(0, ", "(", value.step == 1)
         return None
 
     def _spelled_class(self, name: str, value: object) -> str:
         module, _, own = name.rpartition(".")
-        return self.spelled(getattr(sys.modules[module or type(value).__module__], own))
-
-    def _pattern(self, value: re.Pattern[Any]) -> str:
-        text = quoted(value.pattern)
-        raw = text.replace("\\\\", "\\")
-        with contextlib.suppress(SyntaxError, ValueError):
-            if raw != text and ast.literal_eval(f"r{raw}") == value.pattern:
-                text = f"r{raw}"
-        default = re.compile(value.pattern[:0]).flags
-        flags = [flag.name for flag in re.RegexFlag(value.flags & ~default)]
-        more = [" | ".join(f"{self.spelled(re)}.{flag}" for flag in flags)] if flags else []
-        return self._call(re.compile, text, *more)
+        return self._spell(getattr(sys.modules[module or type(value).__module__], own))
 
     def _fielded(self, value: Any) -> str:
+        """Write a value by its class, and by what this is given."""
         if type(value) in (types.SimpleNamespace, argparse.Namespace):
             return self._call(type(value), **vars(value))
         held = attributes_of(value)
         plain = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
         if plain is not None and (not held or value.__dict__ is value):
             return self._call(type(value), *([self.item(plain(value))] if value else []))
-        names = _fields(value) if dataclasses.is_dataclass(value) else _parameters(value)
-        if names is None or any(name not in held for name in names):
+        names = _parameters(value)
+        more = dataclasses.is_dataclass(value) and not held.keys() <= set(names or ())
+        if names is None or more or any(name not in held for name in names):
             raise NoLiteral(
                 f"{_words(value)}, which its class cannot be asked to make again; "
                 "assign it in one statement whose text can run anew"
             )
         return self._call(type(value), **{name: held[name] for name in names})
-
-
-def _fields(value: Any) -> list[str] | None:
-    """Return the fields that make a dataclass again; None where it holds more than they say."""
-    kinds = [field._field_type.name for field in value.__dataclass_fields__.values()]
-    fields = dataclasses.fields(value)
-    others = [field for field in fields if not field.init]
-    if "_FIELD_INITVAR" in kinds or set(attributes_of(value)) - {field.name for field in fields}:
-        return None
-    if not all(_is_default(field, value) for field in others):
-        return None
-    moved = (field for field in fields if field.init and not _is_default(field, value))
-    return [field.name for field in moved]
-
-
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Tell whether a field has the value that it has where none is given."""
-    if field.default_factory in _PLAIN:
-        default: Any = field.default_factory()
-    elif field.default is not dataclasses.MISSING:
-        default = field.default
-    else:
-        return False
-    return bool(same_value(getattr(value, field.name, None), default))
 
 
 def _parameters(value: Any) -> list[str] | None:

@@ -290,70 +290,59 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
         ExportError: pieces need each other, and have no other spelling.
     """
     by_rank = sorted(pieces, key=_rank)
-    order = _Order(by_rank)
-    while order.circle:
-        by_rank = _without_circle(by_rank, order.circle)
-        order = _Order(by_rank)
-    return [by_rank[number] for number in order.whole()]
+    hard = _edges(by_rank, lambda spelling: spelling.now)
+    must = {number: _reached(needs, hard) for number, needs in hard.items()}
+    first = next((number for number in must if number in must[number]), None)
+    if first is not None:
+        circle = [number for number in sorted(must[first]) if first in must[number]]
+        return ordered(_without_circle(by_rank, circle))
+    uses = _edges(by_rank, lambda spelling: spelling.now | spelling.later)
+    # A function that is called while the module is imported needs all that it uses.
+    called = {number: _reached(needs, uses) for number, needs in hard.items()}
+    used = {number: _reached(needs, uses) for number, needs in uses.items()}
+    placed: list[int] = []
+    under_way: set[int] = set()
+
+    def place(number: int) -> None:
+        """Place a piece below what it needs; what needs it in turn, and need not wait, waits."""
+        if number in under_way:
+            return
+        under_way.add(number)
+        for one in sorted(hard[number]):
+            place(one)
+        for edges in (called, used):
+            for one in sorted(edges[number]):
+                waiting = under_way.difference(placed)
+                if number not in edges[one] and waiting.isdisjoint(must[one]):
+                    place(one)
+        placed.append(number)
+
+    def early(number: int) -> tuple[int, bool, int]:
+        """Constants that use no definition are early."""
+        kind = by_rank[number].kind
+        defined = any(by_rank[one].kind == "definition" for one in used[number])
+        return _RANK[kind], kind == "constant" and defined, number
+
+    for number in sorted(hard, key=early):
+        place(number)
+    return [by_rank[number] for number in placed]
 
 
 def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     return _RANK[piece.kind], piece.first, piece.names
 
 
-class _Order:
-    """What must, should and may well stand above each of some pieces; `circle` allows no order."""
-
-    def __init__(self, pieces: list[Piece]) -> None:
-        self._pieces = pieces
-        self._hard = self._edges(lambda spelling: spelling.now)
-        later = self._edges(lambda spelling: spelling.later)
-        uses = {number: needs | later[number] for number, needs in self._hard.items()}
-        self._must = {number: _reached(needs, self._hard) for number, needs in self._hard.items()}
-        # A function that is called while the module is imported needs all that it uses.
-        self._called = {number: _reached(needs, uses) for number, needs in self._hard.items()}
-        self._used = {number: _reached(needs, uses) for number, needs in uses.items()}
-        self._placed: list[int] = []
-        self._under_way: set[int] = set()
-        first = next((number for number in self._must if number in self._must[number]), None)
-        around = [] if first is None else sorted(self._must[first])
-        self.circle = [number for number in around if first in self._must[number]]
-
-    def whole(self) -> list[int]:
-        """Return the numbers of all pieces in order; constants that use no definition are early."""
-        for number in sorted(self._hard, key=lambda one: (*self._early(one), one)):
-            self._place(number)
-        return self._placed
-
-    def _early(self, number: int) -> tuple[int, bool]:
-        kind = self._pieces[number].kind
-        uses = any(self._pieces[one].kind == "definition" for one in self._used[number])
-        return _RANK[kind], kind == "constant" and uses
-
-    def _place(self, number: int) -> None:
-        """Place a piece below what it needs; what needs it in turn, and need not wait, waits."""
-        if number in self._under_way:
-            return
-        self._under_way.add(number)
-        for one in sorted(self._hard[number]):
-            self._place(one)
-        for edges in (self._called, self._used):
-            for one in sorted(edges[number]):
-                waiting = self._under_way.difference(self._placed)
-                if number not in edges[one] and waiting.isdisjoint(self._must[one]):
-                    self._place(one)
-        self._placed.append(number)
-
-    def _edges(self, read: Callable[[Spelling], frozenset[str]]) -> _Edges:
-        homes: dict[str, set[int]] = {}
-        for number, piece in enumerate(self._pieces):
-            for name in piece.names:
-                homes.setdefault(name, set()).add(number)
-        edges: _Edges = {}
-        for number, piece in enumerate(self._pieces):
-            names = {name for spelling in piece.spellings for name in read(spelling)}
-            edges[number] = {home for name in names for home in homes.get(name, ())} - {number}
-        return edges
+def _edges(pieces: list[Piece], read: Callable[[Spelling], frozenset[str]]) -> _Edges:
+    """Return which pieces bind the names that each reads, in any of its spellings."""
+    homes: dict[str, set[int]] = {}
+    for number, piece in enumerate(pieces):
+        for name in piece.names:
+            homes.setdefault(name, set()).add(number)
+    names = ({name for way in one.spellings for name in read(way)} for one in pieces)
+    return {
+        number: {home for name in every for home in homes.get(name, ())} - {number}
+        for number, every in enumerate(names)
+    }
 
 
 def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
@@ -409,19 +398,15 @@ def rendered(module: Module) -> str:
 
 
 def _refuse_taken(module: Module) -> None:
-    for piece in module.pieces:
-        for name in {_BUILD, "nbpipe"} & set(piece.names):
-            raise ExportError(
-                f"the name {name!r} must be free in a module that is exported, "
-                f"got {piece.words or name}; give it another name"
-            )
+    taken = {name: one.words or name for one in module.pieces for name in one.names}
     for line in module.imports:
-        ours = line.member is None and line.module.partition(".")[0] == "nbpipe"
-        if line.binds == _BUILD or (line.binds == "nbpipe" and not ours):
-            raise ExportError(
-                f"the name {line.binds!r} must be free in a module that is exported, "
-                f"got an import from {line.module!r}; import it under another name"
-            )
+        if line.member is not None or line.module.partition(".")[0] != "nbpipe":
+            taken[line.binds] = f"an import from {line.module!r}"
+    for name in taken.keys() & {_BUILD, "nbpipe"}:
+        raise ExportError(
+            f"the name {name!r} must be free in a module that is exported, got {taken[name]}; "
+            "give it another name"
+        )
 
 
 def _free_name(module: Module) -> str:

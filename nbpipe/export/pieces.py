@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from .collect import (
     refuse_secret,
     unwritable,
 )
-from .difference import fingerprint_of, loosened
+from .difference import fingerprint_of
 from .held import (
     captured_by,
     handle_in,
@@ -48,18 +47,10 @@ from .held import (
 from .literals import MOST, in_quotes_of
 from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
-from .source import changed_by, defaults_in, last_name, names_in, names_read, replaced, root_of
+from .source import changed_by, names_in, names_read, replaced
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")  # they find what they do not name
-_PLAIN_NODES = (
-    *(ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Name, ast.Attribute),
-    *(ast.expr_context, ast.UnaryOp, ast.unaryop, ast.keyword),
-)
-_CONTAINERS = (
-    *("dict", "list", "set", "tuple", "defaultdict", "OrderedDict", "deque", "local"),
-    *("WeakValueDictionary", "WeakKeyDictionary", "WeakSet"),
-)
 _TRIED = 3  # texts, the newest first
 
 
@@ -124,7 +115,7 @@ def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any,
     place = "" if statement is None else f", assigned in {statement.cell.place}"
     known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
-    _refuse_living(known, statements)
+    _refuse_living(known)
     if statement is not None and _is_lookup(scope, statement):
         known.look_up(statement)
         return
@@ -161,7 +152,7 @@ def _is_lookup(scope: Scope, statement: Statement) -> bool:
     return any(_is_lookup(scope, one) for one in earlier if one is not None)
 
 
-def _refuse_living(known: Known, statements: list[Statement]) -> None:
+def _refuse_living(known: Known) -> None:
     """Refuse what lives in one process, if the exported code does not fill it by itself.
 
     Raises:
@@ -172,20 +163,11 @@ def _refuse_living(known: Known, statements: list[Statement]) -> None:
         return
     direct = f"variable {known.name!r}" if handle.value is known.value else handle.place
     error = refusal(handle._replace(place=direct).words, known.use)
-    begins_plain = bool(statements) and _is_plain_value(statements[0].node)
-    if not handle.attribute and not (begins_plain and known.scope.is_changed_inside(known.name)):
+    whole, scope = handle.value is known.value, known.scope
+    filled = known.name in scope.rebound if whole else scope.is_changed_inside(known.name)
+    if not handle.attribute and not filled:
         raise error
     known.collector.found.alive[known.name] = (handle.attribute, error)
-
-
-def _is_plain_value(node: ast.stmt) -> bool:
-    """Tell whether an assignment gives a constant, or containers of them."""
-    value = getattr(node, "value", None)
-    return value is not None and all(
-        isinstance(one, _PLAIN_NODES)
-        or (isinstance(one, ast.Call) and last_name(one.func) in _CONTAINERS)
-        for one in ast.walk(value)
-    )
 
 
 def _refuse(known: Known) -> None:
@@ -205,7 +187,7 @@ def _refuse(known: Known) -> None:
 
 def _variable(secret: str) -> str:
     """Return the name of an environment variable for a secret, as CONFIG['token'] has it."""
-    words = re.findall(r"[A-Za-z][\w-]*", secret.removesuffix(" (a key)"))
+    words = re.findall(r"[A-Za-z][\w-]*", secret.partition(" (")[0])
     return words[-1].replace("-", "_").upper() if words else "TOKEN"
 
 
@@ -320,19 +302,21 @@ class Known:
         return Spelling(statement.text, *reads)
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
-        several = statement is not None and len(statement.binds) > 1
-        alike = _alike(self.scope, statement.binds) if statement and several else [[self.name]]
+        alike: dict[int, list[str]] = {}  # names of the same object stand together
+        for name in sorted(statement.binds if statement else {self.name}):
+            alike.setdefault(id(self.scope[name]), []).append(name)
         ways = [
             self.collector.as_literal(self.name, self.scope[names[0]], self.scope, self.use)
-            for names in alike
+            for names in alike.values()
         ]
         found = [one for one in ways if one is not None]
         if len(found) < len(ways):
             return None
-        rows = (
-            f"{' = '.join(names)} = {one.text}" for names, one in zip(alike, found, strict=True)
-        )
-        text = "\n".join(rows) if several else _assigned(self.name, found[0].text, statement)
+        rows = [
+            " = ".join([*names, one.text]) for names, one in zip(alike.values(), found, strict=True)
+        ]
+        single = list(alike.values()) == [[self.name]]
+        text = _assigned(self.name, found[0].text, statement) if single else "\n".join(rows)
         now = frozenset().union(*(one.now for one in found))
         return Spelling(text, now, frozenset().union(*(one.later for one in found)))
 
@@ -368,14 +352,6 @@ class Known:
             words=self.words,
         )
         self.collector.add(piece, self.scope)
-
-
-def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
-    """Put names of the same object together."""
-    groups: dict[int, list[str]] = {}
-    for name in sorted(names):
-        groups.setdefault(id(scope[name]), []).append(name)
-    return list(groups.values())
 
 
 def _as_array(value: Any) -> Any:
@@ -430,7 +406,6 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     reads = use.then(words)
     _refuse_handle(collector, name, value, node, use)
     check_text(text, node, cell, words, use)
-    _refuse_added(scope, name, value, statement, use)
     now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
         members = members_of(value)
@@ -439,7 +414,7 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     piece = Piece(
         names=(name,),
         spellings=(Spelling(text, now - {name}, later - {name}),),
-        expected={name: loosened(fingerprint_of(value), filled_defaults(node))},
+        expected={name: fingerprint_of(value)},
         first=scope.first(name),
         words=f"{kind} {name!r}, defined in {cell.place}",
     )
@@ -455,7 +430,7 @@ def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, 
     if found is not None and not (is_defined(statement, name) and _is_decorated(statement, name)):
         return found.statement, found.cell, found.node, found.text(name)
     if statement is None or not is_defined(statement, name):
-        raise refusal(_unknown(name, value), use)
+        raise refusal(unknown_text(name), use)
     return statement, statement.cell, statement.node, statement.text
 
 
@@ -472,16 +447,6 @@ def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, u
     if not isinstance(value, type) or not _changes_itself(node, name):
         raise error
     collector.found.alive[name] = ("", error)
-
-
-def _unknown(name: str, value: Any) -> str:
-    module = sys.modules.get(str(getattr(value, "__module__", "")))
-    if module is not None and getattr(module, name, value) is not value:
-        return (
-            f"{name!r} is not what module {module.__name__!r} has by now, which was loaded anew; "
-            "import it again, and rebuild the pipeline"
-        )
-    return unknown_text(name)
 
 
 def unknown_text(name: str) -> str:
@@ -553,21 +518,6 @@ def _changes_itself(node: ast.AST, name: str) -> bool:
 
 def _text(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
-
-
-def filled_defaults(node: ast.AST) -> Iterator[str]:
-    """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
-    names = set()
-    for one in ast.walk(node):
-        called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
-        changed = one.func.value if called else changed_by(one)  # type: ignore[attr-defined]
-        names.add(last_name(changed))
-    functions = (
-        one for one in ast.walk(node) if isinstance(getattr(one, "args", None), ast.arguments)
-    )
-    for name, default in (pair for one in functions for pair in defaults_in(one.args)):  # type: ignore[attr-defined]
-        if name in names and not isinstance(default, ast.Name | ast.Attribute | ast.Constant):
-            yield f"default {name!r}"
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:
@@ -644,69 +594,7 @@ def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
             return
 
 
-# -- Implementations that are added to a function below it, as by `@show.register` -----------------
-def _refuse_added(scope: Scope, name: str, value: Any, statement: Statement, use: Use) -> None:
-    """Refuse a function or class with implementations that its own text does not hold.
-
-    Raises:
-        ExportError: there is one.
-    """
-    methods = vars(value).values() if isinstance(value, type) else ()
-    kinds = functools.singledispatchmethod
-    owners = [value, *(one.dispatcher for one in methods if isinstance(one, kinds))]
-    for code in (code for owner in owners for code in _implementations(owner)):
-        found = scope.cells.definition(code)
-        if found is not None and found.statement is not statement:
-            raise refusal(
-                f"{found.place} registers an implementation with {name!r}, which is not in its "
-                "own text; write one function that looks at the type, or define all of them in "
-                "one cell that begins with the line `#| nbpipe: setup`",
-                use,
-            )
-
-
-def _implementations(value: Any) -> list[CodeType]:
-    """Return the code of all implementations of a `singledispatch` function; none of others."""
-    registry = getattr(value, "registry", None)
-    if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
-        return []
-    found = (code_of(one) for one in registry.values() if callable(one))
-    return [code for code in found if code is not None]
-
-
-def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
-    """Return the statements that add to a function of another module, which only imports it.
-
-    Set-up cells are kept, and so are not among them.
-
-    Args:
-        scope: the notebook.
-        used: names of the module that is written.
-
-    Returns:
-        Each with the words for the function in it.
-    """
-    for cell in scope.cells.cells:
-        for statement in () if cell.is_setup else cell.statements:
-            for call in _registrations(statement.node):
-                root = last_name(root_of(call))
-                if root not in used or root not in scope:
-                    continue
-                with contextlib.suppress(AttributeError, KeyError):
-                    found = followed(call.value, scope.namespace)
-                    if _implementations(found) and by_reference(found):
-                        yield statement, ast.unparse(call.value)
-
-
-def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
-    """Return each `x.register` that decorates a definition, or is called by an expression."""
-    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
-    for mark in marks:
-        func = mark
-        while isinstance(func, ast.Call):
-            func = func.func
-        if isinstance(func, ast.Attribute) and func.attr == "register":
-            yield func
+# -- Implementations that are added to a function of another module, as by `@show.register` --------
 
 
 def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:

@@ -147,7 +147,6 @@ def tried(
         ExportError: no fresh process can be started, the import block fails in one, or a text
             holds what looks like a secret: the process is given a file.
     """
-    _check_name(name, imports)
     refuse_secrets("\n".join([imports, *map(_all_texts, pieces)]), pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     passed = list(map(_first_stable, tries))
@@ -156,8 +155,8 @@ def tried(
         given = [
             _as_json(piece, first, settled) for piece, first in zip(tries, passed, strict=True)
         ]
-        request = {"name": name, "future": future, "pieces": given, "paths": sorted(submodules)}
-        answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files, text=imports)
+        request = {"name": name, "future": future, "pieces": given, "modules": sorted(submodules)}
+        answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
@@ -181,20 +180,6 @@ def _last_tried(answer: Answer) -> tuple[int, int] | None:
     """Return the piece and the spelling that ended the process; None where none did."""
     places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
     return places[-1] if places and answer.ending != "answered" else None
-
-
-def _check_name(name: str, imports: str) -> None:
-    """Refuse a module that would be found in place of one that it needs.
-
-    Raises:
-        ExportError: it would.
-    """
-    found = re.findall(r"^(?:import|from) +(\w+)", imports, flags=re.MULTILINE)
-    if name in sys.stdlib_module_names or name in {*found, "nbpipe", "numpy"}:
-        raise ExportError(
-            f"a file called {name}.py would hide the package {name!r} from the module's imports "
-            "and from other code; choose another file name"
-        )
 
 
 def refuse_secrets(text: str, pieces: Sequence[Piece]) -> None:
@@ -265,7 +250,7 @@ def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choic
     ]
     if len(results) < len(called):
         culprit = called[len(results)]
-        results.append(Failure(answer.explained()))
+        results.append(Failure(answer.words))
         rest = Failure(f"was not tried: {culprit} {answer.words}")
         results += [rest] * (len(called) - len(results))
     return results
@@ -329,9 +314,8 @@ def _submodules(found: Found, draft: Module) -> set[str]:
     whole = {line.module for line in found.imports if line.member is None and line.alias is None}
     pieces = (*found.pieces.values(), *found.checks.values())
     trees = [ast.parse(way.text) for piece in pieces for way in piece.spellings]
-    nodes = (
-        one for tree in (*trees, *(line.tree for line in draft.body)) for one in ast.walk(tree)
-    )
+    trees += [line.tree for line in draft.body]
+    nodes = (one for tree in trees for one in ast.walk(tree))
     paths = {ast.unparse(one) for one in nodes if isinstance(one, ast.Attribute)}
     return {one for one in paths & sys.modules.keys() - known if one.partition(".")[0] in whole}
 
@@ -540,7 +524,7 @@ def _is_meant(line: Import, text: str) -> bool:
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------
 _ANEW = "when its text runs anew"  # what `difference` calls the other side
-_GRAPH = ("op", "executor", "knobs")
+_GRAPH = ("name", "op", "executor", "knobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,12 +534,10 @@ class Report:
     Attributes:
         compared: items that were equal [items].
         reason: why items could not be compared; empty where they could, or were not to be.
-        reads_files: importing the module reads files of the working folder.
     """
 
     compared: int
     reason: str = ""
-    reads_files: bool = False
 
 
 def verified(
@@ -605,18 +587,15 @@ def verified(
         "check_items": count,
     }
     limits_s = {"": start_limit_s, "items": limit_s}
-    answer = fresh.ask("inspect", request, limits_s=limits_s, files=every, text=text)
+    answer = fresh.ask("inspect", request, limits_s=limits_s, files=every)
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    _check_pickles(answer, every, filename, fresh, start_limit_s)
-    reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
-        return Report(0, reads_files=reads_files)
+        return Report(0)
     if answer.ending == "late":  # the notebook's own need not be waited for
-        return Report(0, f"not compared: took longer than {limit_s:g} s", reads_files)
-    report = _compared(answer, _own_samples(items, count, limit_s), hint)
-    return replace(report, reads_files=reads_files)
+        return Report(0, f"not compared: took longer than {limit_s:g} s")
+    return _compared(answer, _own_samples(items, count, limit_s), hint)
 
 
 def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
@@ -644,61 +623,26 @@ def _check_start(answer: Answer, filename: str) -> None:
     for line in _found(answer, "differs"):
         raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")
     if not _found(answer, "step") and answer.ending != "answered":
-        raise ExportError(f"the module was checked in a fresh process, and {answer.explained()}")
+        raise ExportError(f"the module was checked in a fresh process, and {answer.words}")
 
 
 def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
-    if expected is None:
-        return
-    words = _graph_difference(expected, _found(answer, "graph")[0]["graph"])
+    graphs = (expected, _found(answer, "graph")[0]["graph"]) if expected is not None else ((), ())
+    rows = ([{key: one[key] for key in _GRAPH} for one in graph] for graph in graphs)
+    words = difference(*map(json_fingerprint, rows))
     if words is not None:
-        raise ExportError(f"the module builds another pipeline than the notebook's: {words}")
+        culprit = "the module builds another pipeline than the notebook's"
+        raise ExportError(f"{culprit}: {_in_module(words)}")
+    for line in _found(answer, "stage"):
+        raise ExportError(
+            f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
+            f"function: {line['failed']}; define what it uses at the top of a cell, with def "
+            "or class"
+        )
 
 
 def _in_module(words: str) -> str:
     return words.replace(_ANEW, "in the module")
-
-
-def _graph_difference(
-    notebook: Sequence[Mapping[str, Any]], module: Sequence[Mapping[str, Any]]
-) -> str | None:
-    """Tell where two pipelines differ: names first, then what the stages are."""
-    names = [[stage["name"] for stage in graph] for graph in (notebook, module)]
-    if names[0] != names[1]:
-        words = [", ".join(map(repr, listed)) for listed in names]
-        return f"its stages are {words[1]}, in the notebook {words[0]}"
-    for ours, theirs in zip(notebook, module, strict=True):
-        for key in _GRAPH:
-            if ours[key] != theirs[key]:
-                what = f"{ours['name']!r} has {_words(key, theirs[key])}"
-                return f"stage {what}, in the notebook {_words(key, ours[key])}"
-    return None
-
-
-def _words(key: str, value: Any) -> str:
-    if key != "knobs":
-        return f"{'operation' if key == 'op' else key} {value!r}"
-    return ", ".join(f"{name} {knob}" for name, knob in value.items()) or "no knobs"
-
-
-def _check_pickles(
-    answer: Answer, every: Mapping[str, bytes], filename: str, fresh: FreshProcess, limit_s: float
-) -> None:
-    lines = _found(answer, "stage")
-    pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
-    if pickles:
-        request = {"name": PurePath(filename).stem, "pickles": pickles}
-        there = fresh.ask("unpickle", request, limits_s={"": limit_s}, files=every)
-        lines += _found(there, "failed")
-        if there.ending != "answered":
-            raise ExportError(f"a process that loads the stages' functions {there.explained()}")
-    for line in lines:
-        if "failed" in line:
-            raise ExportError(
-                f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
-                f"function: {line['failed']}; define what it uses at the top of a cell, with def "
-                "or class"
-            )
 
 
 def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
@@ -710,7 +654,7 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
         return Report(0, "not comparable: two runs of the notebook's own pipeline differ")
     raised = [line["raised"] for line in _found(answer, "raised")]
     if answer.ending == "died":
-        raised.append(answer.explained())
+        raised.append(answer.words)
     fingerprints = tuple(line["item"] for line in _found(answer, "item"))
     module = Sample(fingerprints, raised[0] if raised else "")
     words = _mismatch(first, module)

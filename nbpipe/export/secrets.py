@@ -19,7 +19,7 @@ from itertools import islice, pairwise, takewhile
 from typing import Any
 from urllib.parse import quote
 
-from .source import defaults_in, last_name, lines_of, parameters_in, replaced, tree_of
+from .source import defaults_in, last_name, lines_of, parameters_in, tree_of
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -520,7 +520,7 @@ _PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in wha
     ast.IfExp: ("body", "orelse"),
     ast.Lambda: ("body",),
 }
-_HOLES = re.compile(r"\{(\w*)[^{}]*\}|%(?:\((\w+)\))?[sdr]")  # of a template, some with a name
+_HOLES = re.compile(r"\{\w*[^{}]*\}|%(?:\(\w+\))?[sdr]")  # of a template
 
 
 def advice(name: str) -> str:
@@ -584,13 +584,15 @@ def told_in(text: str) -> Iterator[str]:
 
 
 def masked(text: str) -> str:
-    """Replace the secrets in source text by three asterisks; other text is `scrubbed`."""
+    """Replace the lines with secrets in source text by three asterisks; other is `scrubbed`."""
     tree = tree_of(text)
     if tree is None:
         return scrubbed(text)
-    found = list(_secrets_in(tree))
-    texts, nodes = {text for _, _, text in found}, {node for node, _, _ in found}
-    text = replaced(text, ((one, repr(HIDDEN)) for one in _outermost(tree, nodes, texts)))
+    lines = text.split("\n")
+    for node, _, _ in _secrets_in(tree):
+        for row in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            lines[row - 1] = HIDDEN
+    text = "\n".join(lines)
     for comment in _secret_comments(text):
         text = text.replace(comment, HIDDEN)
     return scrubbed(text)
@@ -614,15 +616,6 @@ def _secrets_in(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str]]:
             under.setdefault(part, []).extend(marks)
         for text in (*_texts(node), *_composed(node), *(_disguised(node) if marks else ())):
             yield from ((node, name, text) for name in names if is_secret(name, text))
-
-
-def _outermost(node: ast.AST, nodes: set[ast.expr], texts: set[str]) -> Iterator[ast.expr]:
-    """Return those of some nodes, or of these texts, that are in no other."""
-    for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.expr) and (one in nodes or not texts.isdisjoint(_texts(one))):
-            yield one
-        else:
-            yield from _outermost(one, nodes, texts)
 
 
 def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
@@ -740,33 +733,17 @@ def _texts(node: ast.AST | None) -> list[str]:
 def _composed(node: ast.AST) -> list[str]:
     """Return what literals say together: a template that is filled, the words of a command."""
     match node:
-        case ast.BinOp(template, ast.Mod(), ast.Dict(keys, values)):
-            names = [getattr(key, "value", None) for key in keys]
-            return _filled(template, [], dict(zip(names, values, strict=True)))
-        case ast.BinOp(template, ast.Mod(), given):
-            return _filled(template, given.elts if isinstance(given, ast.Tuple) else [given], {})
-        case ast.Call(ast.Attribute(template, "format"), given, named):
-            return _filled(template, given, {one.arg: one.value for one in named})
+        case ast.BinOp(ast.Constant(str() as template), ast.Mod(), given):
+            parts = getattr(given, "values", getattr(given, "elts", [given]))
+        case ast.Call(ast.Attribute(ast.Constant(str() as template), "format"), given, named):
+            parts = [*given, *(one.value for one in named)]
         case ast.Tuple(parts) | ast.List(parts):
             words = [text for part in parts for text in _texts(part)]
             return [" ".join(words)] if any(one[:1] == "-" for one in words) else []
-    return []
-
-
-def _filled(
-    template: ast.expr, given: list[ast.expr], named: dict[str | None, ast.expr]
-) -> list[str]:
-    """Return a template with the literals that are put into it."""
-    texts = _texts(template) if isinstance(template, ast.Constant) else []
-    gaps, filled = iter(given), {name: "".join(_texts(one)) for name, one in named.items()}
-
-    def fill(hole: re.Match[str]) -> str:
-        name = hole[1] or hole[2]
-        text = filled[name] if name in filled else "".join(_texts(next(gaps, None)))
-        return text or hole[0]
-
-    found = [_HOLES.sub(fill, text) for text in texts]
-    return [] if found == texts else found
+        case _:
+            return []
+    gaps = iter(parts)
+    return [_HOLES.sub(lambda hole: "".join(_texts(next(gaps, None))) or hole[0], template)]
 
 
 def _disguised(node: ast.AST) -> list[str]:

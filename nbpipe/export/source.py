@@ -4,9 +4,7 @@ from __future__ import annotations
 import __future__
 
 import ast
-import contextlib
 import dis
-import importlib
 import inspect
 import io
 import re
@@ -453,42 +451,30 @@ _GIVE_SETS = frozenset(
 )
 # What takes the order of its argument over, or forgets it.
 _KEEPS = frozenset(("list", "tuple", "enumerate", "zip", "map", "iter", "next", "fromkeys", "join"))
-_FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"))
+_FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all"))
 
 
 def shows_order_of_set(text: str) -> bool:
-    """Tell whether text turns a set straight into something that has an order."""
-    tree = tree_of(text)
-    return tree is not None and _shows(tree)
+    """Tell whether text may turn a set into something that has an order."""
+    nodes = list(_unless_forgotten(tree_of(text) or ast.Pass()))
+    gives = any(
+        isinstance(one, ast.Set | ast.SetComp)
+        or (isinstance(one, ast.Call) and last_name(one.func) in _GIVE_SETS)
+        for one in nodes
+    )
+    return gives and any(
+        isinstance(one, ast.Starred | ast.comprehension | ast.For)
+        or (isinstance(one, ast.Call) and last_name(one.func) in _KEEPS)
+        for one in nodes
+    )
 
 
-def _shows(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and last_name(node.func) in _FORGETS:
-        return False
-    if isinstance(node, ast.SetComp):
-        return False
-    if any(map(_is_set, _ordered(node))):
-        return True
-    return any(map(_shows, ast.iter_child_nodes(node)))
-
-
-def _ordered(node: ast.AST) -> list[ast.expr]:
-    """Return what a node goes through in its order."""
-    if isinstance(node, ast.Call) and last_name(node.func) in _KEEPS:
-        return node.args
-    if isinstance(node, ast.Starred):
-        return [node.value]
-    if isinstance(node, ast.comprehension | ast.For):
-        return [node.iter]
-    return []
-
-
-def _is_set(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return _is_set(node.left) or _is_set(node.right)
-    if isinstance(node, ast.Call):
-        return last_name(node.func) in _GIVE_SETS
-    return isinstance(node, ast.Set | ast.SetComp)
+def _unless_forgotten(node: ast.AST) -> Iterator[ast.AST]:
+    """Return all parts of some code but those of calls that give the same in any order."""
+    if not (isinstance(node, ast.Call) and last_name(node.func) in _FORGETS):
+        yield node
+        for one in ast.iter_child_nodes(node):
+            yield from _unless_forgotten(one)
 
 
 # -- Attributes that the methods of a class change -------------------------------------------------
@@ -592,17 +578,8 @@ def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | N
 
 def _find_ruff() -> str | None:
     """Return ruff's program: that of its package, one beside Python, or any."""
-    for module in ("ruff", "ruff.__main__"):
-        with contextlib.suppress(Exception):  # not installed, another version, no program in it
-            return str(importlib.import_module(module).find_ruff_bin())
     beside = str(Path(sys.executable).parent) if sys.executable else ""
     return shutil.which("ruff", path=beside) or shutil.which("ruff")
-
-
-def names_unknown(text: str) -> frozenset[str]:
-    """Return the names that ruff knows no binding of, those in the texts of types among them."""
-    told = run_ruff("check", text, "--select", "F821", "--output-format", "concise")
-    return frozenset(re.findall(r"F821 Undefined name `(\w+)`", told or ""))
 
 
 def with_noqa(text: str) -> str:

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -46,7 +46,6 @@ def module_path(path: str | os.PathLike[str]) -> Path:
         )
     try:
         module = Path(path).expanduser()
-        _check_folder(module)
         _check_stem(path, module)
         _check_place(path, module)
     except (RuntimeError, ValueError, OSError, TypeError) as error:
@@ -59,17 +58,6 @@ def module_path(path: str | os.PathLike[str]) -> Path:
     return module.absolute()
 
 
-def _check_folder(module: Path) -> None:
-    """Refuse a relative path where there is no working folder."""
-    try:
-        module.absolute()
-    except FileNotFoundError as error:
-        raise ArgumentError(
-            f"export path must be absolute, got {str(module)!r}: the working folder was deleted; "
-            "change to one that exists with os.chdir(...)"
-        ) from error
-
-
 def _check_place(given: object, module: Path) -> None:
     if not module.parent.is_dir():
         raise ArgumentError(
@@ -77,13 +65,6 @@ def _check_place(given: object, module: Path) -> None:
             f"{str(module.parent)!r} first, or export to another folder"
         )
     target = module.resolve()
-    if target.is_symlink():  # from Python 3.13 on, nobody else says so
-        raise ValueError("Symlink loop")
-    if not target.parent.is_dir():
-        raise ArgumentError(
-            f"export path must not be a link into a folder that does not exist, got "
-            f"{str(given)!r}, a link to {str(target)!r}; remove the link, or make the folder"
-        )
     if target.exists() and not target.is_file():
         folder = target.is_dir()
         other = module / "loader.py" if folder else module.with_name("loader.py")
@@ -94,25 +75,20 @@ def _check_place(given: object, module: Path) -> None:
 
 
 def _check_stem(given: object, module: Path) -> None:
-    stem = module.stem
+    stem, hidden, more = module.stem, _hidden(module.stem, module), ""
     if module.suffix != ".py":
-        raise ArgumentError(f"export path must end in .py, got {str(given)!r}; as {_as(module)}")
-    if not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("__"):
-        raise ArgumentError(
-            f"export path must have the name of a module that can be imported, got {str(given)!r}; "
-            f"as {_as(module)}"
-        )
-    hidden = _hidden(stem, module)
-    if hidden is not None:
-        raise ArgumentError(
-            f"export path must not have the name of another module, got {str(given)!r}: `import "
-            f"{stem}` beside it would no longer find {hidden}; as {_as(module)}"
-        )
-    if (module.with_suffix("") / "__init__.py").exists():
-        raise ArgumentError(
-            f"export path must not have the name of a package beside it, got {str(given)!r}: "
-            f"`import {stem}` would find the package; as {_as(module)}"
-        )
+        rule = "end in .py"
+    elif not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("__"):
+        rule = "have the name of a module that can be imported"
+    elif hidden is not None:
+        rule = "not have the name of another module"
+        more = f": `import {stem}` beside it would no longer find {hidden}"
+    elif (module.with_suffix("") / "__init__.py").exists():
+        rule = "not have the name of a package beside it"
+        more = f": `import {stem}` would find the package"
+    else:
+        return
+    raise ArgumentError(f"export path must {rule}, got {str(given)!r}{more}; as {_as(module)}")
 
 
 def _as(module: Path) -> str:
@@ -148,7 +124,6 @@ FOLDER_VARIABLE = "NBPIPE_CACHE_DIR"
 _FORMAT = 1
 _KEPT = 256  # records
 _KEPT_BYTES = 1 << 24  # of all records
-_LARGEST_BYTES = 1 << 20  # a longer text is known by its hash alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +132,12 @@ class Record:
 
     Attributes:
         content: hash of its bytes.
-        text: its text; None where it was very long.
+        text: its text.
         assets: hashes of the files beside it, by name.
     """
 
     content: str
-    text: str | None
+    text: str
     assets: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -212,16 +187,9 @@ def keep(path: Path, record: Record) -> None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_record(folder / f"{_place(path)}-{record.content}.json", _as_bytes(record))
+        data = json.dumps({"format": _FORMAT, **asdict(record)}).encode("ascii")
+        _write_record(folder / f"{_place(path)}-{record.content}.json", data)
         _prune()
-
-
-def _as_bytes(record: Record) -> bytes:
-    text = record.text
-    if text is not None and len(text.encode("utf-8")) > _LARGEST_BYTES:
-        text = None
-    values = {"content": record.content, "text": text, "assets": dict(record.assets)}
-    return json.dumps({"format": _FORMAT, **values}).encode("ascii")
 
 
 def _write_record(path: Path, data: bytes) -> None:
@@ -253,10 +221,7 @@ def _read_record(path: Path) -> Record | None:
         values: Any = json.loads(path.read_bytes())
         if values["format"] != _FORMAT:
             return None
-        text = values["text"]
-        return Record(
-            str(values["content"]), None if text is None else str(text), dict(values["assets"])
-        )
+        return Record(str(values["content"]), str(values["text"]), dict(values["assets"]))
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None
 
@@ -281,7 +246,7 @@ def _folder() -> Path | None:
     return None if cache is None else cache / "exports"
 
 
-# -- Patch: new defaults of `build_pipeline` in a file that was edited, and nothing else of it -----
+# -- Merge: what is new in `build_pipeline` in a file that was edited, and nothing else of it ------
 _BUILD = "build_pipeline"
 _MARK = "\ufeff"  # a byte order mark, which the parser does not take
 
@@ -316,33 +281,6 @@ def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
     return tuple(Moved(*pair) for pair in pairs if pair[1] != pair[2])
 
 
-def patch_defaults(old_text: str, new_text: str, disk_text: str) -> str | None:
-    """Write the defaults that moved between two texts into a third, which the user edited.
-
-    Args:
-        old_text: what export wrote last.
-        new_text: what it would write now.
-        disk_text: the file as it is.
-
-    Returns:
-        The third text with those defaults in it, the same to the last byte elsewhere. None where
-        the first two differ in more, a parameter that moved is gone, or the user moved it, too.
-    """
-    changes, found = moved(old_text, new_text), _defaults(disk_text)
-    if changes is None or (found is None and changes):
-        return None
-    parts: list[tuple[ast.expr, str]] = []
-    for change in changes:
-        default = (found or {}).get(change.name)
-        meanings = [_meaning(change.old), _meaning(change.new)]
-        if default is None or ast.dump(default) not in meanings:
-            return None
-        if ast.dump(default) != meanings[1]:
-            parts.append((default, change.new))
-    mark = _MARK if disk_text.startswith(_MARK) else ""
-    return mark + replaced(disk_text.removeprefix(_MARK), parts)
-
-
 def merged(old_text: str, new_text: str, disk_text: str) -> str | None:
     """Write what changed in `build_pipeline` between two texts into a third, which was edited.
 
@@ -353,18 +291,21 @@ def merged(old_text: str, new_text: str, disk_text: str) -> str | None:
 
     Returns:
         The third text with those lines. None where the first two differ elsewhere, or the user
-        edited the same lines or those beside them.
+        edited the same lines.
     """
+    if old_text == new_text:
+        return disk_text
+    old, new, disk = (text.split("\n") for text in (old_text, new_text, disk_text))
     if _around(old_text) is None or _around(old_text) != _around(new_text):
         return None
-    old, new, disk = (text.splitlines(keepends=True) for text in (old_text, new_text, disk_text))
     ours, edits = _changes(old, new), _changes(old, disk)
-    if any(a <= d and c <= b for a, b, _ in ours for c, d, _ in edits):
+    ours = [one for one in ours if one not in edits]
+    if any(a == c or max(a, c) < min(b, d) for a, b, _ in ours for c, d, _ in edits):
         return None
     for first, last, lines in sorted([*ours, *edits], reverse=True):
         old[first:last] = lines
-    whole = "".join(old)
-    return whole if tree_of(whole.removeprefix(_MARK)) is not None else None
+    whole = "\n".join(old)
+    return whole if _build_in(whole.removeprefix(_MARK)) is not None else None
 
 
 def _changes(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]:
@@ -375,7 +316,7 @@ def _changes(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]
 
 def _around(text: str) -> tuple[list[str], list[str]] | None:
     """Return the lines above and below `build_pipeline`; None where there is not one."""
-    lines, found = text.splitlines(), _build_in(text)
+    lines, found = text.split("\n"), _build_in(text)
     return None if found is None else (lines[: found.lineno], lines[found.end_lineno :])
 
 
@@ -386,10 +327,6 @@ def _without(text: str, defaults: dict[str, ast.expr]) -> str:
 
 def _source(text: str, node: ast.expr) -> str:
     return replaced(text, (), within=node)
-
-
-def _meaning(source: str) -> str:
-    return ast.dump(ast.parse(source, mode="eval").body)
 
 
 def _defaults(text: str) -> dict[str, ast.expr] | None:
@@ -465,10 +402,14 @@ def _stored(
     final = data
     if disk not in (None, data) and not overwrite:
         assert disk is not None
-        kept = _as_ours(disk, data) or _with_edits(disk, record, text)
-        if kept is None:
+        known, crlf = disk.replace(b"\r\n", b"\n"), b"\r\n" in disk  # as Git may have it
+        kept: str | None = text
+        if not is_ours(known):
+            shown = known.decode("utf-8", "replace")
+            kept = None if record is None else merged(record.text, text, shown)
+        if kept is None or "\ufffd" in kept:
             raise _edited(module, disk, record, text)
-        final = kept
+        final = kept.encode("utf-8").replace(b"\n", b"\r\n" if crlf else b"\n")
     files = {module.with_name(name): content for name, content in assets.items()}
     if not overwrite:
         _check_assets(files, record)
@@ -480,29 +421,6 @@ def _stored(
     keep(target, Record(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
     return Written(module, bool(changes), knobs, final not in (data, disk) and not knobs)
-
-
-def _as_ours(disk: bytes, data: bytes) -> bytes | None:
-    """Return what replaces a file that export wrote; Git may have changed its line ends."""
-    if is_ours(disk):
-        return data
-    if b"\r\n" in disk and is_ours(disk.replace(b"\r\n", b"\n")):
-        return data.replace(b"\n", b"\r\n")
-    return None
-
-
-def _with_edits(disk: bytes, record: Record | None, text: str) -> bytes | None:
-    """Return an edited file with the defaults that moved since, or None where more did."""
-    if record is None or record.text is None:
-        return None
-    try:
-        known = disk.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    found = patch_defaults(record.text, text, known)
-    if found is None:
-        found = merged(record.text, text, known)
-    return None if found is None else found.encode("utf-8")
 
 
 def _knobs(old: bytes | None, new: bytes) -> tuple[Moved, ...]:
@@ -526,7 +444,7 @@ def _check_assets(files: Mapping[Path, bytes], record: Record | None) -> None:
 # -- refusing --------------------------------------------------------------------------------------
 def _edited(module: Path, disk: bytes, record: Record | None, text: str) -> ModuleEditedError:
     now = disk.decode("utf-8", "replace")
-    if record is None or record.text is None:
+    if record is None:
         what, before, after = "holds what export did not write", now, text
         names = ("as it is", "as it would be written")
     else:

@@ -28,6 +28,7 @@ from nbpipe.export.source import shows_order_of_set
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
+ANEW = "when its text runs anew"
 ELSEWHERE = """
 import json, pickle, sys
 from nbpipe.export.difference import fingerprint_of
@@ -465,9 +466,9 @@ def test_what_modules_and_tensors_keep_for_themselves():
     assert [difference(base, fingerprint_of(other)) for other in others] == [
         None,
         "[0] attribute '_scale': 1 in the notebook, 2 when its text runs anew",
-        "[0] buffers['mean'][0]: 1 in the notebook, 2 when its text runs anew",
+        "[0] attribute '_buffers'['mean'][0]: 1 in the notebook, 2 when its text runs anew",
         "[1] attribute 'unit': 'm' in the notebook, 'km' when its text runs anew",
-        "[0] attribute '_forward_hooks': missing in the notebook, a list when its text runs anew",
+        f"[0] attribute '_forward_hooks' items[0]: missing in the notebook, print {ANEW}",
     ]
 
 
@@ -477,8 +478,8 @@ def test_frozen_parameter():
     torch = pytest.importorskip("torch")
     layers = [torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(1).requires_grad_(requires_grad=False)]
     words = difference(*map(fingerprint_of, layers))
-    expected = "parameters['weight'] requires_grad: True in the notebook, False when its text runs"
-    assert words == f"{expected} anew"
+    expected = "requires_grad: True in the notebook, False when its text runs anew"
+    assert words == f"attribute '_parameters'['weight'] {expected}"
 
 
 def test_pandas_and_pillow_values():
@@ -490,7 +491,9 @@ def test_pandas_and_pillow_values():
     other = table.copy()
     other.loc[6, "a"] = 7
     assert elsewhere(values) == [fingerprint_of(value) for value in values]
-    assert "[1]: 2 in the notebook, 7" in difference(fingerprint_of(table), fingerprint_of(other))
+    assert "[0, 1]: 2 in the notebook, 7" in difference(
+        fingerprint_of(table), fingerprint_of(other)
+    )
 
 
 def test_what_pandas_keeps_beside_the_values():

@@ -319,7 +319,8 @@ def defaulted(x, db=sqlite3.connect(":memory:")): return x
 """
 REFUSED = {
     "by_key": f"RES['db'] is a live Connection; {INSTEAD}{CACHED}",
-    "counted": f"COUNTED['db'] is a live Connection; {INSTEAD}{CACHED}",
+    "counted": "variable 'COUNTED', assigned in In[2] makes it anew, but COUNTED['db'] is a live "
+    f"Connection; {INSTEAD}{CACHED}",
     "packed": f"variable 'ARCHIVE' is a live ZipFile; {INSTEAD}",
     "stored": f"store.opened['db'] is a live Connection; {INSTEAD}{CACHED}",
     "store.get": f"store.opened['db'] is a live Connection; {INSTEAD}{CACHED}",

@@ -44,7 +44,7 @@ CHAINS = {  # the parameters; what is returned, where it is not what the noteboo
         ),
     ),
     "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8)).map(plus)), "
-    "nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5)": ("", None),
+    "nbpipe.source(range(100, 104)).map(times)], weights=(0.75, 0.25), seed=5)": ("", None),
     "nbpipe.interleave([nbpipe.source(range(3)).map(plus, concurrency=2), "
     "nbpipe.source(range(9)).map(plus, concurrency=3)], cycle=2)": (
         "*, plus_concurrency: int=2, plus_2_concurrency: int=3",

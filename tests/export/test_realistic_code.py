@@ -246,7 +246,7 @@ def test_functions_that_bear_the_name_of_what_they_wrap(notebook: Notebook):
     assert notebook.examined().chain == exported.chain
     notebook.kernel.run("pipe = nbpipe.source(range(6)).map(times(2)(scale)).map(scale)")
     notebook.kernel.run("report = pipe.export('loader.py', overwrite=True)")
-    assert "times(2)(scale)" in notebook.examined().chain
+    assert "partial(_inner, scale, 2), name='scale'" in notebook.examined().chain
     notebook.kernel.run(f"@times(4)\n{again}")
     error = notebook.failed("pipe.export('loader.py', overwrite=True)")
     assert error.text.startswith("the pipeline still uses an older 'scale' (In[6]); it was redef")

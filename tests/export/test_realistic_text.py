@@ -53,16 +53,11 @@ CHAIN_WRITTEN = '''    """Build the pipeline with the values tuned in the notebo
     # with them
     return (
         # those that were counted
-        nbpipe.source(
-            range(9),  # the small ones
-            name="numbers",
-        )
+        # the small ones
+        nbpipe.source(range(9), name="numbers")
         # decoding is slow: several at once
-        .map(
-            decode,
-            # two are enough
-            concurrency=decode_concurrency,
-        )
+        # two are enough
+        .map(decode, concurrency=decode_concurrency)
         .filter(big)  # drop the small ones
         .batch(batch_size)  # as in the paper
     )
@@ -70,7 +65,7 @@ CHAIN_WRITTEN = '''    """Build the pipeline with the values tuned in the notebo
 
 
 def test_comments_of_a_chain(notebook: Notebook):
-    """Comments stand at their calls and arguments, whatever becomes of the values there."""
+    """Comments stand at their calls, whatever becomes of the values there."""
     exported = notebook.exported(CHAIN)
     assert CHAIN_WRITTEN in exported.text
     assert unformatted(notebook.folder / "loader.py") == ""
@@ -239,33 +234,6 @@ def test_a_name_that_means_something_else(notebook: Notebook):
         """
     )
     assert exported.chain == "nbpipe.source(range(4)).map(decode).map(str).map(decode_all)"
-
-
-def test_one_idiom_for_one_factory(notebook: Notebook):
-    """A factory that is in the module for a helper makes the stages there, too."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-
-        def make(k):
-            def times(x):
-                return x * k
-
-            return times
-        # ---- next cell
-        double, triple = make(2), make(3)
-        by_four = make(4)
-        # ---- next cell
-        def use(x):
-            return triple(x)
-        # ---- next cell
-        pipe = nbpipe.source(range(3)).map(by_four).map(make(5)).map(use)
-        report = pipe.export("loader.py")
-        """
-    )
-    assert "by_four = make(4)\n" in exported.text
-    assert ".map(by_four).map(make(5)" in exported.chain
-    assert "partial" not in exported.text
 
 
 FORMATTED = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe.export.source import names_unbound, names_unknown
+from nbpipe.export.source import names_unbound
 from tests.export.notebooks import Notebook
 
 FRAME = """
@@ -34,7 +34,7 @@ def test_registered_implementations(notebook: Notebook):
     """What is added to a function elsewhere is refused; a set-up cell has all of it."""
     error = notebook.refused(FRAME + REGISTERED.format(mark=""))
     exported = notebook.exported(REGISTERED.format(mark="#| nbpipe: setup"))
-    assert error.startswith("In[3] registers an implementation with 'show', which is not in its")
+    assert error.startswith("function 'show', defined in In[3] is not what its text gives by now")
     assert "def _(x: int): return scaled(x)\n" in exported.text
 
 
@@ -209,9 +209,9 @@ def test_what_no_module_has(notebook: Notebook):
         "kept": "FILTERS['b'] holds a function that has no name by now, so the module would not "
         "put it there; give each function a name of its own, by def\n  used by: kept() [In[2]] <- "
         "stage 'kept'",
-        "show": "In[2] registers an implementation with 'show', which the module imports without "
-        "it; register it where that function is defined, or begin the cell with the line "
-        "`#| nbpipe: setup`",
+        "show": "the module would use a function without what is added to it: `@show.register def "
+        "_(x: int): return x` in In[2] acts by side effect and is not in the module; to keep it, "
+        "begin its cell with the line `#| nbpipe: setup`",
         "wrapped": "variable 'wrapped', assigned in In[2], wraps what had this name before; write "
         "the wrapper as a decorator above the definition, or give what it wraps a name of its own\n"
         "  used by: stage 'wrapped'",
@@ -249,10 +249,3 @@ UNBOUND = {
 def test_names_that_nothing_binds(text: str):
     """Names that a module reads and does not bind are found wherever it reads them."""
     assert names_unbound(text, future=False) == UNBOUND[text]
-
-
-def test_names_in_the_texts_of_types():
-    """A name that stands in a text, where only lint sees it, is found as well."""
-    pytest.importorskip("ruff")
-    text = "from typing import cast\n\n\ndef f(x):\n    return cast('Nope', len(x))\n"
-    assert names_unknown(text) == {"Nope"}
