@@ -65,6 +65,8 @@ def _check_place(given: object, module: Path) -> None:
             f"{str(module.parent)!r} first, or export to another folder"
         )
     target = module.resolve()
+    if target.is_symlink():  # from Python 3.13 on, nobody else says so
+        raise ValueError("Symlink loop")
     if target.exists() and not target.is_file():
         folder = target.is_dir()
         other = module / "loader.py" if folder else module.with_name("loader.py")
