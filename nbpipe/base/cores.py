@@ -23,8 +23,10 @@ FULL = 0.9  # for those that compute for more, one may not be enough [cores]
 MUCH = 1.5  # and for those that compute for more than this, it is not [cores]
 GAIN = 1.1  # so much more must be done on one core, where it is full, than on all
 LOSS = 0.8  # and not so little where it is not full: somebody else may need that core, too
+SPARE = 0.1  # where the machine has less to spare than this, it is crowded [cores]
 MANY = 500  # of fewer it cannot be told [items]
-ROAM_NS = 20_000_000_000  # so long they are kept; then they may go elsewhere for a moment
+KEPT_NS = 10_000_000_000  # so long they are kept; then they may go elsewhere for a moment
+AGAIN_NS = 20_000_000_000  # where that was in vain it is tried no more often than this
 SOON_NS = 50_000_000  # to look sooner says nothing
 _PROC = Path("/proc")
 _CORE, _PARENT = 36, 1  # fields of /proc/<number>/stat, behind the name
@@ -35,7 +37,8 @@ class SharedCore:
     """Keeps some threads on one core while that is enough for them, and only them.
 
     Where they compute for about as long as there is of one core, each in its turn may hold the
-    interpreter, or several at once do without: it is tried which way more is done.
+    interpreter, or several at once do without: it is tried which way more is done. Where no
+    core of the machine has time left, they may compute for less than they would: they go free.
 
     A thread or a process that one of them starts would be kept there, too: where such are seen, all
     may go where they will, for good.
@@ -52,7 +55,9 @@ class SharedCore:
         self._born: set[int] = set()  # others, when this was last seen
         self._processes: set[int] = set()  # of the machine, that were seen
         self._spent_ns: dict[int, int] = {}  # by thread
+        self._idle_ns = 0
         self._done = 0
+        self._fits = False  # one core seemed enough, or worth a try
         self._may_be_full = False  # it was tried, and more was done
         self._least = 0.0  # so much must be done on the core [items/ns]
         self._looked_ns = self._since_ns = self._again_ns = 0
@@ -74,14 +79,14 @@ class SharedCore:
             When to look again, at the latest [ns].
         """
         if self._over or now_ns - self._looked_ns < SOON_NS:
-            return now_ns + ROAM_NS
+            return now_ns + KEPT_NS
         measured, kept = bool(self._spent_ns), self.core
         try:
             self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
             self.let_go(clocks)
-        waits_long = measured and kept == self.core
-        return now_ns + (ROAM_NS if waits_long else SOON_NS)
+        waits_long = measured and kept == self.core and (kept is not None or not self._fits)
+        return now_ns + (KEPT_NS if waits_long else SOON_NS)
 
     def _look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns
@@ -89,6 +94,7 @@ class SharedCore:
         rate = fresh / elapsed_ns
         self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
         self._looked_ns = now_ns
+        idle_ns, self._idle_ns = self._idle_ns, idle_so_far_ns()
         if not before:
             self._reaped = _reaped()
             return
@@ -100,14 +106,18 @@ class SharedCore:
             self.let_go(clocks)
         elif self.core is None:
             tries = fresh > MANY and now_ns > self._again_ns
-            if IDLE < cores < (MUCH if tries else FULL):
+            crowded = self._idle_ns - idle_ns < SPARE * elapsed_ns
+            # The system counts idle time in steps of 10 ms: a single look may be wrong.
+            fitted = self._fits
+            self._fits = IDLE < cores < (MUCH if tries else FULL) and not crowded
+            if fitted and self._fits:
                 self._may_be_full = cores >= FULL
                 self._least = (GAIN if cores >= FULL else LOSS) * rate if fresh > MANY else 0.0
                 self._keep(clocks, now_ns)
         elif cores > FULL and (rate < self._least or not self._may_be_full):
-            self._again_ns = now_ns + ROAM_NS
+            self._again_ns = now_ns + AGAIN_NS
             self.let_go(clocks)
-        elif cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > ROAM_NS:
+        elif cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > KEPT_NS:
             self.let_go(clocks)
         else:
             self._limit(clocks.keys() - self._kept)
@@ -135,7 +145,7 @@ class SharedCore:
             with suppress(OSError):  # it has ended
                 if os.sched_getaffinity(one) == {self.core}:
                     os.sched_setaffinity(one, self._cores)
-        self.core = None
+        self.core, self._fits = None, False
         self._kept.clear()
         self._strangers.clear()
 
@@ -161,6 +171,14 @@ class SharedCore:
                 if os.sched_getaffinity(one) == {self.core} and _parent(one) == os.getpid():
                     return True
         return False
+
+
+def idle_so_far_ns() -> int:
+    """Return how long the cores that this process may use have been idle, in all [ns]."""
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    rows = [line.split() for line in (_PROC / "stat").read_text().splitlines()]
+    ticks = sum(int(row[4]) + int(row[5]) for row in rows if row[0] in mine)
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _stat(process: str) -> list[str]:
