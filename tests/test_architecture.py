@@ -41,14 +41,6 @@ MOST_FILES = {
     "export": 15,
 }
 MOST_FILES_ELSEWHERE = 12
-# What names a type of a file that needs it: each closes a circle, and none may be added.
-CIRCLES = {
-    "engine/fold.py": {"engine/epoch.py"},
-    "engine/join.py": {"engine/epoch.py"},
-    "engine/map.py": {"engine/epoch.py"},
-    "engine/node.py": {"engine/map.py", "engine/epoch.py"},
-    "engine/task.py": {"engine/map.py", "engine/node.py"},
-}
 # Names of classes that mean more than one thing; none may be added.
 AMBIGUOUS_CLASSES = "Answer Failure Record Sample"
 # They import torch when they need it; all others ask whether it is loaded.
@@ -78,7 +70,6 @@ class Import:
 
     source: Path
     target: Path
-    for_types: bool
 
 
 def dotted(path):
@@ -135,9 +126,8 @@ def is_type_checking(test):
 def imports():
     """List every import between two files of nbpipe."""
     return [
-        Import(path, target, for_types=node in types)
+        Import(path, target)
         for path, tree in trees().items()
-        for types in [inside_type_checking(tree)]
         for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for target in targets(path, node)
@@ -216,12 +206,10 @@ def test_imports_obey_the_floors():
 
 
 def test_no_circles():
-    """No file needs itself, over any number of steps; types count, but for those that are named."""
+    """No file needs itself, over any number of steps, nor for its types."""
     graph = {path: set() for path in FILES}
     for found in imports():
-        known = CIRCLES.get(str(found.source), ()) if found.for_types else ()
-        if str(found.target) not in known:
-            graph[found.source].add(found.target)
+        graph[found.source].add(found.target)
     assert set(TopologicalSorter(graph).static_order()) == set(FILES)
 
 

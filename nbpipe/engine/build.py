@@ -34,11 +34,11 @@ from .join import (
     SplitNode,
     numbers_of,
 )
-from .map import MapNode, Step, step_of
+from .map import MapNode
 from .node import Drops, Node, Stages
 from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
-from .task import EpochContext
+from .step import EpochContext, Step, step_of
 
 if TYPE_CHECKING:
     from .epoch import Epoch

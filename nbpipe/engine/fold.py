@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ..base.seeding import Entry
 from ..ops.remaining import Fold, Remaining
 from .failures import Failed
-from .map import Step
-from .node import Drops, Node, Stages, note
+from .node import Drops, Node, NodeEpoch, Stages, Task, draw, note
 from .stats import CHUNK_MAX, StageRuntime
-from .task import DROPPED, EpochContext, Expansion, Task, draw
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
+from .step import DROPPED, EpochContext, Expansion, Step
 
 
 class FoldStep(Step):
@@ -42,7 +38,7 @@ class StreamNode(Node):
     __slots__ = ("drops", "flushed", "rest_of_stream", "step")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: Epoch, step: FoldStep, drops: Drops | None = None
+        self, runtime: StageRuntime, epoch: NodeEpoch, step: FoldStep, drops: Drops | None = None
     ) -> None:
         super().__init__(runtime, epoch)
         self.active_without_input = True
@@ -186,3 +182,8 @@ class StreamNode(Node):
     def exhausted(self) -> bool:
         """Tell whether everything was pushed and flushed."""
         return not self.inbox.count and not self.running and self.flushed
+
+
+def keeping(nodes: Iterable[Node]) -> list[StreamNode]:
+    """Return those of these nodes that can keep what they made, as a cache does."""
+    return [node for node in nodes if isinstance(node, StreamNode) and node.keeps]

@@ -2,208 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
-from ..base.seeding import Entry, generator_for
+from ..base.seeding import Entry
 from ..base.tree import size_bytes
-from ..errors import StageTimeoutError
-from ..ops.batch import Collate
-from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
-from .failures import Failed, failed
-from .node import Arrivals, Drops, Node, Stages
+from .failures import Failed
+from .node import Arrivals, Drops, Node, NodeEpoch, Stages, Task, keep_result
 from .stats import BLOCKED, READY, STARVED, StageRuntime
-from .task import (
+from .step import (
     DROPPED,
+    AsyncStep,
     Chunk,
     Dropped,
     Sized,
-    Task,
+    Step,
+    add_all,
     chunk_of,
-    keep_result,
-    run_plain,
-    run_predicate,
-    run_steps,
     take_back,
 )
 
-if TYPE_CHECKING:
-    from .epoch import Epoch
-    from .task import EpochContext, Tally
-
-# -- Step: a user's function in one epoch: its call, its random generator, what a failure does -----
-_RAISE = FailurePolicy()
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class Step:
-    """A plain function called on values.
-
-    Args:
-        stage: address of the stage.
-        fn: function of a value or, with `wants_rng`, of a value and `rng=`.
-        context: seed, number and end of the epoch.
-        keeps: the function is a predicate; entries pass unchanged or are dropped.
-        gathers: one call takes several items.
-    """
-
-    stage: str
-    fn: Callable[..., Any]
-    context: EpochContext
-    _: KW_ONLY
-    policy: FailurePolicy = _RAISE
-    keeps: bool = False
-    wants_rng: bool = False
-    executor: str = "thread"
-    gathers: bool = False
-
-    def call(self, entry: Entry) -> Any:
-        """Call the function once; its exceptions pass."""
-        if not self.wants_rng:
-            return self.fn(entry[1])
-        context = self.context
-        rng = generator_for(context.seed, context.epoch, self.stage, entry[0])
-        return self.fn(entry[1], rng=rng)
-
-    def produce(self, entry: Entry) -> Entry | None:
-        """Make the entry of one call; exceptions pass."""
-        return self.wrap(entry, self.call(entry))
-
-    def wrap(self, entry: Entry, value: Any) -> Entry | None:
-        """Make the result's entry."""
-        if self.keeps:
-            return entry if value else None
-        return (entry[0], value)
-
-    def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
-        """Call the function; a failure is retried or becomes a `Failed`."""
-        try:
-            return self.produce(entry)
-        except BaseException as error:
-            return self.recover(entry, error, task)
-
-    def recover(self, entry: Entry, error: BaseException, task: Tally) -> Entry | Failed | None:
-        """Try again as the policy says; give a result, or the failure."""
-        attempts = 1
-        while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
-            if not self.wait(wait_s):
-                break
-            attempts += 1
-            task.retried += (self.stage,)
-            try:
-                return self.produce(entry)
-            except BaseException as again:
-                error = again
-        return self.failure(entry, error, attempts)
-
-    def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
-        """Return the wait before one more call after `attempts` calls [s]; None: no more calls."""
-        retry = self.policy.retry
-        if retry is None or attempts > retry.times or not isinstance(error, Exception):
-            return None
-        return retry.backoff_s * float(2 ** (attempts - 1))
-
-    def wait(self, wait_s: float) -> bool:
-        """Wait in this thread, but not beyond the epoch's end; say whether the epoch goes on."""
-        return not (wait_s and self.context.ended.wait(wait_s))
-
-    def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
-        """Make the record of a failed item."""
-        return failed(
-            error,
-            stage=self.stage,
-            executor=self.executor,
-            epoch=self.context.epoch,
-            path=entry[0],
-            value=entry[1],
-            attempts=attempts,
-            policy=self.policy,
-        )
-
-
-class AsyncStep(Step):
-    """A coroutine function, awaited on the run's event loop."""
-
-    __slots__ = ("timeout_s",)
-
-    def __init__(self, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.timeout_s = timeout_s
-
-    def awaitable(self, entry: Entry) -> Awaitable[Any]:
-        """Call the function once; what it gives takes at most `timeout_s`."""
-        return self.call(entry) if self.timeout_s is None else self._limited(entry, self.timeout_s)
-
-    async def _limited(self, entry: Entry, timeout_s: float) -> Any:
-        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
-
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await self.call(entry)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise StageTimeoutError(
-                f"a call of stage {self.stage!r} took longer than timeout_s={timeout_s:g}",
-                stage=self.stage,
-                path=entry[0],
-                executor=self.executor,
-            ) from error
-
-    async def recover_async(
-        self, entry: Entry, error: BaseException, task: Task
-    ) -> Entry | Failed | None:
-        """Await the function again as the policy says; give a result, or the failure.
-
-        Raises:
-            CancelledError: the epoch is over.
-        """
-        import asyncio
-
-        attempts = 0
-        while True:
-            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
-                raise error
-            attempts += 1
-            wait_s = self.wait_before_retry_s(attempts, error)
-            if wait_s is None:
-                return self.failure(entry, error, attempts)
-            await asyncio.sleep(wait_s)
-            task.retried += (self.stage,)
-            try:
-                return self.wrap(entry, await self.awaitable(entry))
-            except BaseException as again:
-                error = again
-
-
-def step_of(
-    stage: str,
-    spec: Any,
-    context: EpochContext,
-    executor: str,
-    make: Callable[..., Step] = Step,
-) -> Step:
-    """Make the step of a map, filter, flat_map or batch stage."""
-    if spec.runs == "batch":
-        return make(stage, Collate(spec), context, executor=executor, gathers=True)
-    if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
-        make = partial(AsyncStep, timeout_s=spec.timeout_s)
-    return make(
-        stage,
-        spec.fn,
-        context,
-        policy=spec.policy,
-        keeps=spec.keeps,
-        wants_rng=spec.wants_rng,
-        executor=executor,
-    )
-
-
-# -- MapNode: one call for each item, or for each batch of them ------------------------------------
 _NEVER = 1 << 62
 
 
@@ -237,7 +56,7 @@ class MapNode(Node):
     def __init__(
         self,
         runtime: StageRuntime,
-        epoch: Epoch,
+        epoch: NodeEpoch,
         first: Step,
         *,
         ordered: bool = True,
@@ -457,3 +276,50 @@ class MapNode(Node):
         if self.inbox.count < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
         return not self.inbox.count and not self.reserved
+
+
+# -- The loops over the items of a task, without the lock ------------------------------------------
+def run_plain(task: Task) -> None:
+    """Call a function of one argument on every item: the loop that must be fast."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    out, step = task.results, node.first
+    problem: BaseException | None = None
+    try:
+        add_all(out, map(step.fn, task.items))
+    except BaseException as error:
+        problem = error
+    else:
+        if len(out) < task.count and task.lacks(len(out)):
+            problem = StopIteration()  # it ended the loop without a word
+    if problem is not None:
+        result = step.recover(task.entry(len(out)), problem, task)
+        if keep_result(task, result):
+            run_steps(task)
+
+
+def run_predicate(task: Task) -> None:
+    """Ask a predicate of one argument of every item, and keep those for which it holds."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    step, paths, give = node.first, task.paths, task.results.append
+    for number, value in enumerate(task.items):
+        try:
+            result = value if step.fn(value) else DROPPED
+        except BaseException as error:
+            if not keep_result(task, step.recover((paths[number], value), error, task)):
+                return
+            continue
+        if result is DROPPED:
+            task.irregular = True  # first: the ticker may take results at any moment
+        give(result)
+
+
+def run_steps(task: Task) -> None:
+    """Send every item that is left through the steps of its node, one after the other."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    first, rest, paths = node.first, node.rest, task.paths
+    for number, value in enumerate(task.items, len(task.results)):
+        result = first.apply((paths[number], value), task)
+        if rest and type(result) is tuple:
+            result = task.through(result, rest)
+        if not keep_result(task, result):
+            return
