@@ -41,8 +41,6 @@ MOST_FILES = {
     "export": 15,
 }
 MOST_FILES_ELSEWHERE = 12
-# Names of classes that mean more than one thing; none may be added.
-AMBIGUOUS_CLASSES = "Answer Failure Record Sample"
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.
@@ -231,15 +229,14 @@ def test_private_names_stay_in_their_file():
 
 
 def test_a_class_name_means_one_thing():
-    """No two classes of nbpipe share a name, but for those in the table."""
+    """No two classes of nbpipe share a name."""
     names = Counter(
         node.name
         for tree in trees().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
-    known = set(AMBIGUOUS_CLASSES.split())
-    assert {name for name, count in names.items() if count > 1} == known
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def operations():

@@ -14,7 +14,7 @@ from ...base.knobs import Knob
 from ...engine.epoch import Epoch
 from ...engine.external import ExternalOrder, Listed
 from ...engine.failures import Failure
-from ...engine.machine import Machine, Record
+from ...engine.machine import Machine, RunRecord
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
@@ -52,7 +52,7 @@ class IsolatedMachine(Machine):
     isolated = True
 
     def __init__(
-        self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
+        self, chain: Chain, record: RunRecord, *, seed: int, memory_bytes: int | None
     ) -> None:
         self._seed = seed
         count = sum(stage.executor != "device" for stage in chain)
