@@ -18,9 +18,8 @@ from ..ops.remaining import Remaining
 from ..ops.stage import Stage
 from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
-from .fold import keeping
 from .join import PumpNode, RepeatNode
-from .map import MapNode
+from .map import MapNode, keeping
 from .node import Closable, Node, Stages, Task, forget, leave, nodes_above, stages_of
 from .stats import StageRuntime
 from .step import Chunk, EpochContext, Paths, Queue, together

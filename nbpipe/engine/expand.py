@@ -18,7 +18,8 @@ from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .failures import Failed
-from .node import Children, Drops, Node, Stages, Task, draw
+from .lineage import Children, Drops
+from .node import Node, Stages, Task, draw
 from .stats import StageRuntime
 from .step import Chunk, EpochContext, Expansion, Step, child_path
 

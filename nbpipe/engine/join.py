@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
-from .fold import StreamNode, keeping
+from .map import StreamNode, keeping
 from .node import Node, NodeEpoch, Stages, Task, leave, nodes_above, note, stages_of
 from .stats import CHEAP_NS, StageRuntime, most_at_once
 
