@@ -46,10 +46,9 @@ from .errors import (
 from .loading import load
 from .ops.call import Retry
 from .ops.stage import Stage
-from .pipeline import Pipeline
+from .pipeline import Pipeline, concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
 from .progress import progress
 from .run.run import Run, close_all, runs
-from .sources import concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
 from .version import __version__
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from .engine.epoch import Epoch
 from .engine.failures import Failure
 from .engine.join import Chooser, PumpNode
 from .engine.map import MapNode
-from .engine.node import Node
+from .engine.node import Node, Task
 from .engine.stats import StageRuntime
-from .engine.task import EpochContext, Task
+from .engine.step import EpochContext
 from .executors.base import Work
 from .executors.coroutine import EventLoop
 from .ops.chain import absorbed

@@ -25,32 +25,26 @@ FLOORS = (
     "export",
     "jupyter",
     "run",
-    "pipeline sources progress peek loading",
+    "pipeline progress peek loading",
     "dataloader",
     "debug ranks __init__ cli __main__",
 )
 # How many files a room holds at most, its `__init__` not counted; a room within is counted alone.
 # Each operation and each executor is a file, so that their rooms have places left.
 MOST_FILES = {
-    "dataloader": 5,
-    "run": 5,
-    "run/isolated": 5,
-    "ops": 24,
-    "executors": 18,
+    ".": 9,
+    "base": 11,
+    "executors": 16,
+    "ops": 20,
     "engine": 14,
+    "show": 8,
     "export": 15,
+    "jupyter": 8,
+    "run": 3,
+    "run/isolated": 3,
+    "dataloader": 4,
+    "cli": 6,
 }
-MOST_FILES_ELSEWHERE = 12
-# What names a type of a file that needs it: each closes a circle, and none may be added.
-CIRCLES = {
-    "engine/fold.py": {"engine/epoch.py"},
-    "engine/join.py": {"engine/epoch.py"},
-    "engine/map.py": {"engine/epoch.py"},
-    "engine/node.py": {"engine/map.py", "engine/epoch.py"},
-    "engine/task.py": {"engine/map.py", "engine/node.py"},
-}
-# Names of classes that mean more than one thing; none may be added.
-AMBIGUOUS_CLASSES = "Answer Failure Record Sample"
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.
@@ -78,7 +72,6 @@ class Import:
 
     source: Path
     target: Path
-    for_types: bool
 
 
 def dotted(path):
@@ -135,9 +128,8 @@ def is_type_checking(test):
 def imports():
     """List every import between two files of nbpipe."""
     return [
-        Import(path, target, for_types=node in types)
+        Import(path, target)
         for path, tree in trees().items()
-        for types in [inside_type_checking(tree)]
         for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for target in targets(path, node)
@@ -201,11 +193,7 @@ def test_every_module_has_its_floor():
 def test_rooms_are_small():
     """A room holds no more files than a reader can keep in mind."""
     files = Counter(str(path.parent) for path in FILES if path.name != "__init__.py")
-    full = {
-        room: count
-        for room, count in files.items()
-        if room != "." and count > MOST_FILES.get(room, MOST_FILES_ELSEWHERE)
-    }
+    full = {room: count for room, count in files.items() if count > MOST_FILES[room]}
     assert full == {}
 
 
@@ -216,12 +204,10 @@ def test_imports_obey_the_floors():
 
 
 def test_no_circles():
-    """No file needs itself, over any number of steps; types count, but for those that are named."""
+    """No file needs itself, over any number of steps, nor for its types."""
     graph = {path: set() for path in FILES}
     for found in imports():
-        known = CIRCLES.get(str(found.source), ()) if found.for_types else ()
-        if str(found.target) not in known:
-            graph[found.source].add(found.target)
+        graph[found.source].add(found.target)
     assert set(TopologicalSorter(graph).static_order()) == set(FILES)
 
 
@@ -243,15 +229,14 @@ def test_private_names_stay_in_their_file():
 
 
 def test_a_class_name_means_one_thing():
-    """No two classes of nbpipe share a name, but for those in the table."""
+    """No two classes of nbpipe share a name."""
     names = Counter(
         node.name
         for tree in trees().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
-    known = set(AMBIGUOUS_CLASSES.split())
-    assert {name for name, count in names.items() if count > 1} == known
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def operations():

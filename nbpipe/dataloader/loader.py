@@ -31,13 +31,14 @@ from .chain import (
     EpochIndices,
     LoaderWorkers,
     MakeBatch,
+    PlainChain,
     ReadPart,
     WantsWorkersError,
     chain_of,
+    seeding_note,
     split_chain,
     with_knobs,
 )
-from .plain import PlainChain, seeding_note
 from .run import GRACE_S, BatchTimeout, LoaderRun, LocalRun, WorkerRun, close_run, load_into
 from .state import (
     EpochProgress,

@@ -22,7 +22,7 @@ from ..engine.machine import (
     FAILED,
     FINISHED,
     STOPPED,
-    Record,
+    RunRecord,
 )
 from ..engine.stats import (
     BLOCKED,
@@ -97,7 +97,7 @@ class LocalRun(Iterator[Any]):
         self._begun_ns = self._last_ns = now_ns
         self._asked_ns = 0  # since when the loop waits for a batch [ns], or 0
         self._sample_ns = now_ns + SAMPLE_NS
-        self._record = Record()
+        self._record = RunRecord()
         self._record.begin(now_ns)
         self._runtimes: dict[str, StageRuntime] = {}
         for address, stage in self.stages.items():

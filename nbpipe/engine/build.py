@@ -23,7 +23,6 @@ from .expand import (
 )
 from .external import Feed, GivenItems
 from .failures import Budget
-from .fold import FoldStep, StreamNode
 from .join import (
     Branch,
     Chooser,
@@ -34,11 +33,12 @@ from .join import (
     SplitNode,
     numbers_of,
 )
-from .map import MapNode, Step, step_of
-from .node import Drops, Node, Stages
+from .lineage import Drops
+from .map import FoldStep, MapNode, StreamNode
+from .node import Node, Stages
 from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
-from .task import EpochContext
+from .step import EpochContext, Step, step_of
 
 if TYPE_CHECKING:
     from .epoch import Epoch

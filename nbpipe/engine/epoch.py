@@ -12,18 +12,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from ..ops.remaining import Remaining
 from ..ops.stage import Stage
 from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
-from .fold import StreamNode
 from .join import PumpNode, RepeatNode
-from .map import MapNode
-from .node import Node, Stages, forget, leave, stages_of
+from .map import MapNode, keeping
+from .node import Closable, Node, Stages, Task, forget, leave, nodes_above, stages_of
 from .stats import StageRuntime
-from .task import Chunk, EpochContext, Paths, Queue, Task, together
+from .step import Chunk, EpochContext, Paths, Queue, together
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
@@ -102,13 +101,6 @@ def input_bytes(node: Node) -> float:
     return (getattr(node, "gather", 0) or 1) * sum(
         above.runtime.item_bytes for above in node.upstream
     )
-
-
-class Closable(Protocol):
-    """Something of the user's, or on disk, that is closed when its epoch is over."""
-
-    def close(self) -> None:
-        """Close it; user code may run."""
 
 
 @final
@@ -207,7 +199,7 @@ class Epoch:
 
     def replace(self, node: Node, part: Sequence[Node]) -> None:
         """Put a new part above `node`, for its next pass; `part` is most downstream first."""
-        old = set(map(id, self.above(node)))
+        old = set(map(id, nodes_above(node)))
         place = self.order.index(node) + 1
         kept = [n for n in self.order if id(n) not in old]
         self._install([*kept[:place], *part, *kept[place:]])
@@ -216,25 +208,11 @@ class Epoch:
         node.inbox = part[0].out
         self.changed = True
 
-    def keeping(self, nodes: Iterable[Node]) -> list[StreamNode]:
-        """Return those of these nodes that can keep what they made, as a cache does."""
-        return [node for node in nodes if isinstance(node, StreamNode) and node.keeps]
-
     def commit(self) -> None:
         """Let the nodes keep what they made: all was consumed. Without the lock: it may be slow."""
         closed = itertools.chain.from_iterable(self.closed_inputs.values())
-        for node in self.keeping([*self.order, *closed]):
+        for node in keeping([*self.order, *closed]):
             node.commit()
-
-    def above(self, node: Node) -> list[Node]:
-        """Return all nodes above this one."""
-        found: list[Node] = []
-        waiting = list(node.upstream)
-        while waiting:
-            above = waiting.pop()
-            found.append(above)
-            waiting.extend(above.upstream)
-        return found
 
     # -- work -----------------------------------------------------------------------------
     def pump(self, now_ns: int) -> None:

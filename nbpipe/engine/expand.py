@@ -18,14 +18,13 @@ from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .failures import Failed
-from .map import Step
-from .node import Children, Drops, Node, Stages
+from .lineage import Children, Drops
+from .node import Node, Stages, Task, draw
 from .stats import StageRuntime
-from .task import Chunk, Expansion, Task, child_path, draw
+from .step import Chunk, EpochContext, Expansion, Step, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .task import EpochContext
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
 _ALL = Remaining()

@@ -7,20 +7,16 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
 from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
-from .fold import StreamNode
-from .node import Node, Stages, leave, note, stages_of
+from .map import StreamNode, keeping
+from .node import Node, NodeEpoch, Stages, Task, leave, nodes_above, note, stages_of
 from .stats import CHEAP_NS, StageRuntime, most_at_once
-from .task import Task
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
 
 
 # -- PumpNode: moves items between queues under the lock; no user code -----------------------------
@@ -32,7 +28,7 @@ class PumpNode(Node):
 
     __slots__ = ("_aside", "_problem", "_then")
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch) -> None:
         super().__init__(runtime, epoch)
         self._aside: Callable[[], None] | None = None
         self._then: Callable[[], None] | None = None
@@ -119,7 +115,7 @@ class JoinNode(PumpNode):
 
     __slots__ = ("_join",)
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, join: Join) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, join: Join) -> None:
         super().__init__(runtime, epoch)
         self._join = join
 
@@ -215,7 +211,7 @@ class SplitNode(PumpNode):
 
     __slots__ = ("_draws", "_outlets", "order")
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, outlets: list[Outlet]) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, outlets: list[Outlet]) -> None:
         super().__init__(runtime, epoch)
         self._outlets = outlets
         self._draws = ChoiceLog(len(outlets))
@@ -304,7 +300,7 @@ class MergeNode(PumpNode):
     __slots__ = ("_base", "_branches", "_draws", "_inputs", "_passed", "_split")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: Epoch, split: SplitNode, branches: list[Branch]
+        self, runtime: StageRuntime, epoch: NodeEpoch, split: SplitNode, branches: list[Branch]
     ) -> None:
         super().__init__(runtime, epoch)
         self._split = split
@@ -430,7 +426,7 @@ class RepeatNode(PumpNode):
     def __init__(
         self,
         runtime: StageRuntime,
-        epoch: Epoch,
+        epoch: NodeEpoch,
         *,
         times: int | None,
         build: Callable[[int], Sequence[Node]],
@@ -507,8 +503,8 @@ class RepeatNode(PumpNode):
             self.end()  # for ever nothing
         elif self._times is None and self._dry == _DRY_PASSES:
             self.end(self._ran_dry())
-        elif keeping := self.epoch.keeping(self.epoch.above(self)):
-            self.set_aside(lambda: self._keep(keeping), self._turn)
+        elif caches := keeping(nodes_above(self)):
+            self.set_aside(lambda: self._keep(caches), self._turn)
         else:
             self._turn()
         return []

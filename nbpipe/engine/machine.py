@@ -43,7 +43,7 @@ from .stats import (
     stats_of,
 )
 
-# -- Record: what a run remembers: the consumer's waits, history, failures, knob changes -----------
+# -- RunRecord: what a run remembers: the consumer's waits, history, failures, knob changes --------
 _ROW_NS = 1_000_000_000
 _LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
 TICKS_KEPT = 600
@@ -122,7 +122,7 @@ class Consumer:
         )
 
 
-class Record:
+class RunRecord:
     """History, failures and knob changes of one run; bounded.
 
     Every second a tick of one row for each stage is kept; when there are many ticks, every
@@ -234,7 +234,7 @@ class Record:
         return [dict(row) for tick in self._ticks for row in tick]
 
 
-def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
+def sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
     """Return what the scheduler calls now and then to have its counters kept."""
     reference = weakref.ref(scheduler)  # the scheduler holds this function
 
@@ -291,7 +291,7 @@ class Life:
         forked: this process is a copy, in which nothing of the run works.
     """
 
-    def __init__(self, machine: Machine, record: Record) -> None:
+    def __init__(self, machine: Machine, record: RunRecord) -> None:
         self.machine = machine
         self.scheduler = machine.scheduler
         self.record = record
@@ -617,7 +617,7 @@ class Machine:
     skipped = 0
 
     def __init__(
-        self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
+        self, chain: Chain, record: RunRecord, *, seed: int, memory_bytes: int | None
     ) -> None:
         self.scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
         self.limit_bytes = memory_bytes
@@ -746,7 +746,7 @@ def surfaced(error: BaseException | None) -> BaseException | None:
     return cause.error if isinstance(cause, CarriedError) else error
 
 
-def knob_watcher(machine: Machine, record: Record) -> Callable[[KnobChange], None]:
+def knob_watcher(machine: Machine, record: RunRecord) -> Callable[[KnobChange], None]:
     """Return what a knob calls when it was turned."""
     reference = weakref.ref(machine)  # knobs outlive runs
 

@@ -1,209 +1,31 @@
-"""MapNode: one call of a user's function for each item, or for each batch of them."""
+"""MapNode calls a function on each item or batch; StreamNode pushes items into what remembers."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
-from ..base.seeding import Entry, generator_for
+from ..base.seeding import Entry
 from ..base.tree import size_bytes
-from ..errors import StageTimeoutError
-from ..ops.batch import Collate
-from ..ops.call import FailurePolicy
-from ..ops.remaining import Remaining
-from .failures import Failed, failed
-from .node import Arrivals, Drops, Node, Stages
-from .stats import BLOCKED, READY, STARVED, StageRuntime
-from .task import (
+from ..ops.remaining import Fold, Remaining
+from .failures import Failed
+from .lineage import Arrivals, Drops
+from .node import Node, NodeEpoch, Stages, Task, draw, keep_result, note
+from .stats import BLOCKED, CHUNK_MAX, READY, STARVED, StageRuntime
+from .step import (
     DROPPED,
+    AsyncStep,
     Chunk,
     Dropped,
+    EpochContext,
+    Expansion,
     Sized,
-    Task,
+    Step,
+    add_all,
     chunk_of,
-    keep_result,
-    run_plain,
-    run_predicate,
-    run_steps,
     take_back,
 )
 
-if TYPE_CHECKING:
-    from .epoch import Epoch
-    from .task import EpochContext, Tally
-
-# -- Step: a user's function in one epoch: its call, its random generator, what a failure does -----
-_RAISE = FailurePolicy()
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class Step:
-    """A plain function called on values.
-
-    Args:
-        stage: address of the stage.
-        fn: function of a value or, with `wants_rng`, of a value and `rng=`.
-        context: seed, number and end of the epoch.
-        keeps: the function is a predicate; entries pass unchanged or are dropped.
-        gathers: one call takes several items.
-    """
-
-    stage: str
-    fn: Callable[..., Any]
-    context: EpochContext
-    _: KW_ONLY
-    policy: FailurePolicy = _RAISE
-    keeps: bool = False
-    wants_rng: bool = False
-    executor: str = "thread"
-    gathers: bool = False
-
-    def call(self, entry: Entry) -> Any:
-        """Call the function once; its exceptions pass."""
-        if not self.wants_rng:
-            return self.fn(entry[1])
-        context = self.context
-        rng = generator_for(context.seed, context.epoch, self.stage, entry[0])
-        return self.fn(entry[1], rng=rng)
-
-    def produce(self, entry: Entry) -> Entry | None:
-        """Make the entry of one call; exceptions pass."""
-        return self.wrap(entry, self.call(entry))
-
-    def wrap(self, entry: Entry, value: Any) -> Entry | None:
-        """Make the result's entry."""
-        if self.keeps:
-            return entry if value else None
-        return (entry[0], value)
-
-    def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
-        """Call the function; a failure is retried or becomes a `Failed`."""
-        try:
-            return self.produce(entry)
-        except BaseException as error:
-            return self.recover(entry, error, task)
-
-    def recover(self, entry: Entry, error: BaseException, task: Tally) -> Entry | Failed | None:
-        """Try again as the policy says; give a result, or the failure."""
-        attempts = 1
-        while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
-            if not self.wait(wait_s):
-                break
-            attempts += 1
-            task.retried += (self.stage,)
-            try:
-                return self.produce(entry)
-            except BaseException as again:
-                error = again
-        return self.failure(entry, error, attempts)
-
-    def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
-        """Return the wait before one more call after `attempts` calls [s]; None: no more calls."""
-        retry = self.policy.retry
-        if retry is None or attempts > retry.times or not isinstance(error, Exception):
-            return None
-        return retry.backoff_s * float(2 ** (attempts - 1))
-
-    def wait(self, wait_s: float) -> bool:
-        """Wait in this thread, but not beyond the epoch's end; say whether the epoch goes on."""
-        return not (wait_s and self.context.ended.wait(wait_s))
-
-    def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
-        """Make the record of a failed item."""
-        return failed(
-            error,
-            stage=self.stage,
-            executor=self.executor,
-            epoch=self.context.epoch,
-            path=entry[0],
-            value=entry[1],
-            attempts=attempts,
-            policy=self.policy,
-        )
-
-
-class AsyncStep(Step):
-    """A coroutine function, awaited on the run's event loop."""
-
-    __slots__ = ("timeout_s",)
-
-    def __init__(self, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.timeout_s = timeout_s
-
-    def awaitable(self, entry: Entry) -> Awaitable[Any]:
-        """Call the function once; what it gives takes at most `timeout_s`."""
-        return self.call(entry) if self.timeout_s is None else self._limited(entry, self.timeout_s)
-
-    async def _limited(self, entry: Entry, timeout_s: float) -> Any:
-        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
-
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await self.call(entry)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise StageTimeoutError(
-                f"a call of stage {self.stage!r} took longer than timeout_s={timeout_s:g}",
-                stage=self.stage,
-                path=entry[0],
-                executor=self.executor,
-            ) from error
-
-    async def recover_async(
-        self, entry: Entry, error: BaseException, task: Task
-    ) -> Entry | Failed | None:
-        """Await the function again as the policy says; give a result, or the failure.
-
-        Raises:
-            CancelledError: the epoch is over.
-        """
-        import asyncio
-
-        attempts = 0
-        while True:
-            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
-                raise error
-            attempts += 1
-            wait_s = self.wait_before_retry_s(attempts, error)
-            if wait_s is None:
-                return self.failure(entry, error, attempts)
-            await asyncio.sleep(wait_s)
-            task.retried += (self.stage,)
-            try:
-                return self.wrap(entry, await self.awaitable(entry))
-            except BaseException as again:
-                error = again
-
-
-def step_of(
-    stage: str,
-    spec: Any,
-    context: EpochContext,
-    executor: str,
-    make: Callable[..., Step] = Step,
-) -> Step:
-    """Make the step of a map, filter, flat_map or batch stage."""
-    if spec.runs == "batch":
-        return make(stage, Collate(spec), context, executor=executor, gathers=True)
-    if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
-        make = partial(AsyncStep, timeout_s=spec.timeout_s)
-    return make(
-        stage,
-        spec.fn,
-        context,
-        policy=spec.policy,
-        keeps=spec.keeps,
-        wants_rng=spec.wants_rng,
-        executor=executor,
-    )
-
-
-# -- MapNode: one call for each item, or for each batch of them ------------------------------------
 _NEVER = 1 << 62
 
 
@@ -237,7 +59,7 @@ class MapNode(Node):
     def __init__(
         self,
         runtime: StageRuntime,
-        epoch: Epoch,
+        epoch: NodeEpoch,
         first: Step,
         *,
         ordered: bool = True,
@@ -457,3 +279,227 @@ class MapNode(Node):
         if self.inbox.count < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
         return not self.inbox.count and not self.reserved
+
+
+# -- The loops over the items of a task, without the lock ------------------------------------------
+def run_plain(task: Task) -> None:
+    """Call a function of one argument on every item: the loop that must be fast."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    out, step = task.results, node.first
+    problem: BaseException | None = None
+    try:
+        add_all(out, map(step.fn, task.items))
+    except BaseException as error:
+        problem = error
+    else:
+        if len(out) < task.count and task.lacks(len(out)):
+            problem = StopIteration()  # it ended the loop without a word
+    if problem is not None:
+        result = step.recover(task.entry(len(out)), problem, task)
+        if keep_result(task, result):
+            run_steps(task)
+
+
+def run_predicate(task: Task) -> None:
+    """Ask a predicate of one argument of every item, and keep those for which it holds."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    step, paths, give = node.first, task.paths, task.results.append
+    for number, value in enumerate(task.items):
+        try:
+            result = value if step.fn(value) else DROPPED
+        except BaseException as error:
+            if not keep_result(task, step.recover((paths[number], value), error, task)):
+                return
+            continue
+        if result is DROPPED:
+            task.irregular = True  # first: the ticker may take results at any moment
+        give(result)
+
+
+def run_steps(task: Task) -> None:
+    """Send every item that is left through the steps of its node, one after the other."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    first, rest, paths = node.first, node.rest, task.paths
+    for number, value in enumerate(task.items, len(task.results)):
+        result = first.apply((paths[number], value), task)
+        if rest and type(result) is tuple:
+            result = task.through(result, rest)
+        if not keep_result(task, result):
+            return
+
+
+# -- StreamNode: hosts operations that see the items in order and remember something ---------------
+class FoldStep(Step):
+    """Pushes entries into a stream operation."""
+
+    __slots__ = ("operation",)
+
+    def __init__(self, stage: str, operation: Fold, context: EpochContext) -> None:
+        super().__init__(stage, operation.push, context)
+        self.operation = operation
+
+    def produce(self, entry: Entry) -> Any:
+        """Push one entry, while the operation wants any."""
+        return None if self.operation.finished else self.fn(entry)
+
+
+class StreamNode(Node):
+    """One task at a time, in order; at the end of the input, what the operation kept back.
+
+    Args:
+        step: pushes into the operation.
+        drops: in a branch of a route, notes which items gave nothing.
+    """
+
+    __slots__ = ("drops", "flushed", "rest_of_stream", "step")
+
+    def __init__(
+        self, runtime: StageRuntime, epoch: NodeEpoch, step: FoldStep, drops: Drops | None = None
+    ) -> None:
+        super().__init__(runtime, epoch)
+        self.active_without_input = True
+        self.drops = drops
+        self.step = step
+        self.rest_of_stream: Expansion | None = None
+        self.flushed = False
+
+    def has_input(self) -> bool:
+        """Tell whether there is something to push or to flush."""
+        over = self.input_over or self.step.operation.finished
+        return bool(self.inbox.count) or (over and not self.flushed)
+
+    def runnable(self) -> bool:
+        """Tell whether `take` would give a task."""
+        runtime = self.runtime
+        return (
+            not (self.done or self.halted or self.running or runtime.active >= runtime.concurrency)
+            and self.has_input()
+            and self.room() > 0
+            and self.epoch.admits(self)
+        )
+
+    def take(self, now_ns: int) -> Task | None:
+        """Choose the next chunk of the queue, or of what is left at the end."""
+        if not self.runnable():
+            return None
+        if self.step.operation.finished:
+            self._close_input()
+        available = self.inbox.count
+        if available:
+            task = Task(self, 0, now_ns, self.inbox.take(self.chunk(available)))
+            self.freed(now_ns)
+        else:
+            self.counts_in = False  # what is left came in before
+            task = Task(self, 0, now_ns, quota=self.chunk(CHUNK_MAX))
+            task.expansion = self.rest_of_stream = self.rest_of_stream or Expansion(0)
+        self.reserved += task.count or task.quota
+        return self.started(task, now_ns)
+
+    def work(self, task: Task) -> None:
+        """Push the items, or draw from what is left."""
+        if task.expansion is None:
+            for entry in task.chunk.entries():
+                result: Any = self.step.apply(entry, task)
+                if type(result) is not tuple:
+                    task.irregular = True
+                task.results.append(result)
+                if isinstance(result, Failed) and result.fatal:
+                    return
+            return
+        rest = task.expansion
+        try:
+            if rest.entries is None:
+                rest.entries = self._left()
+            rest.over = draw(task, rest.entries)
+        except BaseException as error:
+            task.irregular = rest.over = True
+            task.results.append(self.step.failure((-1, None), error, 1))
+
+    def _left(self) -> Iterator[Entry]:
+        operation = self.step.operation
+        if self.input_error is not None and not operation.holds_items:
+            return iter(())
+        return operation.flush()
+
+    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+        """Have the operation say what it wants."""
+        node_state: dict[str, Any] = {}
+        inputs = self.step.operation.rest_of_input(rest, node_state)
+        note(stages, self.runtime.address, node_state)
+        return inputs
+
+    def input_of(self, result: int) -> int:
+        """Return the number of the item that was pushed when a result came."""
+        return result if self.drops is None else self.drops.input_of(result)
+
+    def forget(self, below: Mapping[int, Remaining]) -> None:
+        """Let the operation forget what nobody wants any more."""
+        start = min(rest.start for rest in below.values())
+        self.step.operation.forget(start)
+        if self.drops is not None:
+            self.drops.forget(start)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the operation can keep what it made, and saw all of it."""
+        return not self.cut and self.step.operation.commits
+
+    def commit(self) -> None:
+        """Let the operation keep what it made: all was consumed; called without the lock."""
+        self.step.operation.commit()
+
+    def take_back(self) -> None:
+        """Let the operation undo that: the loop had not all of it; called without the lock."""
+        self.step.operation.take_back()
+
+    def close(self) -> None:
+        """Let the operation drop what it keeps outside this process; called without the lock."""
+        self.step.operation.close()
+
+    def halt(self) -> None:
+        """Stop, and have the operation closed."""
+        super().halt()
+        self.epoch.litter.append(self)
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
+        """Hand on results as they come: there is one task at a time."""
+        if self.done:
+            return
+        if final:
+            self.reserved = 0
+        else:
+            self.reserved -= len(results)
+        if results:
+            self.emit_entries(results, now_ns, irregular=task.irregular)
+            if self.drops is not None:
+                self.drops.note(self.seq_out, [DROPPED if one is None else one for one in results])
+                self.seq_out += len(results)
+        if not final:
+            return
+        if task.expansion is not None:
+            self.flushed = task.expansion.over
+        elif self.step.operation.finished:
+            self._close_input()
+        self.note_state(now_ns)
+
+    def _close_input(self) -> None:
+        self.input_error = None  # whatever comes, or went wrong, behind what is wanted
+        for above in self.upstream:
+            above.cut_off()
+        if not self.input_over and not self.done:
+            self.epoch.halt(self.upstream)
+            self.epoch.drop(self.inbox)
+            self.input_over = self.epoch.changed = True
+
+    def end_of_input(self, error: BaseException | None) -> None:
+        """Called when nothing more will come; it is of no interest once nothing is wanted."""
+        super().end_of_input(None if self.step.operation.finished else error)
+
+    def exhausted(self) -> bool:
+        """Tell whether everything was pushed and flushed."""
+        return not self.inbox.count and not self.running and self.flushed
+
+
+def keeping(nodes: Iterable[Node]) -> list[StreamNode]:
+    """Return those of these nodes that can keep what they made, as a cache does."""
+    return [node for node in nodes if isinstance(node, StreamNode) and node.keeps]

@@ -1,221 +1,38 @@
-"""Node: one stage in one epoch: its queues, its order, its place, the choice of its next task."""
+"""Node: one stage in one epoch: its queues, its order, its place, its tasks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
-
-from ..base.seeding import Entry, Path
+from ..base.seeding import Entry
+from ..base.threads import computing_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
-from ..ops.remaining import Remaining, Rows
-from .failures import Budget, Failed
-from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, StageRuntime
-from .task import DROPPED, SIZED, Chunk, Dropped, Queue, SizedEntries, Task
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
-    from .map import Step
-
-
-# -- Logs ------------------------------------------------------------------------------------------
-# Inputs and results of a node are numbered from 0 in each epoch. A log reaches back to the first
-# result that the loop may still want; what lies before is forgotten from time to time. Methods are
-# called under the scheduler's lock.
-def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
-    """Return the numbers of the inputs that gave no result, up to one that ended the epoch."""
-    for number, result in enumerate(results, first):
-        if type(result) is Dropped:
-            yield number
-        elif type(result) is Failed:
-            if result.ends_epoch:
-                return
-            yield number
-
-
-@final
-class Drops:
-    """Of a node that keeps the order: the inputs that gave no result."""
-
-    __slots__ = ("_dropped", "_steps", "count", "more")
-
-    def __init__(self) -> None:
-        self.count = 0  # inputs without results
-        self.more = 0  # inputs without results that were forgotten
-        self._dropped: list[int] = []
-        self._steps: list[int] = []  # number of the result that follows each of them
-
-    def note(self, first: int, results: Sequence[Any]) -> None:
-        """Add the results of the inputs from number `first` on."""
-        for number in _dropped_in(first, results):
-            self.count += 1
-            self._steps.append(number - self.more - len(self._dropped))
-            self._dropped.append(number)
-
-    def input_of(self, result: int) -> int:
-        """Return the number of the input of a result, or of the next one behind what was seen."""
-        return result + self.more + bisect_right(self._steps, result)
-
-    def inputs(self, rest: Remaining) -> Remaining:
-        """Tell which inputs are wanted, given which results are."""
-        if not self._dropped:
-            return rest.moved(self.more) if self.more else rest
-        start = self.input_of(rest.start)
-        steps, dropped = np.array(self._steps), np.array(self._dropped)
-        firsts, ends = rest.arrays
-        firsts = firsts + self.more + np.searchsorted(steps, firsts, side="right")
-        ends = ends + self.more + np.searchsorted(steps, ends - 1, side="right")
-        return Remaining.of_arrays(start, np.append(firsts, dropped), np.append(ends, dropped + 1))
-
-    def forget(self, start: int) -> None:
-        """Forget what lies before result `start`."""
-        past = bisect_right(self._steps, start)
-        if past:
-            self.more += past
-            del self._dropped[:past], self._steps[:past]
-
-
-@final
-class Arrivals:
-    """Of a node in completion order: the input of each result, and the inputs that gave none."""
-
-    __slots__ = ("_base", "_inputs", "_past", "count")
-
-    def __init__(self) -> None:
-        self.count = 0  # inputs without results
-        self._base = 0  # number of the first result whose input is known
-        self._inputs = array("q")
-        self._past = Remaining()  # inputs that are not among those forgotten, or dropped
-
-    def note(self, first: int, results: Sequence[Any]) -> None:
-        """Add the results of the inputs from number `first` on."""
-        lost = Dropped, Failed
-        kept = [n for n, result in enumerate(results, first) if type(result) not in lost]
-        self._inputs.extend(kept)
-        if len(kept) < len(results):
-            dropped = np.fromiter(_dropped_in(first, results), np.int64)
-            self.count += len(dropped)
-            self._past = _without(self._past, dropped)
-
-    def inputs(self, rest: Remaining) -> Remaining:
-        """Tell which inputs are wanted, given which results are."""
-        inputs = np.array(self._inputs)
-        return _without(self._past, inputs[~rest.mask(self._base, len(inputs))])
-
-    def forget(self, start: int) -> None:
-        """Forget what lies before result `start`."""
-        past = _taken(self._inputs, start - self._base)
-        self._base = max(start, self._base)
-        self._past = _without(self._past, past)
-
-
-def _taken(log: array[int], count: int) -> Rows:
-    """Take the oldest numbers out of a log."""
-    past = np.array(log[: max(0, count)], np.int64)
-    del log[: len(past)]
-    return past
-
-
-def _without(rest: Remaining, numbers: Rows) -> Remaining:
-    if not len(numbers):
-        return rest
-    firsts, ends = rest.arrays
-    return Remaining.of_arrays(rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1))
-
-
-@final
-class Children:
-    """Of a node that expands: whose children its results are.
-
-    Args:
-        known: for the path of an input, the children that are wanted of it; all of the others.
-    """
-
-    __slots__ = (
-        "_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results", "failed",
-    )  # fmt: skip
-
-    def __init__(self, known: dict[Path, Remaining]) -> None:
-        self.failed: set[int] = set()  # inputs that did, of those that results are known of
-        self._known = known
-        self._base = 0
-        self._results = array("q")  # for each, the number of its input
-        self._paths: dict[int, Path] = {}  # of the inputs that results are known of, or may come
-        self._limits: dict[int, Remaining] = {}  # of those, the children that are wanted at all
-        self._given: dict[int, int] = {}  # of those, the children that were forgotten
-        self._open: set[int] = set()  # those that may have more children
-        self._past = Remaining()
-
-    def begin(self, number: int, path: Path) -> Remaining | None:
-        """Called when an input is expanded; give the children that are wanted, or None for all."""
-        self._paths[number] = path
-        self._open.add(number)
-        known = self._known.get(path)
-        if known is not None:
-            self._limits[number] = known
-        return known
-
-    def note(self, number: int, count: int) -> None:
-        """Add results that are handed on."""
-        self._results.extend([number] * count)
-
-    def end(self, number: int, *, failed: bool) -> None:
-        """Called when an input has no more children."""
-        self._open.discard(number)
-        if failed:
-            self.failed.add(number)
-
-    def input_of(self, result: int) -> int | None:
-        """Return the number of the input of a result; None behind what was noted."""
-        at = result - self._base
-        return self._results[at] if at < len(self._results) else None
-
-    def inputs(self, rest: Remaining) -> tuple[Remaining, list[list[Any]]]:
-        """Tell which inputs are wanted, and of which of them only some children."""
-        wanted: dict[int, list[bool]] = {number: [] for number in self._paths}
-        flags = rest.mask(self._base, len(self._results)).tolist()
-        for number, is_wanted in zip(self._results, flags, strict=True):
-            wanted[number].append(is_wanted)
-        rests, over = dict(self._known), []
-        for number, path in self._paths.items():
-            mine, first = wanted[number], self._given.get(number, 0)
-            limit = self._limits.get(number)
-            if number not in self._open and not any(mine):
-                over.append(number)
-                rests.pop(path, None)
-            elif first or limit is not None or not all(mine):
-                gaps = [(n, n + 1) for n, is_wanted in enumerate(mine, first) if not is_wanted]
-                rests[path] = (limit or Remaining()).of_wanted(Remaining.of(first, gaps))
-        parts = [[_plain(path), left.data] for path, left in rests.items()]
-        return _without(self._past, np.array(over, np.int64)), parts
-
-    def forget(self, start: int) -> None:
-        """Forget what lies before result `start`."""
-        for number in _taken(self._results, start - self._base).tolist():
-            self._given[number] = self._given.get(number, 0) + 1
-        self._base = max(start, self._base)
-        kept = {*self._results, *self._open}
-        over = [number for number in self._paths if number not in kept]
-        for number in over:
-            self._known.pop(self._paths.pop(number), None)
-            self.failed.discard(number)
-            self._limits.pop(number, None)
-            self._given.pop(number, None)
-        self._past = _without(self._past, np.array(over, np.int64))
-
-
-def _plain(path: Path) -> int | list[int]:
-    """Return a path as JSON and others read it."""
-    return [int(number) for number in path] if isinstance(path, tuple) else int(path)
-
+from ..ops.remaining import Remaining
+from .failures import Budget, Failed, Failure
+from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, StageRuntime
+from .step import (
+    DROPPED,
+    EMPTY,
+    SIZED,
+    Chunk,
+    Dropped,
+    Expansion,
+    HeldBytes,
+    Queue,
+    SizedEntries,
+    Step,
+    Tally,
+    add_all,
+    add_each,
+    unbegun,
+)
 
 # -- Noting: what the stages of an epoch say of where they stand, put together ---------------------
 Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
@@ -231,6 +48,203 @@ def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
             Remaining.read(node_state["drop"]).of_wanted(Remaining.read(known["drop"])).data
         )
     known.update(node_state)
+
+
+# -- What a node needs of its epoch ----------------------------------------------------------------
+class ByteBudget(HeldBytes, Protocol):
+    """The rule for what may still start, by the bytes that are held in all queues."""
+
+    def affordable(self, node: Node, /) -> int:
+        """Return the number of results of `node` that there is place for, at least 1."""
+
+    def note(self, node: Node, /) -> None:
+        """Called when the places which `node` has reserved may be others now."""
+
+    def ended(self, node: Node, /) -> None:
+        """Called when a task of `node` was settled."""
+
+
+class Closable(Protocol):
+    """Something of the user's, or on disk, that is closed when its epoch is over."""
+
+    def close(self) -> None:
+        """Close it; user code may run."""
+
+
+class NodeEpoch(Protocol):
+    """What a node needs of its epoch; all of it is told at `Epoch`."""
+
+    lock: AbstractContextManager[Any]
+    litter: list[Closable]
+    dropped: list[object]
+    tended: bool
+    over: bool
+    changed: bool
+    skipped: int
+    now_ns: int
+
+    @property
+    def remember(self) -> Callable[[Failure], None]:
+        """Keeps a failure."""
+
+    @property
+    def at_work(self) -> Callable[[], list[Task]]:
+        """Gives the tasks in progress."""
+
+    @property
+    def memory(self) -> ByteBudget | None:
+        """The byte budget; None without one."""
+
+    def admits(self, node: Node, /) -> bool:
+        """Tell whether the byte budget lets `node` start."""
+
+    def drop(self, queue: Queue, /) -> None:
+        """Let go of all that waits in a queue."""
+
+    def open(self, inputs: Iterable[Node], /) -> None:
+        """Let the inputs that end with these nodes begin."""
+
+    def replace(self, node: Node, part: Sequence[Node], /) -> None:
+        """Put a new part above `node`, for its next pass; `part` is most downstream first."""
+
+    def halt(self, nodes: Iterable[Node], /) -> None:
+        """Stop these nodes and all above them."""
+
+    def drained(self, error: BaseException | None, /) -> None:
+        """Called when the last node is done."""
+
+    def fail_at_once(self, error: BaseException, /) -> None:
+        """End the epoch with an error that does not wait for earlier items."""
+
+
+# -- Task: a piece of work for one stage ---------------------------------------------------------
+NOTHING = unbegun([])
+MEASURE_NS = 5_000_000  # a result of a stage is measured no more often than this
+
+
+class Task(Tally):
+    """Work of one node.
+
+    Attributes:
+        node: the node it belongs to.
+        seq: place of its first item in the node's order.
+        paths: of the items.
+        chunk: the items; none are left once the work is done.
+        items: those of them that are not begun.
+        count: number of items, without those taken back.
+        results: one result for each item done: a value, a `Dropped`, or a `Failed`; of nodes that
+            do not take item by item, entries in place of values, and None in place of DROPPED.
+        published: number of results already handed on.
+        cheap: taken without waking another thread.
+        watched: the ticker looks after it: it may hold results back, or nobody else is awake.
+        started_ns, ended_ns: when the work began and ended; 0 before.
+        inputs: number of items, where one value holds several of them.
+        rows: of the fused steps.
+        away_ns: time in progress, but in no user's function: on the way to a worker [ns].
+        expansion: the iterator to draw from, for nodes that expand.
+        quota: how many results to draw.
+        drawn: how many were drawn from it before this task.
+        step: which fused step is at work; 0 for the node's own.
+        sent: the entries, where the work is done elsewhere.
+        seen_ns: when results were last handed on before the end; 0 where none were.
+        result_bytes: size of one result, where one was measured [bytes].
+    """
+
+    published = 0
+    started_ns = 0
+    ended_ns = 0
+    inputs = 0
+    away_ns = 0
+    result_bytes: int | None = None
+    expansion: Expansion | None = None
+    drawn = 0
+    sent: Sequence[Entry] = ()
+    seen_ns = 0
+
+    def __init__(
+        self, node: Node, seq: int, now_ns: int, chunk: Chunk = EMPTY, *, quota: int = 0
+    ) -> None:
+        runtime = node.runtime
+        self.node = node
+        self.seq = seq
+        self.paths = chunk.paths
+        self.chunk = chunk
+        self.items = unbegun(chunk.values)
+        self.count = count = len(chunk.values)
+        self.quota = quota
+        self.results: list[Any] = node.new_results()
+        self.cheap = cheap = runtime.cost_ns <= SLOW_NS and not node.remote
+        self.watched = cheap or quota > 1 or count > 1
+        self.perform: Callable[[Any], object] = node.perform
+        if now_ns >= runtime.timing_ns:
+            runtime.timing_ns = now_ns + TIMING_NS
+            self.perform = run_timed
+
+    def entry(self, number: int) -> Entry:
+        """Return an item that is being worked on."""
+        return (self.paths[number], self.chunk.values[number])
+
+    def let_go(self) -> None:
+        """Measure a result if it is time; hold no items any more.
+
+        Whoever looks at what is in progress may be the last to hold the task.
+        """
+        self.chunk = EMPTY
+        self.items = NOTHING
+        if self.ended_ns - self.node.runtime.measured_ns > MEASURE_NS:
+            self.measure()
+
+    def measure(self) -> None:
+        """Measure a result; tasks that end at the same time need not."""
+        self.node.runtime.measured_ns = self.ended_ns
+        self.node.measure(self)
+
+    def run(self) -> None:
+        """Do the work in this thread."""
+        self.started_ns = perf_counter_ns()
+        self.perform(self)
+        self.ended_ns = perf_counter_ns()
+        self.let_go()
+
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that does the work on the event loop."""
+        self.started_ns = perf_counter_ns()
+        return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
+
+    def lacks(self, done: int) -> bool:
+        """Tell whether it has more than `done` items, none of which was taken back."""
+        with self.node.epoch.lock:
+            return done < self.count
+
+
+async def _nothing() -> None:
+    """Do nothing: the epoch ended before the call began."""
+
+
+def run_timed(task: Task) -> None:
+    """Do a task as its node does, and measure how long this thread computes."""
+    begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
+    task.node.perform(task)
+    cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
+    with task.node.epoch.lock:
+        task.node.runtime.learn_cpu(ended_ns - begun_ns, cpu_ns)
+
+
+def keep_result(task: Task, result: Entry | Failed | None) -> bool:
+    """Keep the result of an item; tell whether the work goes on."""
+    if type(result) is tuple:
+        task.results.append(result[1])
+        return True
+    task.irregular = True  # first: the ticker may take results at any moment
+    task.results.append(DROPPED if result is None else result)
+    return not (isinstance(result, Failed) and result.fatal)
+
+
+def draw(task: Task, entries: Iterable[Any]) -> bool:
+    """Draw results up to the quota; tell whether that was all there is."""
+    add = add_all if type(task.results) is list else add_each
+    add(task.results, islice(entries, task.quota))
+    return len(task.results) < task.quota
 
 
 # -- Node: one stage in one epoch: its queues, its order, the choice of its next task --------------
@@ -268,7 +282,7 @@ class Node(ABC):
 
     own_first: ClassVar[bool] = True
     runtime: StageRuntime
-    epoch: Epoch
+    epoch: NodeEpoch
     _: KW_ONLY
     ordered: bool = True
     remote: bool = False
@@ -744,6 +758,11 @@ def _walked(
             if one is not None:
                 wanted.setdefault(id(above), {})[id(node)] = one
         yield node, below
+
+
+def nodes_above(node: Node) -> list[Node]:
+    """Return all nodes above this one, most downstream first."""
+    return _upstream_first(node, [], set())[-2::-1]
 
 
 def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]:

@@ -30,10 +30,10 @@ from ..ops.remaining import Remaining
 from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
-from .map import MapNode, Step, step_of
-from .node import Node
+from .map import MapNode
+from .node import Node, Task, keep_result
 from .stats import CHUNK_MAX, TIMING_NS, StageRuntime, most_at_once
-from .task import Chunk, EpochContext, Expansion, Tally, Task, keep_result
+from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
 
 if TYPE_CHECKING:
     from .epoch import Epoch

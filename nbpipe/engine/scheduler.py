@@ -17,10 +17,10 @@ from .build import Builder
 from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
-from .node import Node, Stages
+from .node import MEASURE_NS, Node, Stages, Task
 from .regions import Regions
 from .stats import BLOCKED, SLOW_NS, StageRuntime, StageStats
-from .task import MEASURE_NS, EpochContext, Task
+from .step import EpochContext
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -499,13 +499,13 @@ class Scheduler:
 
     def _settled(self, node: Node, now_ns: int) -> None:
         """Do what is due once a task was settled."""
-        epoch = node.epoch
-        give_back(node, now_ns, rests=self.epoch is None)
-        if epoch.over:
+        past, epoch = node.epoch, self.epoch
+        give_back(node, now_ns, rests=epoch is None)
+        if past.over:
             return
-        if epoch.memory is not None:
-            epoch.memory.ended(node)
-        if epoch is not self.epoch:  # it is read ahead
+        if past.memory is not None:
+            past.memory.ended(node)
+        if epoch is None or past is not epoch:  # it is read ahead
             return
         if epoch.pumps:
             epoch.pump(now_ns)

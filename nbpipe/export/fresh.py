@@ -118,7 +118,7 @@ _DONE, _ENDED = {"done": True}, {"ended": True}  # the answer is whole; its fork
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FreshAnswer:
     """What came of a question.
 
     Attributes:
@@ -184,7 +184,7 @@ class FreshProcess:
         *,
         limits_s: Mapping[str, float],
         files: Mapping[str, bytes] | None = None,
-    ) -> Answer:
+    ) -> FreshAnswer:
         """Have a fork of it do a task; no process is left of that afterwards.
 
         Args:
@@ -285,7 +285,7 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-def _listened(worker: Worker, limits_s: Mapping[str, float]) -> Answer:
+def _listened(worker: Worker, limits_s: Mapping[str, float]) -> FreshAnswer:
     """Read an answer, until it is whole, its process ends, or a step takes too long.
 
     Args:
@@ -314,7 +314,7 @@ def _listened(worker: Worker, limits_s: Mapping[str, float]) -> Answer:
     if ending != "answered" or line != _ENDED:
         worker.close()
         worker.end(_GRACE_S)
-    return Answer(tuple(lines), ending, words)
+    return FreshAnswer(tuple(lines), ending, words)
 
 
 def _next_line(worker: Worker, end_s: float) -> Any:

@@ -17,19 +17,19 @@ from ..errors import ExportError
 from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, refusal, unwritable
 from .difference import difference, loosened
-from .fresh import STARTS_S, Answer, FreshProcess, error_words, has_own_seed, json_fingerprint
+from .fresh import STARTS_S, FreshAnswer, FreshProcess, error_words, has_own_seed, json_fingerprint
 from .held import is_local
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of, shows_order_of_set
 
-# -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
+# -- FirstItems: those of the notebook's own pipeline, twice, within a time limit ------------------
 _GRACE_S = 5.0
 _RUNS = 2  # of the notebook's own pipeline: where they differ, nothing can be compared
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class FirstItems:
     """Fingerprints of first items, and what was raised after them, in words; empty for nothing."""
 
     items: tuple[Any, ...]
@@ -38,9 +38,9 @@ class Sample:
 
 def _own_samples(
     items: Callable[[], Iterator[object]], count: int, limit_s: float
-) -> list[Sample] | str:
+) -> list[FirstItems] | str:
     """Run twice for the first items, in a thread; words where that takes longer than the limit."""
-    samples: list[Sample] = []
+    samples: list[FirstItems] = []
     iterators: list[Any] = []
     ended = threading.Event()
 
@@ -62,7 +62,7 @@ def _own_samples(
     return samples if in_time else f"not compared: took longer than {limit_s:g} s"
 
 
-def _sample(items: Callable[[], Iterator[object]], count: int, iterators: list[Any]) -> Sample:
+def _sample(items: Callable[[], Iterator[object]], count: int, iterators: list[Any]) -> FirstItems:
     taken: list[Any] = []
     raised = ""
     try:
@@ -72,7 +72,7 @@ def _sample(items: Callable[[], Iterator[object]], count: int, iterators: list[A
         raised = error_words(error)
     finally:
         _close(iterators)
-    return Sample(tuple(taken), raised)
+    return FirstItems(tuple(taken), raised)
 
 
 def _close(iterators: list[Any]) -> None:
@@ -99,7 +99,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class NoTrueSpelling:
     """A piece of which no spelling is true.
 
     Attributes:
@@ -124,7 +124,7 @@ def tried(
     settled: Collection[str] = (),
     submodules: Collection[str] = (),
     limit_s: float = 60.0,
-) -> tuple[list[Choice | Failure], list[str]]:
+) -> tuple[list[Choice | NoTrueSpelling], list[str]]:
     """Run the imports and the pieces of a module in a fresh process.
 
     Args:
@@ -162,7 +162,7 @@ def tried(
             break
         passed[last[0]] += last[1] + 1  # again without what ended the process or took too long
     results = _results(answer, ["the import block", *map(_called, pieces)], passed)
-    if isinstance(results[0], Failure):
+    if isinstance(results[0], NoTrueSpelling):
         raise ExportError(_import_words(imports, results[0]))
     return results[1:], [line["lacks"] for line in answer.lines if "lacks" in line]
 
@@ -176,7 +176,7 @@ def _first_stable(piece: Piece) -> int:
     return shows.index(False) if False in shows and not has_own_seed() else 0
 
 
-def _last_tried(answer: Answer) -> tuple[int, int] | None:
+def _last_tried(answer: FreshAnswer) -> tuple[int, int] | None:
     """Return the piece and the spelling that ended the process; None where none did."""
     places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
     return places[-1] if places and answer.ending != "answered" else None
@@ -211,7 +211,7 @@ def _all_texts(piece: Piece) -> str:
     return "\n".join(spelling.text for spelling in piece.spellings)
 
 
-def _import_words(imports: str, failure: Failure) -> str:
+def _import_words(imports: str, failure: NoTrueSpelling) -> str:
     lines = imports.split("\n")
     number = failure.line
     line = lines[number - 1].strip() if number is not None and number <= len(lines) else ""
@@ -239,19 +239,21 @@ def _called(piece: Piece) -> str:
     return piece.words or " and ".join(map(repr, piece.names))
 
 
-def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choice | Failure]:
+def _results(
+    answer: FreshAnswer, called: list[str], passed: list[int]
+) -> list[Choice | NoTrueSpelling]:
     """Read how the pieces went; after the one that ended the process none was tried."""
     lines = [line for line in answer.lines if line.keys() & {"choice", "failed"}]
     results = [
-        Failure(**line["failed"])
+        NoTrueSpelling(**line["failed"])
         if "failed" in line
         else Choice(line["choice"] + first, line.get("data", False))
         for line, first in zip(lines, passed, strict=False)
     ]
     if len(results) < len(called):
         culprit = called[len(results)]
-        results.append(Failure(answer.words))
-        rest = Failure(f"was not tried: {culprit} {answer.words}")
+        results.append(NoTrueSpelling(answer.words))
+        rest = NoTrueSpelling(f"was not tried: {culprit} {answer.words}")
         results += [rest] * (len(called) - len(results))
     return results
 
@@ -282,10 +284,10 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
     results = _tried(every, draft, collector, fresh, name)
     texts: dict[str, str] = {}
     data: set[str] = set()
-    failures: dict[str, tuple[Piece, Failure]] = {}
+    failures: dict[str, tuple[Piece, NoTrueSpelling]] = {}
     for piece, result in results:
         name = piece.names[0]
-        if isinstance(result, Failure):
+        if isinstance(result, NoTrueSpelling):
             failures[name] = (piece, result)
             continue
         spelling = piece.spellings[result.spelling]
@@ -437,7 +439,7 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
 # -- the trial -------------------------------------------------------------------------------------
 def _tried(
     pieces: list[Piece], draft: Module, collector: Collector, fresh: FreshProcess, name: str
-) -> list[tuple[Piece, Choice | Failure]]:
+) -> list[tuple[Piece, Choice | NoTrueSpelling]]:
     found = collector.found
     every = ordered(pieces)
     results, lacks = tried(
@@ -472,7 +474,7 @@ def archive_bytes(arrays: dict[str, object]) -> bytes:
     return sink.getvalue()
 
 
-def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
+def _failure(found: Found, piece: Piece, failure: NoTrueSpelling) -> Exception:
     name = piece.names[0]
     use = found.uses.get(name, Use("the pipeline"))
     reason = found.reasons.get(name)
@@ -598,11 +600,11 @@ def verified(
     return _compared(answer, _own_samples(items, count, limit_s), hint)
 
 
-def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
+def _found(answer: FreshAnswer, key: str) -> list[dict[str, Any]]:
     return [line for line in answer.lines if key in line]
 
 
-def _check_names(answer: Answer, reads: Mapping[str, Use]) -> None:
+def _check_names(answer: FreshAnswer, reads: Mapping[str, Use]) -> None:
     """Refuse a module that reads what a fresh process does not have."""
     for line in _found(answer, "unknown"):
         name = line["unknown"][0]
@@ -613,7 +615,7 @@ def _check_names(answer: Answer, reads: Mapping[str, Use]) -> None:
         )
 
 
-def _check_start(answer: Answer, filename: str) -> None:
+def _check_start(answer: FreshAnswer, filename: str) -> None:
     """Refuse a module that cannot be imported, has other values, or builds no pipeline."""
     failed = [line for line in _found(answer, "failed") if "stage" not in line]
     if failed:
@@ -626,7 +628,7 @@ def _check_start(answer: Answer, filename: str) -> None:
         raise ExportError(f"the module was checked in a fresh process, and {answer.words}")
 
 
-def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
+def _check_graph(answer: FreshAnswer, expected: Sequence[Mapping[str, Any]] | None) -> None:
     graphs = (expected, _found(answer, "graph")[0]["graph"]) if expected is not None else ((), ())
     rows = ([{key: one[key] for key in _GRAPH} for one in graph] for graph in graphs)
     words = difference(*map(json_fingerprint, rows))
@@ -645,7 +647,7 @@ def _in_module(words: str) -> str:
     return words.replace(_ANEW, "in the module")
 
 
-def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
+def _compared(answer: FreshAnswer, own: list[FirstItems] | str, hint: str) -> Report:
     """Compare items, where the notebook's own runs agree."""
     if isinstance(own, str):
         return Report(0, own)
@@ -656,7 +658,7 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     if answer.ending == "died":
         raised.append(answer.words)
     fingerprints = tuple(line["item"] for line in _found(answer, "item"))
-    module = Sample(fingerprints, raised[0] if raised else "")
+    module = FirstItems(fingerprints, raised[0] if raised else "")
     words = _mismatch(first, module)
     if words is not None:
         raise ExportError(scrubbed(words) + (f"; {hint}" if hint else ""))
@@ -664,7 +666,7 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     return Report(len(first.items), raises if first.raised else "")
 
 
-def _mismatch(notebook: Sample, module: Sample) -> str | None:
+def _mismatch(notebook: FirstItems, module: FirstItems) -> str | None:
     """Tell which item differs first; None where none does."""
     for number, (ours, theirs) in enumerate(zip(notebook.items, module.items, strict=False)):
         words = difference(ours, theirs)

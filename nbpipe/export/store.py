@@ -129,7 +129,7 @@ _KEPT_BYTES = 1 << 24  # of all records
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class WrittenModule:
     """A module that was written.
 
     Attributes:
@@ -169,7 +169,7 @@ def _platform_folder() -> Path:
     return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
 
 
-def _last_record(path: Path) -> Record | None:
+def _last_record(path: Path) -> WrittenModule | None:
     """Return what was written last to a file, or None where nothing is known of it."""
     found = _newest_first(f"{_place(path)}-*.json")
     return next((record for record in map(_read_record, found) if record is not None), None)
@@ -182,7 +182,7 @@ def is_ours(data: bytes) -> bool:
     return any(record is not None and record.content == content for record in found)
 
 
-def keep(path: Path, record: Record) -> None:
+def keep(path: Path, record: WrittenModule) -> None:
     """Remember what was written; a cache folder that cannot be written is done without."""
     folder = _folder()
     if folder is None:
@@ -217,13 +217,13 @@ def _prune() -> None:
                 path.unlink(missing_ok=True)
 
 
-def _read_record(path: Path) -> Record | None:
+def _read_record(path: Path) -> WrittenModule | None:
     """Read a record; one that is damaged counts as none."""
     try:
         values: Any = json.loads(path.read_bytes())
         if values["format"] != _FORMAT:
             return None
-        return Record(str(values["content"]), str(values["text"]), dict(values["assets"]))
+        return WrittenModule(str(values["content"]), str(values["text"]), dict(values["assets"]))
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None
 
@@ -420,7 +420,7 @@ def _stored(
         changes[target] = final
     _replace(changes)
     hashes = {name: _hash_of(content) for name, content in assets.items()}
-    keep(target, Record(_hash_of(data), text, hashes))
+    keep(target, WrittenModule(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
     return Written(module, bool(changes), knobs, final not in (data, disk) and not knobs)
 
@@ -435,7 +435,7 @@ def _knobs(old: bytes | None, new: bytes) -> tuple[Moved, ...]:
         return ()
 
 
-def _check_assets(files: Mapping[Path, bytes], record: Record | None) -> None:
+def _check_assets(files: Mapping[Path, bytes], record: WrittenModule | None) -> None:
     ours = {} if record is None else record.assets
     for path, new in files.items():
         old = _read(path)
@@ -444,7 +444,9 @@ def _check_assets(files: Mapping[Path, bytes], record: Record | None) -> None:
 
 
 # -- refusing --------------------------------------------------------------------------------------
-def _edited(module: Path, disk: bytes, record: Record | None, text: str) -> ModuleEditedError:
+def _edited(
+    module: Path, disk: bytes, record: WrittenModule | None, text: str
+) -> ModuleEditedError:
     now = disk.decode("utf-8", "replace")
     if record is None:
         what, before, after = "holds what export did not write", now, text

@@ -18,7 +18,7 @@ from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
 from ..engine.failures import Failure
-from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
+from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
 from ..errors import LengthUnknownError, RunError, UnknownKnobError, near_match
@@ -202,7 +202,7 @@ class Run(ShownRun):
         self._counted: tuple[int, int | None] = (0, None)  # when an epoch began [ns], its items
         self._training: Training | None = None
         self._seed = seed
-        self._record = Record()
+        self._record = RunRecord()
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
         self._origins = Origins(chain, sees_caches=not self._machine.isolated)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import StageStats, Status, worker_count
 from ..ops.stage import Stage, regions_of
-from .case import Case
 from .history import (
     WINDOW_S,
     Past,
@@ -20,7 +19,7 @@ from .history import (
     span_s,
     turned_since,
 )
-from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, short_name
+from .rules import FAILED, HANGS, STARTS, Case, Diagnosis, decide, short_name
 from .watch import Watched
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------

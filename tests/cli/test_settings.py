@@ -8,8 +8,8 @@ import pytest
 def plan(*texts, **sets):
     """Make a plan of cells; a cell is its text, or its text and its tags."""
     pytest.importorskip("IPython")
+    from nbpipe.cli.export import Plan
     from nbpipe.cli.notebook import Notebook, code_cell
-    from nbpipe.cli.plan import Plan
 
     pairs = [(text, ()) if isinstance(text, str) else text for text in texts]
     cells = [code_cell(n, text, frozenset(tags)) for n, (text, tags) in enumerate(pairs, 1)]

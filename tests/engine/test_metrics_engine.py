@@ -10,7 +10,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.threads import holds
-from nbpipe.engine import regions, scheduler, task
+from nbpipe.engine import node, regions, scheduler
 from nbpipe.engine.machine import Consumer
 from nbpipe.ops.stage import CONSUMER
 from tests.gates import (
@@ -245,7 +245,7 @@ class Work:
         return item
 
 
-@pytest.mark.parametrize(("here", "module"), [(True, task), (False, regions)])
+@pytest.mark.parametrize(("here", "module"), [(True, node), (False, regions)])
 @pytest.mark.parametrize("more", [1, 2])
 def test_share_of_calls_that_compute(monkeypatch, here, module, more):
     """It is measured where the calls are made; of stages that run together in the first row."""

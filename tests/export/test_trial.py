@@ -18,7 +18,7 @@ from nbpipe.errors import ExportError
 from nbpipe.export.difference import fingerprint_of
 from nbpipe.export.fresh import FreshProcess
 from nbpipe.export.module import Piece, Spelling
-from nbpipe.export.proof import Choice, Failure, tried
+from nbpipe.export.proof import Choice, NoTrueSpelling, tried
 from tests.gates import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
 
 def reason(result):
     """Give the reason of a failure, in one line."""
-    assert isinstance(result, Failure)
+    assert isinstance(result, NoTrueSpelling)
     return " | ".join(line.strip() for line in result.reason.splitlines())
 
 
@@ -81,7 +81,7 @@ def test_a_failed_spelling_leaves_nothing_bound():
 def test_a_failure_names_the_line_and_the_error():
     """The reason is that of the spelling as it was written."""
     [result] = trial(piece("x = 1\ny = int('a')", "x = 2", x=3))
-    assert result == Failure("ValueError: invalid literal for int() with base 10: 'a'", 2)
+    assert result == NoTrueSpelling("ValueError: invalid literal for int() with base 10: 'a'", 2)
 
 
 def test_a_syntax_error_is_a_failure():
@@ -219,7 +219,7 @@ def test_user_code_that(folder, text, words):
     """It becomes a failure in words, and what comes after it says so."""
     first, *others = trial(piece(text), piece("y = 1", names=("y",)))
     assert (reason(first), list(folder.iterdir())) == (words, [])
-    assert others in ([Choice(0)], [Failure(f"was not tried: 'x' {words.split(' | ')[0]}")])
+    assert others in ([Choice(0)], [NoTrueSpelling(f"was not tried: 'x' {words.split(' | ')[0]}")])
 
 
 def test_one_process_forks_for_each_question(tmp_path):

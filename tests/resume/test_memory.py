@@ -3,7 +3,7 @@
 import gc
 
 import nbpipe
-from nbpipe.engine import node
+from nbpipe.engine import lineage
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
@@ -11,7 +11,7 @@ from nbpipe.ops.shuffle import Shuffling
 COUNT = 100_000
 AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
-LOGS = (node.Drops, node.Arrivals, node.Children, join.ChoiceLog, BatchByCost, Shuffling)
+LOGS = (lineage.Drops, lineage.Arrivals, lineage.Children, join.ChoiceLog, BatchByCost, Shuffling)
 
 
 def entries():

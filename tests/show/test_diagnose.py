@@ -10,9 +10,8 @@ import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
-from nbpipe.show.case import Case, loads_of
 from nbpipe.show.diagnose import diagnose, patient
-from nbpipe.show.rules import Diagnosis, decide
+from nbpipe.show.rules import Case, Diagnosis, decide, loads_of
 from tests.show.fakes import NOW_S, STATUS, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)

@@ -10,7 +10,7 @@ import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine import machine
 from nbpipe.run import iterator
-from nbpipe.show import case
+from nbpipe.show import rules
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch, proportional, span_s, trials_in
 from tests.gates import HANG_S, HangError, set_clock, stacks
@@ -142,7 +142,7 @@ def test_latency_that_grows_with_concurrency(stretches, changes, grown):
 @pytest.mark.parametrize(("cores", "cpu"), [(8, 0.1), (2, None)])
 def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, cpu):
     """Such a stage is never advised more concurrency, in no words."""
-    monkeypatch.setattr(case, "cores", lambda: cores)
+    monkeypatch.setattr(rules, "cores", lambda: cores)
     other = turn(13, 8, 16, "read.prefetch")
     run = watched(turn(12, 2, 5), other, past=settings_of((2, 100), (5, 103)), cpu_cores=cpu)
     run.stages["decode"].knobs["concurrency"]._last = run.events[0]
@@ -156,7 +156,7 @@ def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, 
 
 def test_raise_that_made_it_slower(at_now, monkeypatch):
     """It is said, with both rates; the value before is the suggestion, and is not undone again."""
-    monkeypatch.setattr(case, "cores", lambda: 8)
+    monkeypatch.setattr(rules, "cores", lambda: 8)
     run = watched(turn(12, 2, 5), past=settings_of((2, 100), (5, 60)), cpu_cores=0.1)
     found = diagnose(run)
     assert str(found) == (

@@ -9,9 +9,9 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import run as run_file
-from nbpipe.show.case import quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
 from nbpipe.show.picture import picture_html, picture_text
+from nbpipe.show.rules import quota_cores
 from nbpipe.show.snapshot import snapshot
 from tests.gates import Gate, drained, finished, held, stage
 from tests.show.fakes import photographs

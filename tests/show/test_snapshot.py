@@ -15,7 +15,7 @@ import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
-from nbpipe.show import case
+from nbpipe.show import rules
 from nbpipe.show.picture import headline
 from nbpipe.show.snapshot import (
     ExportPart,
@@ -39,8 +39,8 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 def at_now(monkeypatch):
     """Stop the clock, on a machine of 8 cores with an interpreter lock."""
     monkeypatch.setattr(time, "time", lambda: NOW_S)
-    monkeypatch.setattr(case, "cores", lambda: 8)
-    monkeypatch.setattr(case, "is_locked", lambda: True)
+    monkeypatch.setattr(rules, "cores", lambda: 8)
+    monkeypatch.setattr(rules, "is_locked", lambda: True)
 
 
 def test_file_for_the_front_end(at_now):

@@ -34,7 +34,7 @@ from .link import ChildReport, Values, Workers, received_connection
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
 
-Answer = tuple[str, Any]
+Outcome = tuple[str, Any]
 
 
 def serve(connection: Connection, argument: bytes) -> None:
@@ -180,7 +180,7 @@ class ItemServer:
         self._data = data
         self._epoch: EpochIterator | None = None
         self._token = self._ended = self._left = 0
-        self._late: deque[Answer] = deque()  # of the epoch in progress
+        self._late: deque[Outcome] = deque()  # of the epoch in progress
         self._changed = threading.Condition()
         self._finishing = threading.Lock()
         threading.Thread(target=self._serve, name="nbpipe-isolated-child", daemon=True).start()
@@ -218,7 +218,7 @@ class ItemServer:
         finally:
             self._data.close()  # whatever happens: the loop must not wait for ever
 
-    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Answer:
+    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Outcome:
         try:
             if token != self._token:
                 self._begin(token, *begin)
@@ -265,7 +265,7 @@ class ItemServer:
             room -= size_bytes(entry[1])
         return items, room > 0 and epoch.ready
 
-    def _send(self, token: int, answer: Answer) -> None:
+    def _send(self, token: int, answer: Outcome) -> None:
         kind, value = answer
         if kind != "items":
             _flush()
@@ -276,7 +276,7 @@ class ItemServer:
         except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
             self._send(token, self._instead(value[0], error))
 
-    def _instead(self, items: list[Any], error: Exception) -> Answer:
+    def _instead(self, items: list[Any], error: Exception) -> Outcome:
         """Take items apart of which one cannot be sent; refuse it where it is the only one."""
         if len(items) > 1:
             first, *rest = items

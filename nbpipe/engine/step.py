@@ -1,27 +1,26 @@
-"""Task: a piece of work for one stage, and the loops that do it outside the lock."""
+"""Step: a user's function in one epoch, and how items come to it: in queues of chunks."""
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
 from itertools import chain, islice, repeat
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
-from ..base.seeding import Entry, Path
-from ..base.threads import FREE_THREADED, Latch, computing_ns
+from ..base.seeding import Entry, Path, generator_for
+from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
+from ..errors import StageTimeoutError
 from ..executors.base import ROW
-from .failures import Failed
-from .stats import SLOW_NS, TIMING_NS
-
-if TYPE_CHECKING:
-    from ..ops.remaining import Remaining
-    from .map import Step
-    from .node import Node
+from ..ops.batch import Collate
+from ..ops.call import FailurePolicy
+from ..ops.remaining import Remaining
+from .failures import Failed, failed
 
 
 # -- What every stage of an epoch may know about it ------------------------------------------------
@@ -225,7 +224,7 @@ def together(parts: Iterable[Chunk]) -> Chunk:
     )
 
 
-# -- Task: a piece of work for one stage, and the loops that do it outside the lock ----------------
+# -- What a task does outside the lock ------------------------------------------------------------
 # While a task runs, another thread may take back what it has not begun, and hand on what it has
 # done. So a loop takes its items from one iterator over a list, which that thread can exhaust
 # between two of them, and adds exactly one result for each to one list, which that thread can read.
@@ -268,8 +267,6 @@ def add_each(results: list[Any], made: Iterable[Any]) -> None:
 unbegun: Callable[[list[Any]], Iterable[Any]] = Unbegun if FREE_THREADED else iter
 take_back: Callable[[Any], list[Any]] = Unbegun.take_back if FREE_THREADED else list
 add_all: Callable[[list[Any], Iterable[Any]], object] = add_each if FREE_THREADED else list.extend
-NOTHING = unbegun([])
-MEASURE_NS = 5_000_000  # a result of a stage is measured no more often than this
 
 
 class Sized(list[Any]):
@@ -299,6 +296,7 @@ class SizedEntries(list[Any]):
         super().append(result)
 
 
+# -- Step: a user's function in one epoch: its call, its random generator, what a failure does -----
 class Tally:
     """What is counted while items go through several steps, one after the other.
 
@@ -335,101 +333,174 @@ class Tally:
         return entry
 
 
-class Task(Tally):
-    """Work of one node.
+_RAISE = FailurePolicy()
 
-    Attributes:
-        node: the node it belongs to.
-        seq: place of its first item in the node's order.
-        paths: of the items.
-        chunk: the items; none are left once the work is done.
-        items: those of them that are not begun.
-        count: number of items, without those taken back.
-        results: one result for each item done: a value, a `Dropped`, or a `Failed`; of nodes that
-            do not take item by item, entries in place of values, and None in place of DROPPED.
-        published: number of results already handed on.
-        cheap: taken without waking another thread.
-        watched: the ticker looks after it: it may hold results back, or nobody else is awake.
-        started_ns, ended_ns: when the work began and ended; 0 before.
-        inputs: number of items, where one value holds several of them.
-        rows: of the fused steps.
-        away_ns: time in progress, but in no user's function: on the way to a worker [ns].
-        expansion: the iterator to draw from, for nodes that expand.
-        quota: how many results to draw.
-        drawn: how many were drawn from it before this task.
-        step: which fused step is at work; 0 for the node's own.
-        sent: the entries, where the work is done elsewhere.
-        seen_ns: when results were last handed on before the end; 0 where none were.
-        result_bytes: size of one result, where one was measured [bytes].
+
+@dataclass(eq=False, repr=False, slots=True)
+class Step:
+    """A plain function called on values.
+
+    Args:
+        stage: address of the stage.
+        fn: function of a value or, with `wants_rng`, of a value and `rng=`.
+        context: seed, number and end of the epoch.
+        keeps: the function is a predicate; entries pass unchanged or are dropped.
+        gathers: one call takes several items.
     """
 
-    published = 0
-    started_ns = 0
-    ended_ns = 0
-    inputs = 0
-    away_ns = 0
-    result_bytes: int | None = None
-    expansion: Expansion | None = None
-    drawn = 0
-    sent: Sequence[Entry] = ()
-    seen_ns = 0
+    stage: str
+    fn: Callable[..., Any]
+    context: EpochContext
+    _: KW_ONLY
+    policy: FailurePolicy = _RAISE
+    keeps: bool = False
+    wants_rng: bool = False
+    executor: str = "thread"
+    gathers: bool = False
 
-    def __init__(
-        self, node: Node, seq: int, now_ns: int, chunk: Chunk = EMPTY, *, quota: int = 0
-    ) -> None:
-        runtime = node.runtime
-        self.node = node
-        self.seq = seq
-        self.paths = chunk.paths
-        self.chunk = chunk
-        self.items = unbegun(chunk.values)
-        self.count = count = len(chunk.values)
-        self.quota = quota
-        self.results: list[Any] = node.new_results()
-        self.cheap = cheap = runtime.cost_ns <= SLOW_NS and not node.remote
-        self.watched = cheap or quota > 1 or count > 1
-        self.perform: Callable[[Any], object] = node.perform
-        if now_ns >= runtime.timing_ns:
-            runtime.timing_ns = now_ns + TIMING_NS
-            self.perform = run_timed
+    def call(self, entry: Entry) -> Any:
+        """Call the function once; its exceptions pass."""
+        if not self.wants_rng:
+            return self.fn(entry[1])
+        context = self.context
+        rng = generator_for(context.seed, context.epoch, self.stage, entry[0])
+        return self.fn(entry[1], rng=rng)
 
-    def entry(self, number: int) -> Entry:
-        """Return an item that is being worked on."""
-        return (self.paths[number], self.chunk.values[number])
+    def produce(self, entry: Entry) -> Entry | None:
+        """Make the entry of one call; exceptions pass."""
+        return self.wrap(entry, self.call(entry))
 
-    def let_go(self) -> None:
-        """Measure a result if it is time; hold no items any more.
+    def wrap(self, entry: Entry, value: Any) -> Entry | None:
+        """Make the result's entry."""
+        if self.keeps:
+            return entry if value else None
+        return (entry[0], value)
 
-        Whoever looks at what is in progress may be the last to hold the task.
+    def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
+        """Call the function; a failure is retried or becomes a `Failed`."""
+        try:
+            return self.produce(entry)
+        except BaseException as error:
+            return self.recover(entry, error, task)
+
+    def recover(self, entry: Entry, error: BaseException, task: Tally) -> Entry | Failed | None:
+        """Try again as the policy says; give a result, or the failure."""
+        attempts = 1
+        while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
+            if not self.wait(wait_s):
+                break
+            attempts += 1
+            task.retried += (self.stage,)
+            try:
+                return self.produce(entry)
+            except BaseException as again:
+                error = again
+        return self.failure(entry, error, attempts)
+
+    def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
+        """Return the wait before one more call after `attempts` calls [s]; None: no more calls."""
+        retry = self.policy.retry
+        if retry is None or attempts > retry.times or not isinstance(error, Exception):
+            return None
+        return retry.backoff_s * float(2 ** (attempts - 1))
+
+    def wait(self, wait_s: float) -> bool:
+        """Wait in this thread, but not beyond the epoch's end; say whether the epoch goes on."""
+        return not (wait_s and self.context.ended.wait(wait_s))
+
+    def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
+        """Make the record of a failed item."""
+        return failed(
+            error,
+            stage=self.stage,
+            executor=self.executor,
+            epoch=self.context.epoch,
+            path=entry[0],
+            value=entry[1],
+            attempts=attempts,
+            policy=self.policy,
+        )
+
+
+class AsyncStep(Step):
+    """A coroutine function, awaited on the run's event loop."""
+
+    __slots__ = ("timeout_s",)
+
+    def __init__(self, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.timeout_s = timeout_s
+
+    def awaitable(self, entry: Entry) -> Awaitable[Any]:
+        """Call the function once; what it gives takes at most `timeout_s`."""
+        return self.call(entry) if self.timeout_s is None else self._limited(entry, self.timeout_s)
+
+    async def _limited(self, entry: Entry, timeout_s: float) -> Any:
+        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
+
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self.call(entry)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StageTimeoutError(
+                f"a call of stage {self.stage!r} took longer than timeout_s={timeout_s:g}",
+                stage=self.stage,
+                path=entry[0],
+                executor=self.executor,
+            ) from error
+
+    async def recover_async(
+        self, entry: Entry, error: BaseException, task: Tally
+    ) -> Entry | Failed | None:
+        """Await the function again as the policy says; give a result, or the failure.
+
+        Raises:
+            CancelledError: the epoch is over.
         """
-        self.chunk = EMPTY
-        self.items = NOTHING
-        if self.ended_ns - self.node.runtime.measured_ns > MEASURE_NS:
-            self.measure()
+        import asyncio
 
-    def measure(self) -> None:
-        """Measure a result; tasks that end at the same time need not."""
-        self.node.runtime.measured_ns = self.ended_ns
-        self.node.measure(self)
-
-    def run(self) -> None:
-        """Do the work in this thread."""
-        self.started_ns = perf_counter_ns()
-        self.perform(self)
-        self.ended_ns = perf_counter_ns()
-        self.let_go()
-
-    def begin(self) -> Coroutine[Any, Any, None]:
-        """Return the coroutine that does the work on the event loop."""
-        self.started_ns = perf_counter_ns()
-        return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
-
-    def lacks(self, done: int) -> bool:
-        """Tell whether it has more than `done` items, none of which was taken back."""
-        with self.node.epoch.lock:
-            return done < self.count
+        attempts = 0
+        while True:
+            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
+                raise error
+            attempts += 1
+            wait_s = self.wait_before_retry_s(attempts, error)
+            if wait_s is None:
+                return self.failure(entry, error, attempts)
+            await asyncio.sleep(wait_s)
+            task.retried += (self.stage,)
+            try:
+                return self.wrap(entry, await self.awaitable(entry))
+            except BaseException as again:
+                error = again
 
 
+def step_of(
+    stage: str,
+    spec: Any,
+    context: EpochContext,
+    executor: str,
+    make: Callable[..., Step] = Step,
+) -> Step:
+    """Make the step of a map, filter, flat_map or batch stage."""
+    if spec.runs == "batch":
+        return make(stage, Collate(spec), context, executor=executor, gathers=True)
+    if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
+        make = partial(AsyncStep, timeout_s=spec.timeout_s)
+    return make(
+        stage,
+        spec.fn,
+        context,
+        policy=spec.policy,
+        keeps=spec.keeps,
+        wants_rng=spec.wants_rng,
+        executor=executor,
+    )
+
+
+# -- Expansion: an iterator that items are drawn from ----------------------------------------------
 @dataclass(eq=False, repr=False, slots=True)
 class Expansion:
     """One iterator being drawn from: a source, or the children of one item.
@@ -475,82 +546,6 @@ class Expansion:
         close = getattr(self.inner, "close", None)
         if close is not None:
             close()
-
-
-def run_timed(task: Task) -> None:
-    """Do a task as its node does, and measure how long this thread computes."""
-    begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
-    task.node.perform(task)
-    cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
-    with task.node.epoch.lock:
-        task.node.runtime.learn_cpu(ended_ns - begun_ns, cpu_ns)
-
-
-def run_plain(task: Task) -> None:
-    """Call a function of one argument on every item: the loop that must be fast."""
-    node: Any = task.node
-    out, step = task.results, node.first
-    problem: BaseException | None = None
-    try:
-        add_all(out, map(step.fn, task.items))
-    except BaseException as error:
-        problem = error
-    else:
-        if len(out) < task.count and task.lacks(len(out)):
-            problem = StopIteration()  # it ended the loop without a word
-    if problem is not None:
-        result = step.recover(task.entry(len(out)), problem, task)
-        if keep_result(task, result):
-            run_steps(task)
-
-
-def run_predicate(task: Task) -> None:
-    """Ask a predicate of one argument of every item, and keep those for which it holds."""
-    node: Any = task.node
-    step, paths, give = node.first, task.paths, task.results.append
-    for number, value in enumerate(task.items):
-        try:
-            result = value if step.fn(value) else DROPPED
-        except BaseException as error:
-            if not keep_result(task, step.recover((paths[number], value), error, task)):
-                return
-            continue
-        if result is DROPPED:
-            task.irregular = True  # first: the ticker may take results at any moment
-        give(result)
-
-
-def run_steps(task: Task) -> None:
-    """Send every item that is left through the steps of its node, one after the other."""
-    node: Any = task.node
-    first, rest, paths = node.first, node.rest, task.paths
-    for number, value in enumerate(task.items, len(task.results)):
-        result = first.apply((paths[number], value), task)
-        if rest and type(result) is tuple:
-            result = task.through(result, rest)
-        if not keep_result(task, result):
-            return
-
-
-def keep_result(task: Task, result: Entry | Failed | None) -> bool:
-    """Keep the result of an item; tell whether the work goes on."""
-    if type(result) is tuple:
-        task.results.append(result[1])
-        return True
-    task.irregular = True  # first: the ticker may take results at any moment
-    task.results.append(DROPPED if result is None else result)
-    return not (isinstance(result, Failed) and result.fatal)
-
-
-def draw(task: Task, entries: Iterable[Any]) -> bool:
-    """Draw results up to the quota; tell whether that was all there is."""
-    add = add_all if type(task.results) is list else add_each
-    add(task.results, islice(entries, task.quota))
-    return len(task.results) < task.quota
-
-
-async def _nothing() -> None:
-    """Do nothing: the epoch ended before the call began."""
 
 
 def child_path(path: Path, child: int) -> Path:
