@@ -14,6 +14,7 @@ from ..base.seeding import Entry
 from ..base.threads import computing_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
+from ..executors.base import Job
 from ..ops.remaining import Remaining
 from .failures import Budget, Failed, Failure
 from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, StageRuntime
@@ -60,6 +61,9 @@ class ByteBudget(HeldBytes, Protocol):
     def note(self, node: Node, /) -> None:
         """Called when the places which `node` has reserved may be others now."""
 
+    def began(self, node: Node, /) -> None:
+        """Called when a task of `node` was taken."""
+
     def ended(self, node: Node, /) -> None:
         """Called when a task of `node` was settled."""
 
@@ -79,6 +83,7 @@ class NodeEpoch(Protocol):
     dropped: list[object]
     tended: bool
     over: bool
+    paused: bool
     changed: bool
     skipped: int
     now_ns: int
@@ -146,6 +151,9 @@ class Task(Tally):
         drawn: how many were drawn from it before this task.
         step: which fused step is at work; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
+        job: the work on all of them, until it is waited for.
+        following: the task that took over its call before its results were here; the same thread
+            does it next, come what may.
         seen_ns: when results were last handed on before the end; 0 where none were.
         result_bytes: size of one result, where one was measured [bytes].
     """
@@ -159,6 +167,8 @@ class Task(Tally):
     expansion: Expansion | None = None
     drawn = 0
     sent: Sequence[Entry] = ()
+    job: Job | None = None
+    following: Task | None = None
     seen_ns = 0
 
     def __init__(
@@ -450,8 +460,9 @@ class Node(ABC):
         if away_ns:
             spent_ns = max(0, spent_ns - away_ns)
         runtime.count(now_ns, done, spent_ns, away_ns)
-        runtime.active -= 1
-        runtime.spent_ns += now_ns
+        if task.following is None:
+            runtime.active -= 1
+            runtime.spent_ns += now_ns
         runtime.ended_ns = now_ns
         self.running -= 1
         if task.inputs or self.counts_in:

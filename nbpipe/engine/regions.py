@@ -367,47 +367,78 @@ class RegionNode(MapNode):
 
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
-        entries: list[Entry] = [*zip(task.paths, [*task.items], strict=False)]
-        if not entries:  # all was taken back
-            return
-        task.sent = entries
-        tally = [[0] * ROW for _ in self.region.program.stages]
-        task.rows = tally[:-1]
+        if not task.sent and (self.epoch.over or self._prepared(task) is None):
+            return  # nobody wants it any more, or all was taken back
         try:
-            self._work_on(task, entries, tally)
+            self._work_on(task)
         finally:
+            rows = task.rows or []
             task.sent = ()
-            task.inputs = tally[-1][0]
-            if tally[0][-2]:
+            task.inputs, task.rows = rows[-1][0], rows[:-1]
+            if rows[0][-2]:
                 with self.epoch.lock:
-                    (*self.rest_runtimes, self.runtime)[0].learn_cpu(*tally[0][-2:])
+                    (*self.rest_runtimes, self.runtime)[0].learn_cpu(*rows[0][-2:])
             spent_ns = perf_counter_ns() - task.started_ns
-            busy_ns = sum(row[2] for row in tally)
+            busy_ns = sum(row[2] for row in rows)
             task.away_ns = max(0, spent_ns - busy_ns)
             each_ns = busy_ns / max(1, len(task.results))
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
-    def _work_on(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
-        """Have entries worked on; one that a worker does not come back from is tried alone."""
+    def _prepared(self, task: Task) -> Job | None:
+        """Return the job of all items of a task; None where there are none."""
+        entries: list[Entry] = [*zip(task.paths, [*task.items], strict=False)]
+        if entries:
+            task.sent = entries
+            task.rows = [[0] * ROW for _ in self.region.program.stages]  # the last one is its own
+            task.job = self._job(task, entries, following=partial(self._follow, task))
+        return task.job
+
+    def _job(
+        self, task: Task, entries: Sequence[Entry], following: Callable[[], Job | None] | None
+    ) -> Job:
         region, number = self.region, self.first.context.epoch
+        hand = partial(self._take_answer, task)
+        return Job(
+            region.program, number, entries, region.timeout_s, hand=hand, following=following
+        )
+
+    def _follow(self, task: Task) -> Job | None:
+        """Choose what the worker of a task does next, while its results are read here.
+
+        Its call goes over to that task, which the same thread sees to when this one is settled.
+        """
+        epoch, runtime, now_ns = self.epoch, self.runtime, perf_counter_ns()
+        with epoch.lock:
+            # One that is not begun here was sent itself, and is only seen to before its turn.
+            if not task.started_ns or epoch.over or epoch.paused or runtime.lender is not None:
+                return None
+            runtime.occupy(-1, now_ns)
+            task.following = following = self.take(now_ns)
+            if following is None:
+                runtime.occupy(1, now_ns)
+            elif epoch.memory is not None:
+                epoch.memory.began(self)
+        return None if following is None else self._prepared(following)
+
+    def _work_on(self, task: Task) -> None:
+        """Have entries worked on; one that a worker does not come back from is tried alone."""
+        entries, job, task.job = task.sent, task.job, None
         blamed: dict[int, BaseException] = {}  # by the place of an entry
         singly = 0  # entries before this place are sent one by one
-
-        def hand(answer: Answer) -> None:
-            self._take_answer(task, answer, tally)
-
         while (done := len(task.results)) < len(entries):
-            if _is_over(task) or self.epoch.over:
+            if job is None and (_is_over(task) or self.epoch.over):
                 return
             if done in blamed:
-                self._try_again(task, entries[done], blamed[done], tally)
+                self._try_again(task, entries[done], blamed[done])
                 continue
             until = min((place for place in blamed if place > done), default=len(entries))
             until = done + 1 if done < singly else until
-            job = Job(region.program, number, entries[done:until], region.timeout_s, hand=hand)
+            job = job or self._job(task, entries[done:until], None)
             try:
-                hand(region.caller.call(job))
+                self._take_answer(task, self.region.caller.call(job))
             except BaseException as error:
+                if task.following is not None:  # its worker may be the only one
+                    self._work_on(task.following)
                 if left := entries[len(task.results) : until]:
                     place = _blamed(error, left)
                     if place is None:
@@ -415,6 +446,8 @@ class RegionNode(MapNode):
                     else:
                         blamed[until - len(left) + place] = error
                 continue
+            finally:
+                job = None
             left = entries[len(task.results) : until]
             if left and until == len(entries) and not _is_over(task):
                 with self.epoch.lock:
@@ -422,9 +455,7 @@ class RegionNode(MapNode):
                         self._return(task, [*left])
                 return
 
-    def _try_again(
-        self, task: Task, entry: Entry, error: BaseException, tally: list[list[int]]
-    ) -> None:
+    def _try_again(self, task: Task, entry: Entry, error: BaseException) -> None:
         region, attempts = self.region, 1
         while (wait_s := region.wait_before_retry_s(attempts, error)) is not None:
             if self.epoch.over or not self.first.wait(wait_s):
@@ -439,10 +470,10 @@ class RegionNode(MapNode):
             except BaseException as again:
                 error = again
             else:
-                self._take_answer(task, answer, tally)
+                self._take_answer(task, answer)
                 return
         failure = region.failure(entry, error, attempts)
-        self._count(entry, region.program.stages.index(failure.record.stage), tally)
+        self._count(entry, region.program.stages.index(failure.record.stage), task.rows or [])
         keep_result(task, failure)
 
     def _count(self, entry: Entry, place: int, tally: list[list[int]]) -> None:
@@ -453,8 +484,8 @@ class RegionNode(MapNode):
         for row in tally[:place]:
             row[1] += items
 
-    def _take_answer(self, task: Task, answer: Answer, tally: list[list[int]]) -> None:
-        for row, more in zip(tally, answer.tally, strict=True):
+    def _take_answer(self, task: Task, answer: Answer) -> None:
+        for row, more in zip(task.rows or [], answer.tally, strict=True):
             for place, count in enumerate(more):
                 row[place] += count
         task.retried += answer.retried

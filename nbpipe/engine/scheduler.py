@@ -400,7 +400,7 @@ class Scheduler:
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
             task.measure()
         while True:
-            following = again = new_seat = _dropped = None
+            again = new_seat = _dropped = None
             with self.lock:
                 if task is None:
                     self._team.woken(seat)
@@ -411,7 +411,8 @@ class Scheduler:
                     if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
                         self._settled(task.node, now_ns)
                 epoch = self.epoch
-                if not (seat.dismissed or self.paused):
+                following = task and task.following
+                if not (following or seat.dismissed or self.paused):
                     again = task.node.take_again(now_ns) if task and past is epoch else None
                     following = again or (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns)
                 seat.work = following
@@ -660,6 +661,7 @@ class Scheduler:
     def at_work(self) -> list[Task]:
         """Return the tasks in progress, in the threads and on the event loop; under the lock."""
         in_threads = [work for work in self._team.at_work() if isinstance(work, Task)]
+        in_threads += [task.following for task in in_threads if task.following is not None]
         if not self._running:
             return in_threads
         return list({*in_threads, *self._running})  # one may be on its way to the event loop

@@ -136,6 +136,8 @@ class Job:
         suspect: the only entry did not come back before: note in which stage it is.
         hand: may be called with results that are ready long before the others, and is with what
             a worker had finished that died; the answer is without them.
+        following: may be called when a worker has done the job, before its results are read;
+            returns the job that is called for next, in the same thread, if there is one.
     """
 
     program: Program
@@ -144,6 +146,7 @@ class Job:
     timeout_s: float | None = None
     suspect: bool = False
     hand: Callable[[Answer], object] | None = None
+    following: Callable[[], Job | None] | None = None
 
 
 class Caller(ABC):

@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, final
 
@@ -76,6 +77,7 @@ class ProcessCaller(Caller):
         self._shipper = Shipper(measures=True)
         self._idle: list[_Slot] = []
         self._slots: set[_Slot] = set()
+        self._sent: dict[int, _Slot] = {}  # those at work on a job that nobody has called for yet
         self._leaving: list[Worker] = []
         self._waiting = self._starting = 0
         self._closed = self._reaped = False
@@ -95,11 +97,25 @@ class ProcessCaller(Caller):
     # -- jobs -----------------------------------------------------------------------------
     def call(self, job: Job) -> Answer:
         """Have a job done by a worker that has nothing to do, or by a new one."""
-        slot = self._prepared(job)
+        slot = self._sent.pop(id(job), None) or self._prepared(job)
         try:
-            return slot.do(job)
+            return slot.do(job, partial(self._go_on, slot, job))
         finally:
-            self._give_back(slot)
+            if slot.sent is None:
+                self._give_back(slot)
+
+    def _go_on(self, slot: _Slot, job: Job) -> None:
+        """Send a worker that has done a job the next one: its results are read meanwhile."""
+        with self._lock:
+            stays = not self._closed and len(self._slots) <= self._limit()
+        if job.following is None or not stays or self._max_items is not None:
+            return
+        following = job.following()
+        if following is not None:
+            with contextlib.suppress(Exception):  # who calls for it tries again, and is told
+                if slot.has(self._shipper.of(following.program), following.epoch):
+                    slot.begin(following)
+                    self._sent[id(following)] = slot
 
     def expand(self, job: Job) -> _RemoteChildren:
         """Have the function called on the job's one entry; its worker is ours until the end."""
@@ -327,6 +343,7 @@ class _Slot:
         ready: it has answered once.
         usable: it may be given another job.
         items: items it was given.
+        sent: the job that it is at work on.
     """
 
     def __init__(self, number: int) -> None:
@@ -334,10 +351,11 @@ class _Slot:
         self.ready = False
         self.usable = True
         self.items = 0
+        self.sent: Job | None = None
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._ticket = 0
-        self._finished: _Finished | None = None  # of the job in progress
+        self._finished: _Finished | None = None  # of the job that it is at work on
         self._answered = False
         self._digest = ""
         self._epoch = -1
@@ -376,18 +394,33 @@ class _Slot:
             return False
         return True
 
-    def do(self, job: Job) -> Answer:
-        """Have a job done, and wait for it; hand on what was finished if it does not end well."""
+    def begin(self, job: Job) -> None:
+        """Send it a job; it has nothing to do."""
         assert self._channel is not None
         announces = job.suspect or job.timeout_s is not None
         self._ticket += 1
-        finished = _Finished(self._channel, self._ticket)
-        self._finished = finished
-        self._answered = True
+        self._finished = _Finished(self._channel, self._ticket)
+        self._send(job, ("do", list(job.entries), job.epoch, announces, self._ticket))
+        self.sent = job
+
+    def do(self, job: Job, go_on: Callable[[], object]) -> Answer:
+        """Have a job done, and wait for it; hand on what was finished if it does not end well.
+
+        Args:
+            job: it may have begun already.
+            go_on: called when the worker has done all of it, before the results are read.
+        """
+        if self.sent is not job:
+            self.begin(job)
+        finished, self._answered = self._finished, False
+        assert finished is not None
         try:
-            self._send(job, ("do", list(job.entries), job.epoch, announces, self._ticket))
-            self._answered = False
-            finished.add(*self._expect("answer", job))
+            rows, goes_on = self._expect("answer", job)
+            self.sent = self._finished = None
+            if goes_on:
+                finished.found()
+                go_on()
+            finished.add(rows)
         except BaseException:
             if not self._answered:  # more of this job would come
                 self.kill()
@@ -396,7 +429,8 @@ class _Slot:
             raise
         finally:
             self.items += finished.count
-            self._finished = None
+            if self.sent is job:
+                self.sent = self._finished = None
         return finished.answer(job)
 
     def open(self, job: Job) -> None:
@@ -414,6 +448,10 @@ class _Slot:
     def drop(self, job: Job) -> None:
         """Let the worker close the iterator."""
         self._send(job, ("drop",))
+
+    def has(self, shipped: Shipped, epoch: int) -> bool:
+        """Tell whether it has this program, for this epoch."""
+        return self._epoch == epoch and self._digest == shipped.digest
 
     def load(self, job: Job, shipped: Shipped) -> None:
         """Send the program, if the worker does not have it yet.
@@ -581,7 +619,7 @@ class _Finished:
             Exception: whatever the loading of a result raised.
         """
         if rows:
-            found = self._found()
+            found = self.found()
             if found is None:
                 raise OSError("results in shared memory are lost: this process cannot map them")
             for piece in found.read(rows):
@@ -595,13 +633,13 @@ class _Finished:
 
     def add_seen(self, job: Job) -> None:
         """Hand on what was there the last time, of a worker that goes on."""
-        seen, found = self._seen, self._found()
+        seen, found = self._seen, self.found()
         self._seen = 0 if found is None else found.count
         self._add_rows(seen)
         self.hand(job)
 
     def _add_rows(self, most: float) -> None:
-        found = self._found()
+        found = self.found()
         if found is not None:
             with contextlib.suppress(Exception):  # it cannot be loaded: that is said in the end
                 self.add(int(min(most, found.count)))
@@ -621,7 +659,8 @@ class _Finished:
         """Return what was not handed on."""
         return Answer.of(self._pieces, len(job.program.stages))
 
-    def _found(self) -> RowReader | None:
+    def found(self) -> RowReader | None:
+        """Return what reads the rows that it has written, if there are any."""
         self._rows = self._rows or self._channel.rows(self._ticket)
         return self._rows
 

@@ -102,10 +102,11 @@ class _JobServer:
     ) -> tuple[Any, ...]:
         """Do the work on entries; what comes of them is written to shared memory at once.
 
-        Where there is none for it, it is sent.
+        Where there is none for it, it is sent. The answer tells how many rows were written, and
+        whether all was done and nothing ended the epoch.
         """
         begun = self._announce if announces else None
-        rows, done = self._channel.begin_rows(ticket, len(entries)), 0
+        rows, done, fatal = self._channel.begin_rows(ticket, len(entries)), 0, False
         try:
             for piece in self._program.each(entries, epoch, begun, rows.mark, rows.lay):
                 if announces:
@@ -117,9 +118,10 @@ class _JobServer:
                 except BaseException:
                     self._keep(rows, self._instead(entries[done:], piece))
                 done += len(piece[0])
+                fatal = getattr(piece[0][-1], "fatal", False)
         finally:
             count = rows.end()
-        return ("answer", count)
+        return ("answer", count, done == len(entries) and not fatal)
 
     def _keep(self, rows: RowWriter, piece: Piece) -> None:
         left = rows.add(piece)
