@@ -359,7 +359,9 @@ class Ring:
         """Return a slab for a message, flagged as in use; None where there is no memory for it."""
         self._messages += 1
         if self._messages % _LOOK_MESSAGES == 0:
-            self._drop_idle()
+            since = self._messages - IDLE_MESSAGES
+            for slab in [slab for slab in self._free() if slab.used < since]:
+                self._drop(slab)
         free = [slab for slab in self._free() if slab.size_bytes >= need_bytes]
         best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
         fits = self.held_bytes + size_class(need_bytes) <= self.budget_bytes
@@ -440,11 +442,6 @@ class Ring:
                 break
             self._drop(slab)
         return True
-
-    def _drop_idle(self) -> None:
-        since = self._messages - IDLE_MESSAGES
-        for slab in [slab for slab in self._free() if slab.used < since]:
-            self._drop(slab)
 
     def _drop(self, slab: Slab) -> None:
         self._slabs.remove(slab)

@@ -24,7 +24,7 @@ from ..show.rules import LIMITS
 from ..show.snapshot import Snapshot, label, plain
 from ..show.watch import Watched
 from ..version import __version__
-from .kernel import Message, forget_comm, unannounced_comm
+from .kernel import forget_comm, unannounced_comm
 from .publisher import TICK_S, RunFeed, publisher
 
 TARGET = "nbpipe.runs"
@@ -111,7 +111,9 @@ class KernelRuns:
     # -- the comm -------------------------------------------------------------------------
     def open(self, kernel: object) -> None:
         """Let a front end find the comm."""
-        self._comm = unannounced_comm(kernel, TARGET, self._receive)
+        self._comm = unannounced_comm(
+            kernel, TARGET, lambda message: self.receive(message["content"]["data"])
+        )
         if self._comm is not None:
             self._comm.on_close(lambda _: self.open(kernel))  # another page may still want it
 
@@ -237,8 +239,6 @@ class KernelRuns:
         return [feed for feed in feeds if feed is not None and feed.wanted]
 
     # -- what a browser says --------------------------------------------------------------
-    def _receive(self, message: Message) -> None:
-        self.receive(message["content"]["data"])
 
     def receive(self, message: object) -> None:
         """Do what a message from a browser asks for, and answer it; never raises."""

@@ -42,16 +42,8 @@ if TYPE_CHECKING:
 
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
-    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *(
-        "devices",
-        "disown",
-        "failures_since",
-        "node_state",
-        "outcome",
-        "renew_functions",
-        "single_epoch",
-    ),
+    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs", "devices"),
+    *("disown", "failures_since", "node_state", "outcome", "renew_functions", "single_epoch"),
     *("title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
