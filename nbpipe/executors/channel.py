@@ -689,7 +689,9 @@ class RowReader:
             row_at = HEADER_BYTES + self._at * _ROW.size
             at, *fields = _ROW.unpack_from(self._memory, row_at)
             header = _Header(*fields)
-            body = self._copied(_read(self._memory[at : at + header.size_bytes], header))
+            body = _read(self._memory[at : at + header.size_bytes], header)
+            if self._blocks is not None:
+                body = body[0], [*map(self._blocks.copy, body[1])]
             try:
                 piece, laid = _load(body, self._classes if header.defines else None)
             finally:
@@ -697,9 +699,6 @@ class RowReader:
             _fill(piece[0], laid, self._memory, self._blocks)
             self._at += 1
             yield piece
-
-    def _copied(self, body: _Body) -> _Body:
-        return body if self._blocks is None else (body[0], [*map(self._blocks.copy, body[1])])
 
 
 def _array_of(value: Any) -> Any:

@@ -18,7 +18,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
 from .history import WINDOW_S, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
-from .watch import HasKnobs, Watched, since_export
+from .watch import Watched, since_export
 
 VERSION = 1
 TRACE = 4000  # most characters of a traceback
@@ -461,7 +461,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
     ]
 
 
-def _export(stages: Mapping[str, HasKnobs]) -> ExportPart | None:
+def _export(stages: Mapping[str, Stage]) -> ExportPart | None:
     since = since_export(stages)
     if since is None:
         return None
