@@ -141,8 +141,7 @@ def unload_ipython_extension(ip: object) -> None:
 
 
 def _load_in_kernel() -> None:
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = None if get_ipython is None else get_ipython()
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
         load_ipython_extension(shell)
 

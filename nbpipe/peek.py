@@ -19,7 +19,7 @@ from .engine.epoch import Epoch
 from .engine.failures import Failure
 from .engine.join import Chooser, PumpNode
 from .engine.map import MapNode
-from .engine.node import Node, Task
+from .engine.node import Task
 from .engine.stats import StageRuntime
 from .engine.step import EpochContext
 from .executors.base import Work
@@ -240,11 +240,7 @@ def _parts(chain: Chain, place: str) -> Iterator[tuple[Chain, str]]:
     yield chain, place
     for stage in chain:
         for number, inner in enumerate(stage.inputs):
-            yield from _parts(inner, _inside(stage, place, number))
-
-
-def _inside(stage: Stage, place: str, number: int) -> str:
-    return place if stage.spec.branches else f"{place}{number}/"
+            yield from _parts(inner, place if stage.spec.branches else f"{place}{number}/")
 
 
 def _picture(value: Any) -> bytes | None:
@@ -371,7 +367,8 @@ class InlineEngine:
             task.run()
         for result in task.results:
             _raise_interrupt(result)
-        if not _chooses(node):
+        chooses = isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
+        if not chooses:  # the items of a route show behind what finds their branches
             self._table.on_items(node.runtime.address, node.made(task))
         node.settle(task)
         self._table.on_calls(self.runtimes)
@@ -394,11 +391,6 @@ class InlineEngine:
             epoch.litter.append(self._task.expansion)
         self._loop.close(_CLOSE_S)
         epoch.clear_up("a peek")
-
-
-def _chooses(node: Node) -> bool:
-    """Tell whether a node only finds the branches of a route; its items show behind them."""
-    return isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
 
 
 def _raise_interrupt(result: Any) -> None:

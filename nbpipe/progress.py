@@ -264,9 +264,8 @@ def _stages(run: Run) -> str:
 # -- Where it is shown: a log, a terminal, a notebook ----------------------------------------------
 def _display(out: TextIO | None) -> _Log | _Terminal | _Bar:
     """Choose what shows the progress."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = None if get_ipython is None or out is not None else get_ipython()
-    if getattr(shell, "kernel", None) is not None:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if out is None and getattr(shell, "kernel", None) is not None:
         return _Bar()
     written = sys.stderr if out is None else out
     return _Terminal(written) if written is not None and written.isatty() else _Log(written)

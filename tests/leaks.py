@@ -145,11 +145,17 @@ def _read(path: str) -> bytes:
         return b""
 
 
+def held_files(own):
+    """Return the descriptors that a process holds for its fork servers, workers or none."""
+    with own.lock:
+        return (*(own.lifeline or ()), *(server.file for server in own.servers))
+
+
 def _files() -> frozenset[tuple[int, str]]:
     kept = {resource_tracker._resource_tracker._fd}
     launch = sys.modules.get("nbpipe.executors.launch")
     if launch is not None:
-        kept.update(launch.held_files())  # the pipes to the fork server
+        kept.update(held_files(launch._own))  # the pipes to the fork server
     found = set()
     for name in os.listdir(FILES) if HAS_FILE_LIST else ():
         try:

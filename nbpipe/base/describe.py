@@ -71,7 +71,7 @@ def summarize(value: object, limit: int = 200) -> str:
     try:
         text = _summary(value, limit, 0)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
-        text = _type_name(value)
+        text = type(value).__name__
     return _cut(" ".join(text.split()), limit)
 
 
@@ -83,7 +83,7 @@ def describe(value: object) -> Description:
     except Exception:  # noqa: BLE001 - as above
         array = low = high = None
     return Description(
-        type=_type_name(value),
+        type=type(value).__name__,
         shape=None if array is None else tuple(array.shape),
         dtype="" if array is None else _dtype_name(value),
         low=low,
@@ -125,7 +125,7 @@ def _summary(value: Any, limit: int, depth: int) -> str:
     if words is None:
         held = _parts(value)
         words = _sized_words(value) if held is None else _held_words(value, held, limit, depth)
-    return f"{_type_name(value)}{words}"
+    return f"{type(value).__name__}{words}"
 
 
 def _plain_words(value: Any, limit: int) -> str | None:
@@ -190,10 +190,6 @@ def _key(key: Any, limit: int) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(0, limit - 3)] + "..."[:limit]
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__
 
 
 def _dtype_name(value: Any) -> str:

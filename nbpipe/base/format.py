@@ -106,17 +106,13 @@ def one_block(text: str) -> str:
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a table as Markdown; every cell is escaped."""
-    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    cells = ([markdown_text(shortened(cell)) for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
 
 
 def markdown_text(text: str) -> str:
     """Return text in one line as Markdown shows it; nothing in it has a meaning of its own."""
     return _MARKDOWN.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
-
-
-def _plain(cell: str) -> str:
-    return markdown_text(shortened(cell))
 
 
 def _picture(png: bytes | None) -> str:

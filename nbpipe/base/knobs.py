@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, SupportsIndex
 
 from ..errors import KnobError
@@ -144,11 +145,8 @@ class Knob:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: with the value it was made with, and without watchers."""
-        return _made, (self.name, self.default, self.minimum, self.maximum, self.unit)
+        knob = partial(Knob, minimum=self.minimum, maximum=self.maximum, unit=self.unit)
+        return knob, (self.name, self.default)
 
     def __repr__(self) -> str:
         return f"Knob({self.name}={self._value}, {self.minimum}..{self.maximum} {self.unit})"
-
-
-def _made(name: str, value: int, minimum: int, maximum: int, unit: str) -> Knob:
-    return Knob(name, value, minimum=minimum, maximum=maximum, unit=unit)

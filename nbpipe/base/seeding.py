@@ -13,23 +13,20 @@ import importlib.util
 import random
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, TypeAlias
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, Philox, SeedSequence
 from numpy.random.bit_generator import ISpawnableSeedSequence
+from numpy.typing import NDArray
 
 from .threads import hold_library_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
-    from numpy.typing import NDArray
 
 Path: TypeAlias = int | tuple[int, ...]
 Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force

@@ -152,10 +152,6 @@ def _hold_torch(torch: ModuleType) -> None:
     torch.set_num_interop_threads(1)  # refused once they run
 
 
-def _hold_cv2(cv2: ModuleType) -> None:
-    cv2.setNumThreads(0)  # OpenCV's word for "in the calling thread"
-
-
 def _hold_numba(numba: ModuleType) -> None:
     if numba.config.NUMBA_NUM_THREADS > 1:  # loaded before the variable was set
         numba.set_num_threads(1)
@@ -163,7 +159,7 @@ def _hold_numba(numba: ModuleType) -> None:
 
 _HOLDS: dict[str, Callable[[ModuleType], None]] = {
     "torch": _hold_torch,
-    "cv2": _hold_cv2,
+    "cv2": lambda cv2: cv2.setNumThreads(0),  # OpenCV's word for "in the calling thread"
     "numba": _hold_numba,
 }
 

@@ -9,10 +9,11 @@ import re
 import signal
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError, NbpipeError, near_match
@@ -32,9 +33,6 @@ from .terminal import (
     settings,
     tell,
 )
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 # The kernel may have another nbpipe than the command has: names and JSON are all they share.
 _ASK = "__import__('nbpipe.cli.export', fromlist=['answer']).answer({})"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
@@ -196,7 +196,8 @@ class Kernel:
         """End the kernel, and every process that it started."""
         family = self._descendants()
         try:
-            await _in_any_case(self._manager.shutdown_kernel())
+            with contextlib.suppress(Exception):  # it is over, whatever that raises
+                await self._manager.shutdown_kernel()
         finally:
             if self._death is not None:
                 self._death.cancel()
@@ -213,12 +214,6 @@ class Kernel:
             return psutil.Process(pid).children(recursive=True) if pid else []
         except psutil.Error:
             return []
-
-
-async def _in_any_case(ending: Awaitable[object]) -> None:
-    """Wait until something has ended, whatever it raises."""
-    with contextlib.suppress(Exception):
-        await ending
 
 
 def _pass_over(message: object) -> None:

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,7 +144,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace a module that was edited by hand")
     add(
         "--check-items",
-        type=_count,
+        type=partial(_whole, minimum=0, unit="items"),
         default=4,
         metavar="N",
         help="items that are compared before the module is written; 0: none (default: 4)",
@@ -158,7 +159,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("module", type=Path, help="the module, as loader.py")
     _add_set(parser, "turn a knob, as decode.concurrency=8 or decode_concurrency=8")
-    add("--epochs", type=_epochs, default=1, metavar="N", help="(default: 1)")
+    whole = partial(_whole, minimum=1, unit="epochs")
+    add("--epochs", type=whole, default=1, metavar="N", help="(default: 1)")
     add("--verbose", action="store_true", help="show tracebacks")
     parser.set_defaults(command=run)
 
@@ -176,14 +178,6 @@ def _limit(text: str) -> float:
     if seconds > 0 and math.isfinite(seconds):
         return seconds
     raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0, "items")
-
-
-def _epochs(text: str) -> int:
-    return _whole(text, 1, "epochs")
 
 
 def _whole(text: str, minimum: int, unit: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,6 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from rich.table import Table
 
 _FRAMES_PER_S = 4

@@ -43,17 +43,15 @@ def printable(text: str) -> str:
         >>> printable("plain, é\x1b[2J\n")
         'plain, é\\x1b[2J\\n'
     """
-    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
+    )
 
 
 def printable_lines(text: str) -> str:
     """Return text of several lines, without colours and what else a terminal would obey."""
     plain = _COLOURS.sub("", text).expandtabs(4)
     return "\n".join(printable(line) for line in plain.splitlines())
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def say(text: str) -> None:

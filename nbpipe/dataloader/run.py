@@ -34,8 +34,8 @@ from ..engine.stats import (
     StageStats,
     Status,
 )
-from ..errors import LengthUnknownError, RunClosedError, StageTimeoutError
-from ..ops.chain import length
+from ..errors import RunClosedError, StageTimeoutError
+from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.failed import Failures
@@ -491,8 +491,9 @@ class LoaderRun(ShownRun):
             items: take the place of those of the chain's source.
             before: those that the loop had before.
         """
-        chain, total, between = self._pipeline.chain, self._total(), self.between_waits
-        return LocalRun(items, chain, before=before, total=total, between_waits=between)
+        chain = self._pipeline.chain
+        total = known_length(chain)
+        return LocalRun(items, chain, before=before, total=total, between_waits=self.between_waits)
 
     def began(self, epoch: Any, maker: Run | LocalRun) -> None:
         """Called when an epoch begins.
@@ -581,7 +582,8 @@ class LoaderRun(ShownRun):
         """Tell where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
         current = self._current
         if current is None:
-            status = Status("ready", 0, total=self._total(), by_loop=is_local(self._pipeline))
+            total = known_length(self._pipeline.chain)
+            status = Status("ready", 0, total=total, by_loop=is_local(self._pipeline))
         else:
             status = current.maker.status()
             state = status.state if current.going else current.maker.outcome
@@ -590,12 +592,6 @@ class LoaderRun(ShownRun):
             status = dataclasses.replace(status, state="closed")
         units = dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
         return dataclasses.replace(status, units=units, called="loader.run")
-
-    def _total(self) -> int | None:
-        try:
-            return length(self._pipeline.chain)
-        except LengthUnknownError:
-            return None
 
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
@@ -12,6 +12,7 @@ from ..ops.chain import absorbed, unit_behind
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Fold, Remaining
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
+from .epoch import Epoch
 from .expand import (
     CallOpener,
     ExpandNode,
@@ -39,9 +40,6 @@ from .node import Node, Stages
 from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .step import EpochContext, Step, step_of
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
 
 # -- Part: the nodes of one chain, while they are made and put together ----------------------------
 _AHEAD = 8  # prefetch of what moves items in front of the first batch

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
@@ -16,15 +16,13 @@ from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
+from .epoch import Epoch
 from .external import Feed, GivenItems
 from .failures import Failed
 from .lineage import Children, Drops
 from .node import Node, Stages, Task, draw
 from .stats import StageRuntime
 from .step import Chunk, EpochContext, Expansion, Step, child_path
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
 _ALL = Remaining()

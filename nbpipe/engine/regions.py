@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter_ns
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
 from ..base.threads import computing_ns
@@ -28,15 +28,13 @@ from ..ops.call import Call, FailurePolicy, Map
 from ..ops.device import device_of
 from ..ops.remaining import Remaining
 from ..ops.stage import Operation, Placement, Stage
+from .epoch import Epoch
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode
 from .node import Node, Task, keep_result
 from .stats import CHUNK_MAX, TIMING_NS, StageRuntime, most_at_once
 from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
-
-if TYPE_CHECKING:
-    from .epoch import Epoch
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]

@@ -359,7 +359,9 @@ class Ring:
         """Return a slab for a message, flagged as in use; None where there is no memory for it."""
         self._messages += 1
         if self._messages % _LOOK_MESSAGES == 0:
-            self._drop_idle()
+            since = self._messages - IDLE_MESSAGES
+            for slab in [slab for slab in self._free() if slab.used < since]:
+                self._drop(slab)
         free = [slab for slab in self._free() if slab.size_bytes >= need_bytes]
         best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
         fits = self.held_bytes + size_class(need_bytes) <= self.budget_bytes
@@ -440,11 +442,6 @@ class Ring:
                 break
             self._drop(slab)
         return True
-
-    def _drop_idle(self) -> None:
-        since = self._messages - IDLE_MESSAGES
-        for slab in [slab for slab in self._free() if slab.used < since]:
-            self._drop(slab)
 
     def _drop(self, slab: Slab) -> None:
         self._slabs.remove(slab)
@@ -692,7 +689,9 @@ class RowReader:
             row_at = HEADER_BYTES + self._at * _ROW.size
             at, *fields = _ROW.unpack_from(self._memory, row_at)
             header = _Header(*fields)
-            body = self._copied(_read(self._memory[at : at + header.size_bytes], header))
+            body = _read(self._memory[at : at + header.size_bytes], header)
+            if self._blocks is not None:
+                body = body[0], [*map(self._blocks.copy, body[1])]
             try:
                 piece, laid = _load(body, self._classes if header.defines else None)
             finally:
@@ -700,9 +699,6 @@ class RowReader:
             _fill(piece[0], laid, self._memory, self._blocks)
             self._at += 1
             yield piece
-
-    def _copied(self, body: _Body) -> _Body:
-        return body if self._blocks is None else (body[0], [*map(self._blocks.copy, body[1])])
 
 
 def _array_of(value: Any) -> Any:

@@ -19,16 +19,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, final
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
 
 from ..base.tree import MAX_DEPTH, children, leaves, map_leaves, rebuild, size_bytes
 from ..errors import ArgumentError, MissingExtraError, RunClosedError
 from .base import Answer, Caller, Job
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams

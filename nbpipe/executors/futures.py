@@ -298,14 +298,12 @@ class PendingCall:
             while not self._ended:
                 if self._abandoned:
                     raise self.error(StageError, "was abandoned: its epoch is over")
-                left_s = self._left_s()
+                ends_s = self._deadline_s
+                left_s = None if ends_s is None else ends_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     limit = f"took longer than timeout_s={self.job.timeout_s:g}"
                     raise self.error(StageTimeoutError, f"{limit}, and cannot be stopped there")
                 self._changed.wait(left_s)
-
-    def _left_s(self) -> float | None:
-        return None if self._deadline_s is None else self._deadline_s - time.monotonic()
 
     def error(self, kind: type[StageError], what: str) -> StageError:
         """Make an error that says what happened to the call."""

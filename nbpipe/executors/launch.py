@@ -193,22 +193,6 @@ def _how_it_ended(code: int | None) -> str:
     return f"by {name}{memory}"
 
 
-def stop_server() -> None:
-    """End the fork server and every worker that is still alive; both start again when needed."""
-    with _own.lock:
-        _own.close_lifeline()
-        for server in _own.servers:
-            server.retire()
-            server.wait()
-        _own.servers.clear()
-
-
-def held_files() -> tuple[int, ...]:
-    """Return the descriptors that this process holds until `stop_server`, workers or none."""
-    with _own.lock:
-        return (*(_own.lifeline or ()), *(server.file for server in _own.servers))
-
-
 def _start_method() -> Callable[[], Worker]:
     methods = {"spawn": _start_fresh}
     if sys.platform == "linux":

@@ -247,7 +247,8 @@ def open_memory(size_bytes: int) -> int:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size_bytes)  # a page that is missing later kills a process
         else:
-            _fill(fd, size_bytes)
+            for start in range(0, size_bytes, len(_ZEROS)):
+                os.write(fd, _ZEROS[: size_bytes - start])
     except BaseException:
         os.close(fd)
         raise
@@ -259,11 +260,6 @@ def _open_file() -> int:
     with contextlib.suppress(OSError):
         os.unlink(path)  # noqa: PTH108  while it is open it needs no name
     return fd
-
-
-def _fill(fd: int, size_bytes: int) -> None:
-    for start in range(0, size_bytes, len(_ZEROS)):
-        os.write(fd, _ZEROS[: size_bytes - start])
 
 
 # -- Storages: the memory of torch tensors that is shared stays shared in other processes ----------

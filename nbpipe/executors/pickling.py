@@ -236,17 +236,13 @@ def _is_importable(name: str, origin: str | None) -> bool:
 def _find(name: str, path: Any) -> ModuleSpec | None:
     """Look for a module as a fresh process would, without the ones that this process loaded."""
     for finder in sys.meta_path:
-        if finder in _FINDERS or "editable" in getattr(_kind(finder), "__module__", ""):
+        kind = finder if isinstance(finder, type) else type(finder)  # some are classes themselves
+        if finder in _FINDERS or "editable" in kind.__module__:
             with contextlib.suppress(Exception):  # a finder of somebody else
                 found = finder.find_spec(name, path)
                 if found is not None:
                     return found
     return None
-
-
-def _kind(finder: object) -> type:
-    """Return the class of a finder: some are classes themselves."""
-    return finder if isinstance(finder, type) else type(finder)
 
 
 def _same_file(one: str | None, other: str | None) -> bool:

@@ -69,18 +69,15 @@ class _JobServer:
             answer = answers[kind](*arguments)
         except BaseException as error:
             answer = ("error", pack_error(error))
-        self._flush()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, LineSender):
+                stream.flush()
         try:
             self._channel.send(answer)
         except (EOFError, OSError):
             raise
         except BaseException as error:  # it cannot be pickled
             self._channel.send(("error", pack_error(error)))
-
-    def _flush(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, LineSender):
-                stream.flush()
 
     def _load(self, data: bytes) -> tuple[Any, ...]:
         first = self._program is None

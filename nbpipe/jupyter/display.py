@@ -75,15 +75,9 @@ class RunDisplay:
             run: the run.
             shown: takes what the panel shows, where the run tells it when it comes to rest.
         """
-        panel, place = _panel(run), uuid.uuid4().hex
-        if panel is not None:
-            panel.settled = self.keep
-            if shown is not None:
-                shown.add(panel.feed)
-            data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
-            self._outputs.publish(data, transient={}, update=False)
-        self._places.setdefault(run, []).append(place)
-        self._keep(run, snapshot(run), [place], update=False)
+        panel = self._show(run, uuid.uuid4().hex)
+        if panel is not None and shown is not None:
+            shown.add(panel.feed)
 
     def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
         """Show the buttons of a pipeline where the running cell shows things.
@@ -96,7 +90,7 @@ class RunDisplay:
 
         def start_here(pipe: Startable) -> str:
             run, name = start(pipe)
-            self._show_in(run, panel_place, place)
+            self._show(run, place, panel_place)
             return name
 
         bar = _bar(pipe, start_here)
@@ -107,15 +101,17 @@ class RunDisplay:
             for one in (panel_place, place):
                 self._outputs.publish(_EMPTY, transient={"display_id": one}, update=False)
 
-    def _show_in(self, run: Watched, panel_place: str, place: str) -> None:
-        """Show a run in the place of two outputs."""
-        panel = _panel(run)
+    def _show(self, run: Watched, place: str, panel_place: str = "") -> Panel | None:
+        """Show a run in a new output, or in the place of two that are there; return its panel."""
+        panel, update = _panel(run), bool(panel_place)
         if panel is not None:
             panel.settled = self.keep
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
-            self._outputs.publish(data, transient={"display_id": panel_place}, update=True)
+            where = {"display_id": panel_place} if update else {}
+            self._outputs.publish(data, transient=where, update=update)
         self._places.setdefault(run, []).append(place)
-        self._keep(run, snapshot(run), [place], update=True)
+        self._keep(run, snapshot(run), [place], update=update)
+        return panel
 
     def keep(self, run: Watched) -> None:
         """Bring the pictures of a run up to date, where it has changed."""

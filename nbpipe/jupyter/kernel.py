@@ -453,15 +453,11 @@ def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> No
             which show and close half-drawn figures, are left out.
     """
     if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to whoever published last
-        comm._reply_subshell_for = _where_it_was_sent
+        comm._reply_subshell_for = lambda _data, default: default
     if hasattr(comm, "publish_msg"):
         _let_threads_publish(comm)
     if handle_msg is not None and hasattr(comm, "handle_msg"):
         comm.handle_msg = handle_msg
-
-
-def _where_it_was_sent(_data: object, default: str | None) -> str | None:
-    return default
 
 
 def _let_threads_publish(comm: Any) -> None:

@@ -102,7 +102,7 @@ class RunMagic:
         cells = [
             (
                 *(str(row["run"]), row["variable"], row["state"], str(row["epoch"])),
-                _done(row["done"], row["total"]),
+                f"{row['done']:,}" + (f" of {row['total']:,}" if row["total"] is not None else ""),
                 *(format_rate(row["rate"], row["unit"]), row["limit"], row["title"]),
             )
             for row in rows
@@ -225,10 +225,6 @@ def _is_ours(value: object) -> bool:
 def _called(one: ListedRun) -> str:
     number, variable = one.row["run"], one.row["variable"]
     return f"run {number} ({variable})" if variable else f"run {number}"
-
-
-def _done(done: int, total: int | None) -> str:
-    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
 
 
 def _refuse(words: Sequence[str], command: str) -> None:

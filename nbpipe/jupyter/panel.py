@@ -13,7 +13,7 @@ import traitlets
 
 from ..errors import ArgumentError, FrontEndMissingError, NbpipeError, RunClosedError
 from ..ops.stage import Chain
-from ..show.messages import Ack, ExportedMessage, export_later, got, number_of, refused
+from ..show.messages import Ack, export_later, got, number_of, refused
 from ..show.snapshot import Snapshot
 from ..show.watch import AttendedRun, Exportable, Watched
 from .kernel import cure
@@ -164,12 +164,9 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
         if pipe is None:
             raise RunClosedError(_GONE)
         if op == "export":
-            export_later(pipe, message, number, self._send_exported)
+            export_later(pipe, message, number, lambda exported: self.send(dict(exported)))
         elif not self.started:
             self.started = self._start(pipe)
-
-    def _send_exported(self, exported: ExportedMessage) -> None:
-        self.send(dict(exported))
 
     def __repr__(self) -> str:
         return "PipelineBar()"

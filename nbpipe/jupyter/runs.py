@@ -24,7 +24,7 @@ from ..show.rules import LIMITS
 from ..show.snapshot import Snapshot, label, plain
 from ..show.watch import Watched
 from ..version import __version__
-from .kernel import Message, forget_comm, unannounced_comm
+from .kernel import forget_comm, unannounced_comm
 from .publisher import TICK_S, RunFeed, publisher
 
 TARGET = "nbpipe.runs"
@@ -36,6 +36,8 @@ _LONGEST_CODE = 100_000  # characters
 _TOO_LONG = "this pipeline takes {:,} characters, too many for a cell; export it to a file"
 _TO_ALL = {"pause_all": "pause", "resume_all": "resume", "stop_all": "stop"}
 _GONE = "this run is gone; start another with pipe.start()"
+
+_Message = Mapping[Any, Any]  # as it came
 
 
 class RunRow(TypedDict):
@@ -79,13 +81,6 @@ class _Entry:
         self.feed: RunFeed | None = None  # once somebody looks
 
 
-class _Asked(NamedTuple):
-    """A message that was asked for an answer, by its number."""
-
-    message: Mapping[Any, Any]
-    number: int
-
-
 @final
 class KernelRuns:
     """The runs that were started in a kernel; it holds none of them.
@@ -111,7 +106,9 @@ class KernelRuns:
     # -- the comm -------------------------------------------------------------------------
     def open(self, kernel: object) -> None:
         """Let a front end find the comm."""
-        self._comm = unannounced_comm(kernel, TARGET, self._receive)
+        self._comm = unannounced_comm(
+            kernel, TARGET, lambda message: self.receive(message["content"]["data"])
+        )
         if self._comm is not None:
             self._comm.on_close(lambda _: self.open(kernel))  # another page may still want it
 
@@ -237,8 +234,6 @@ class KernelRuns:
         return [feed for feed in feeds if feed is not None and feed.wanted]
 
     # -- what a browser says --------------------------------------------------------------
-    def _receive(self, message: Message) -> None:
-        self.receive(message["content"]["data"])
 
     def receive(self, message: object) -> None:
         """Do what a message from a browser asks for, and answer it; never raises."""
@@ -246,14 +241,14 @@ class KernelRuns:
         try:
             if not isinstance(message, Mapping):
                 raise ArgumentError(f"a message must be an object, got {got(message)}")
-            self._do(_Asked(message, number))
+            self._do(message)
         except NbpipeError as error:
             self._send(refused(number, error))
         if self.wanted:
             publisher.add(self)
 
-    def _do(self, asked: _Asked) -> None:
-        ops: dict[object, Callable[[_Asked], bool]] = {
+    def _do(self, message: _Message) -> None:
+        ops: dict[object, Callable[[_Message], bool]] = {
             "hello": self._hello,
             "view": self._note_views,
             "alive": self._note_views,
@@ -262,29 +257,29 @@ class KernelRuns:
             "chain": self._write_chain,
             **dict.fromkeys(_TO_ALL, self._tell_all),
         }
-        op = asked.message.get("op")
+        op = message.get("op")
         act = ops.get(op) if isinstance(op, str) else None
         if act is None:
             raise ArgumentError(f"op must be one of {', '.join(map(str, ops))}, got {got(op)}")
-        if act(asked):
-            self._send({"type": "ack", "id": asked.number, "ok": True})
+        if act(message):
+            self._send({"type": "ack", "id": number_of(message), "ok": True})
 
-    def _hello(self, asked: _Asked) -> bool:
-        ours = asked.message.get("protocol") == PROTOCOL
+    def _hello(self, message: _Message) -> bool:
+        ours = message.get("protocol") == PROTOCOL
         if ours:
-            self._views.note({"op": "view", "view": asked.message.get("view")})
+            self._views.note({"op": "view", "view": message.get("view")})
         self._sent = rows = self._rows() if ours else []
         told = {"type": "hello", "protocol": PROTOCOL, "version": __version__, "runs": rows}
         self._send(told)
         return False
 
-    def _note_views(self, asked: _Asked) -> bool:
-        self._views.note(asked.message)
+    def _note_views(self, message: _Message) -> bool:
+        self._views.note(message)
         return False
 
-    def _set(self, asked: _Asked) -> bool:
-        given: Any = asked.message.get("refresh_s")
-        view = asked.message.get("view")
+    def _set(self, message: _Message) -> bool:
+        given: Any = message.get("refresh_s")
+        view = message.get("view")
         refresh_s = float(given) if type(given) in (int, float) else 0.0
         if not _LEAST_S <= refresh_s <= _MOST_S:
             raise ArgumentError(
@@ -296,8 +291,8 @@ class KernelRuns:
         self._due_s = 0.0
         return True
 
-    def _pass_on(self, asked: _Asked) -> bool:
-        entry, inner = self._entry(asked), asked.message.get("message")
+    def _pass_on(self, message: _Message) -> bool:
+        entry, inner = self._entry(message), message.get("message")
         feed = self._feed(entry)
         if feed is None:
             gone = refused(number_of(inner), RunClosedError(_GONE))
@@ -306,25 +301,26 @@ class KernelRuns:
             feed.receive(inner)
         return False
 
-    def _tell_all(self, asked: _Asked) -> bool:
-        op = _TO_ALL[asked.message["op"]]
+    def _tell_all(self, message: _Message) -> bool:
+        op = _TO_ALL[message["op"]]
         for entry in self._entries:
             feed = None if entry.run() is None else self._feed(entry)
             if feed is not None and op in feed.snapshot()["actions"]:
                 feed.ask(op)
         return True
 
-    def _write_chain(self, asked: _Asked) -> bool:
-        run = self._entry(asked).run()
+    def _write_chain(self, message: _Message) -> bool:
+        run = self._entry(message).run()
         if run is None:
             raise RunClosedError(_GONE)
+        number = number_of(message)
         threading.Thread(
-            target=lambda: self._send(_chain(run, asked.number)), name="nbpipe-chain", daemon=True
+            target=lambda: self._send(_chain(run, number)), name="nbpipe-chain", daemon=True
         ).start()
         return False
 
-    def _entry(self, asked: _Asked) -> _Entry:
-        number = asked.message.get("run")
+    def _entry(self, message: _Message) -> _Entry:
+        number = message.get("run")
         for entry in self._entries:
             if entry.number == number and not isinstance(number, bool):
                 return entry

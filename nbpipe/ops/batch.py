@@ -257,16 +257,13 @@ def split_batch(batch: Any) -> list[Any]:
             dataclasses.replace(batch, **dict(zip(names, row, strict=True)))
             for row in _rows(columns)
         ]
-    if hasattr(batch, "__getitem__") and hasattr(batch, "__len__") and _has_rows(batch):
+    sized = hasattr(batch, "__getitem__") and hasattr(batch, "__len__")
+    if sized and not isinstance(batch, str | bytes) and getattr(batch, "ndim", 1) > 0:
         return list(batch)
     raise ArgumentError(
         f"unbatch needs a batch with a first dimension, got {type(batch).__name__}; "
         "use flat_map with a function that takes it apart"
     )
-
-
-def _has_rows(batch: Any) -> bool:
-    return not isinstance(batch, str | bytes) and getattr(batch, "ndim", 1) > 0
 
 
 def _rows(columns: list[list[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -187,6 +187,14 @@ def length(chain: Chain) -> int:
     return int(number)
 
 
+def known_length(chain: Chain) -> int | None:
+    """Return the number of items of a chain, or None where it is not known."""
+    try:
+        return length(chain)
+    except LengthUnknownError:
+        return None
+
+
 def _length(chain: Chain) -> float:
     number: float = 0
     spec, used = absorbed(chain)
@@ -251,11 +259,9 @@ def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
 
 
 def _caption(chain: Chain) -> str:
-    stages = len(addresses(chain))
-    try:
-        return f"Pipeline of {stages} stages, {length(chain):,} items an epoch"
-    except LengthUnknownError:
-        return f"Pipeline of {stages} stages"
+    number = known_length(chain)
+    items = "" if number is None else f", {number:,} items an epoch"
+    return f"Pipeline of {len(addresses(chain))} stages{items}"
 
 
 def as_text(chain: Chain) -> str:

@@ -20,9 +20,9 @@ from ..engine.epoch import LOG, Epoch
 from ..engine.external import Feed, lot_of
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
-from ..errors import ArgumentTypeError, ConcurrentIterationError, LengthUnknownError
+from ..errors import ArgumentTypeError, ConcurrentIterationError
 from ..executors.device import opened
-from ..ops.chain import length
+from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device, is_coroutine_function
 
 _MOMENT_S = 0.0001
@@ -248,12 +248,8 @@ class EpochIterator(Iterator[Any]):
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""
-        if self._done:
-            return 0
-        try:
-            return max(0, length(self._chain) - (self._consumer.items - self._before))
-        except LengthUnknownError:
-            return 0
+        total = None if self._done else known_length(self._chain)
+        return 0 if total is None else max(0, total - (self._consumer.items - self._before))
 
     def __iter__(self) -> EpochIterator:
         return self

@@ -21,10 +21,10 @@ from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
-from ..errors import LengthUnknownError, RunError, UnknownKnobError, near_match
+from ..errors import RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
-from ..ops.chain import length, units
+from ..ops.chain import known_length, length, units
 from ..ops.checkpoint import EpochPlace, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -42,16 +42,8 @@ if TYPE_CHECKING:
 
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
-    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *(
-        "devices",
-        "disown",
-        "failures_since",
-        "node_state",
-        "outcome",
-        "renew_functions",
-        "single_epoch",
-    ),
+    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs", "devices"),
+    *("disown", "failures_since", "node_state", "outcome", "renew_functions", "single_epoch"),
     *("title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -327,17 +319,10 @@ class Run(ShownRun):
         """Return the items of an epoch; they are counted once in one that is in progress."""
         begun_ns = self._life.begun_ns if self._life.epoch is not None else 0
         if not begun_ns or self._counted[0] != begun_ns:
-            self._counted = begun_ns, self._count()
-        return self._counted[1]
-
-    def _count(self) -> int | None:
-        try:
             external = self._life.external
-            return length(
-                self._chain if external is None else external_chain(self._chain, external)
-            )
-        except LengthUnknownError:
-            return None
+            chain = self._chain if external is None else external_chain(self._chain, external)
+            self._counted = begun_ns, known_length(chain)
+        return self._counted[1]
 
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".

@@ -78,7 +78,8 @@ def figure(watched: Watched) -> Figure:
         return _styled(graph_objects.Figure(), 220, watched.title, empty=True)
     past = _columns_of(ticks, watched.status().units)
     groups = _groups(past)
-    queues = [name for name, stage in watched.stages.items() if _has_queue(past, name, stage)]
+    stages = watched.stages
+    queues = [name for name in stages if name in past.rows and stages[name].executor != "inline"]
     rows = len(groups) + 1 + bool(queues)
     heights = [3.0] * len(groups) + [1.2] + [0.6 + 0.3 * len(queues)] * bool(queues)
     drawn = make_subplots(rows=rows, shared_xaxes=True, vertical_spacing=0.05, row_heights=heights)
@@ -114,10 +115,6 @@ def _groups(past: Columns) -> dict[str, list[str]]:
         unit = loop if name == CONSUMER else past.units.get(name, "items")
         groups.setdefault(unit, []).append(name)
     return groups
-
-
-def _has_queue(past: Columns, name: str, stage: Any) -> bool:
-    return name in past.rows and stage.executor != "inline"
 
 
 # -- what is drawn ----------------------------------------------------------------------

@@ -119,27 +119,20 @@ def _rows_before(watched: Watched, begun_s: float) -> list[float]:
 # -- the last seconds of an epoch that is over ------------------------------------------
 
 
-class Stretch(NamedTuple):
-    """Rows of the history in which no knob was turned.
-
-    Attributes:
-        rows: of all stages, oldest first.
-        since_s: time at which the first of them begin, since the run began [s].
-    """
-
-    rows: Sequence[Row]
-    since_s: float
-
-
-def last_stretch(rows: Sequence[Row], status: Status, events: Iterable[KnobChange]) -> Stretch:
+def last_stretch(
+    rows: Sequence[Row], status: Status, events: Iterable[KnobChange]
+) -> tuple[list[Row], float]:
     """Return the last seconds of the last epoch, none of them before its last knob change.
 
     A change so late that no row is of its values alone does not count. Where the epoch left
     no row, there are none.
+
+    Returns:
+        The rows of all stages, oldest first, and when they begin, since the run began [s].
     """
     ticks = ticks_of(rows)
     if not ticks or ticks[-1][0]["epoch"] != status.epoch:
-        return Stretch((), 0.0)
+        return [], 0.0
     end_s = float(ticks[-1][0]["time_s"])
     zero_s = float(ticks[-1][0]["when_s"]) - end_s
     turns = [change.when_s - zero_s for change in events]
@@ -157,7 +150,7 @@ def last_stretch(rows: Sequence[Row], status: Status, events: Iterable[KnobChang
             found.insert(0, ticks[place])
             first_s = since_s
     chosen = found or ticks[-1:]
-    return Stretch([row for tick in chosen for row in tick], first_s)
+    return [row for tick in chosen for row in tick], first_s
 
 
 def turned_since(stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str]) -> str:

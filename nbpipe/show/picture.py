@@ -286,7 +286,9 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
         snapshot: what is drawn.
         history: rates over time; each stage then shows them as a small line.
     """
-    lines = {} if history is None else _lines(history)
+    lines = {}
+    if history is not None:
+        lines = {name: _line(history["time_s"], one) for name, one in history["stages"].items()}
     marked = snapshot["diagnosis"]
     rows = [_row(stage, marked, lines) for stage in snapshot["stages"]]
     head = "".join(f"<th>{_escaped(title)}</th>" for title in HEAD)
@@ -376,12 +378,6 @@ def _bar(shares: Mapping[str, float]) -> str:
         '<svg width="140" height="8" viewBox="0 0 100 8" preserveAspectRatio="none" '
         f'aria-hidden="true">{"".join(parts)}</svg>'
     )
-
-
-def _lines(history: HistoryPart) -> dict[str, str]:
-    """Draw the rates of each stage over time."""
-    time_s = history["time_s"]
-    return {address: _line(time_s, rates) for address, rates in history["stages"].items()}
 
 
 def _line(time_s: Sequence[float], rates: Sequence[float | None]) -> str:

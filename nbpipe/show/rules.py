@@ -313,14 +313,6 @@ def _slower(case: Case) -> Diagnosis | None:
     )
 
 
-def _full(case: Case) -> Diagnosis | None:
-    return _loaded(case, FULL)
-
-
-def _most(case: Case) -> Diagnosis | None:
-    return _loaded(case, MOST)
-
-
 def _loaded(case: Case, least: float) -> Diagnosis | None:
     top = max((load.share for load in case.loads), default=0.0)
     if top < least:
@@ -618,11 +610,11 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
 _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _loop,
     _slower,
-    _full,
+    lambda case: _loaded(case, FULL),
     _event_loop,
     _memory,
     _stragglers,
-    _most,
+    lambda case: _loaded(case, MOST),
     _bursts,
 )
 

@@ -18,7 +18,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
 from .history import WINDOW_S, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
-from .watch import HasKnobs, Watched, since_export
+from .watch import Watched, since_export
 
 VERSION = 1
 TRACE = 4000  # most characters of a traceback
@@ -368,6 +368,8 @@ def _with_numbers(row: _Row, status: Status, stats: Mapping[str, StageStats]) ->
     now = stats[row.address]
     busy, starved, blocked = map(_rounded_share, (now.busy, now.starved, now.blocked))
     known = now.bytes_out > 0 and now.items_out > 0
+    bound = max(now.prefetch + now.concurrency, now.queued)
+    held_bytes = now.queued * now.bytes_out // max(1, now.items_out)
     before = status.state == "ready"  # no time has passed that could go anywhere
     return {
         **row.part,
@@ -382,13 +384,13 @@ def _with_numbers(row: _Row, status: Status, stats: Mapping[str, StageStats]) ->
         "concurrency": now.concurrency,
         "queued": now.queued,
         "prefetch": now.prefetch,
-        "bound": _bound(now) if row.is_last and not status.by_loop else 0,
+        "bound": bound if row.is_last and not status.by_loop else 0,
         "errors": now.errors,
         "retries": now.retries,
         "latency_p50_s": rounded(now.latency_p50_s),
         "latency_p95_s": rounded(now.latency_p95_s),
         "bytes_per_s": rounded(now.bytes_out / now.items_out * now.items_per_s) if known else None,
-        "held_bytes": _held_bytes(now) if row.on_device else None,
+        "held_bytes": held_bytes if row.on_device else None,
     }
 
 
@@ -400,15 +402,6 @@ def _place(address: str, stage: Stage, status: Status) -> str:
         return label(stage.placement.given.device)
     outside = stage.placement is not None  # its calls are in workers wherever the run is
     return "isolated" if address in status.isolated and not outside else label(stage.executor)
-
-
-def _held_bytes(row: StageStats) -> int:
-    """Return what the results weigh that wait behind a stage [bytes]."""
-    return row.queued * row.bytes_out // max(1, row.items_out)
-
-
-def _bound(row: StageStats) -> int:
-    return max(row.prefetch + row.concurrency, row.queued)
 
 
 def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
@@ -468,7 +461,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
     ]
 
 
-def _export(stages: Mapping[str, HasKnobs]) -> ExportPart | None:
+def _export(stages: Mapping[str, Stage]) -> ExportPart | None:
     since = since_export(stages)
     if since is None:
         return None

@@ -218,14 +218,6 @@ class SinceExport:
     changes: tuple[TurnedKnob, ...]
 
 
-class HasKnobs(Protocol):
-    """Something with knobs: a stage."""
-
-    @property
-    def knobs(self) -> Mapping[str, Knob]:
-        """Its knobs by name."""
-
-
 class _Note(NamedTuple):
     number: int  # a later export has a larger one
     path: Path
@@ -250,7 +242,7 @@ def note_export(knobs: Mapping[Knob, int], path: Path) -> None:
             _notes[knob] = _Note(number, path, value)
 
 
-def since_export(stages: Mapping[str, HasKnobs]) -> SinceExport | None:
+def since_export(stages: Mapping[str, Stage]) -> SinceExport | None:
     """Tell what was turned since the last export of some stages.
 
     Args:

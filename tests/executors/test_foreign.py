@@ -121,9 +121,9 @@ def test_time_counts_from_the_beginning_of_a_call(threads, engine):
     waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=HANG_S))
     noted.wait()
     (call,) = caller._calls
-    left_s = call._left_s()
+    deadline_s = call._deadline_s
     gate.set()
-    assert (values_of(waiting.result()), left_s) == ([14], None)
+    assert (values_of(waiting.result()), deadline_s) == ([14], None)
     assert [future.result() for future in blocked] == [True, True]
 
 

@@ -16,12 +16,23 @@ import pytest
 
 from nbpipe import ArgumentError
 from nbpipe.errors import WorkerStartError
-from nbpipe.executors.launch import METHOD_VARIABLE, UNKNOWN_EXIT, held_files, launch, stop_server
+from nbpipe.executors.launch import METHOD_VARIABLE, UNKNOWN_EXIT, _own, launch
 from tests.gates import HANG_S, finished
+from tests.leaks import held_files
 from tests.scripts import METHODS, ROOT, ran
 
 EVALUATE = "tests.executors.launched:evaluate"
 LEAVE = "tests.executors.launched:leave"
+
+
+def stop_server():
+    """End the fork server and every worker that is still alive; both start again when needed."""
+    with _own.lock:
+        _own.close_lifeline()
+        for server in _own.servers:
+            server.retire()
+            server.wait()
+        _own.servers.clear()
 
 
 @pytest.fixture
@@ -196,7 +207,7 @@ def test_stop_server_ends_all_workers(method):
     evaluator = Evaluator()
     stop_server()
     stop_server()
-    files, code = held_files(), finished(evaluator.worker.wait, None)
+    files, code = held_files(_own), finished(evaluator.worker.wait, None)
     evaluator.worker.close()
     with Evaluator() as again:
         assert (files, code != 0, again.ask("1 + 1")) == ((), True, 2)
@@ -343,7 +354,7 @@ def test_no_python_no_worker(fresh, method, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerStartError, match="/nowhere/python"):
         finished(launch, EVALUATE, b"")
-    assert held_files()[2:] == ()
+    assert held_files(_own)[2:] == ()
 
 
 def test_server_that_cannot_start(fresh, forked, monkeypatch):

@@ -71,8 +71,8 @@ def test_span(at_now, elapsed_s, last_row_s, reach_s):
 
 def stretch_s(run):
     """Give the seconds of the rows of the last stretch."""
-    found = last_stretch(run.history(), run.now, run.events)
-    return sorted({int(row["time_s"]) for row in found.rows}), found.since_s
+    rows, since_s = last_stretch(run.history(), run.now, run.events)
+    return sorted({int(row["time_s"]) for row in rows}), since_s
 
 
 @pytest.mark.parametrize(

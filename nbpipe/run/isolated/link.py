@@ -174,15 +174,12 @@ class Link:
 
     def died(self) -> WorkerDiedError:
         """Tell how the process ended, once it no longer answers."""
+        assert self._worker is not None
         return WorkerDiedError(
-            f"the process of the run '{self._title}' (process {self.pid}) died {self._reaped()}; "
-            "the next epoch starts a new one",
+            f"the process of the run '{self._title}' (process {self.pid}) died "
+            f"{self._worker.end()}; the next epoch starts a new one",
             executor="process",
         )
-
-    def _reaped(self) -> str:
-        assert self._worker is not None
-        return self._worker.end()
 
     # -- messages -------------------------------------------------------------------------
     def send(self, *message: Any) -> None:

@@ -568,12 +568,9 @@ def _merged(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
     found: list[Row] = []
     for time_s, tick in groupby(rows, key=lambda row: float(row["time_s"])):
         found += tick
-        places = range(*_around(bisect_left(times, time_s), len(times)))
+        place = bisect_left(times, time_s)
+        places = range(max(0, place - 1), min(len(times), place + 1))
         near = min(places, key=lambda place: abs(times[place] - time_s), default=None)
         if near is not None and abs(times[near] - time_s) < _NEAR_S:
             found += [{**row, "time_s": time_s} for row in ticks[near]]
     return found
-
-
-def _around(place: int, count: int) -> tuple[int, int]:
-    return max(0, place - 1), min(count, place + 1)
