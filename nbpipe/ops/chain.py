@@ -27,6 +27,7 @@ from .stage import (
     taken_names,
 )
 
+_ONE = {"items": "item", "batches": "batch"}  # one of a unit
 SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
 
 
@@ -251,11 +252,14 @@ def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
 
 
 def _caption(chain: Chain) -> str:
-    stages = len(addresses(chain))
+    count = len(addresses(chain))
+    stages = f"Pipeline of {count} stage{'s' * (count != 1)}"
     try:
-        return f"Pipeline of {stages} stages, {length(chain):,} items an epoch"
+        number = length(chain)
     except LengthUnknownError:
-        return f"Pipeline of {stages} stages"
+        return stages
+    unit = next(reversed(units(chain).values()))
+    return f"{stages}, {number:,} {_ONE[unit] if number == 1 else unit} an epoch"
 
 
 def as_text(chain: Chain) -> str:
