@@ -61,11 +61,15 @@ class RunDisplay:
 
     Args:
         outputs: where they are written.
+        cell: names the cell that runs; None where it has no name of its own.
     """
 
-    def __init__(self, outputs: Outputs) -> None:
+    def __init__(self, outputs: Outputs, cell: Callable[[], object] = lambda: None) -> None:
         self._outputs = outputs
+        self._cell = cell
+        self._shown_in: dict[object, list[Callable[[], object]]] = {}  # by cell: take them away
         self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
+        self._views: weakref.WeakKeyDictionary[Panel, set[str]] = weakref.WeakKeyDictionary()
         self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
     def show(self, run: Watched, shown: MutableSet[Shown] | None = None) -> None:
@@ -82,8 +86,36 @@ class RunDisplay:
                 shown.add(panel.feed)
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._outputs.publish(data, transient={}, update=False)
-        self._places.setdefault(run, []).append(place)
+        self._note(run, panel, place, self._cell())
         self._keep(run, snapshot(run), [place], update=False)
+
+    def begin(self, cell: object) -> None:
+        """Called when a cell is about to run: what it has shown goes from the page.
+
+        Panels of runs that are over go with it, unless another cell shows them: each has comms,
+        and a page that is loaded again would ask for them all.
+        """
+        for leave in self._shown_in.pop(cell, ()):
+            leave()
+
+    def _note(self, run: Watched, panel: Panel | None, place: str, cell: object) -> None:
+        """Note that an output of a cell shows a run."""
+        self._places.setdefault(run, []).append(place)
+        if panel is not None:
+            self._views.setdefault(panel, set()).add(place)
+        if cell is not None:
+            reference = weakref.ref(run)
+            leave = self._shown_in.setdefault(cell, [])
+            leave.append(lambda: self._leave(reference(), panel, place))
+
+    def _leave(self, run: Watched | None, panel: Panel | None, place: str) -> None:
+        """Forget an output that is gone, and its panel if it was the last one of a run's end."""
+        if run is not None and place in self._places.get(run, ()):
+            self._places[run].remove(place)
+        views = set() if panel is None else self._views.get(panel, set())
+        views.discard(place)
+        if panel is not None and not views and (run is None or run.closed):
+            panel.close()
 
     def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
         """Show the buttons of a pipeline where the running cell shows things.
@@ -92,29 +124,31 @@ class RunDisplay:
             pipe: the pipeline.
             start: starts a run of it; returns the run and its variable.
         """
-        panel_place, place = uuid.uuid4().hex, uuid.uuid4().hex
+        panel_place, place, cell = uuid.uuid4().hex, uuid.uuid4().hex, self._cell()
 
         def start_here(pipe: Startable) -> str:
             run, name = start(pipe)
-            self._show_in(run, panel_place, place)
+            self._show_in(run, panel_place, place, cell)
             return name
 
         bar = _bar(pipe, start_here)
         if bar is not None:
+            if cell is not None:
+                self._shown_in.setdefault(cell, []).append(bar.close)
             beside = {"text/html": _kept(""), "text/plain": ""}
             for data in ({WIDGET_VIEW: bar.get_view_spec(), **_EMPTY}, beside):
                 self._outputs.publish(data, transient={}, update=False)
             for one in (panel_place, place):
                 self._outputs.publish(_EMPTY, transient={"display_id": one}, update=False)
 
-    def _show_in(self, run: Watched, panel_place: str, place: str) -> None:
-        """Show a run in the place of two outputs."""
+    def _show_in(self, run: Watched, panel_place: str, place: str, cell: object) -> None:
+        """Show a run in the place of two outputs of a cell."""
         panel = _panel(run)
         if panel is not None:
             panel.settled = self.keep
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._outputs.publish(data, transient={"display_id": panel_place}, update=True)
-        self._places.setdefault(run, []).append(place)
+        self._note(run, panel, place, cell)
         self._keep(run, snapshot(run), [place], update=True)
 
     def keep(self, run: Watched) -> None:

@@ -94,6 +94,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         """Take the panel out of all pages."""
         self.feed.close()
         publisher.discard(self.feed)
+        self.layout.close()  # a comm of its own
         super().close()
 
     def __repr__(self) -> str:
@@ -170,6 +171,11 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _send_exported(self, exported: ExportedMessage) -> None:
         self.send(dict(exported))
+
+    def close(self) -> None:
+        """Take the buttons out of all pages."""
+        self.layout.close()  # a comm of its own
+        super().close()
 
     def __repr__(self) -> str:
         return "PipelineBar()"
