@@ -217,7 +217,18 @@ def full_tracebacks(on: bool = True) -> None:  # noqa: FBT001, FBT002  a switch
     _shows_all = bool(on)
 
 
-def _rendered(error: NbpipeError) -> list[str]:
+def show_briefly(error: BaseException) -> None:
+    """Have a notebook show an interrupt of ours as it shows our errors; it stays what it is."""
+    error._render_traceback_ = _rendered_last  # type: ignore[attr-defined]
+
+
+def _rendered_last() -> list[str]:
+    """Have IPython format the error that it shows; one that held this by itself would be a ring."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return [] if error is None else _rendered(error)
+
+
+def _rendered(error: BaseException) -> list[str]:
     """Have IPython format an error, in the mode that `%xmode` chose."""
     before = [(one, one.__traceback__, one.__cause__, one.__context__) for one in _linked(error)]
     quiet = [one.__suppress_context__ for one, *_ in before]

@@ -247,12 +247,22 @@ def test_graph_is_plain_data():
 def test_repr_is_a_table():
     """A terminal shows every stage in a line, with its knobs."""
     assert repr(pipe_of_three()).splitlines() == [
-        "Pipeline of 3 stages, 3 items an epoch",
+        "Pipeline of 3 stages, 3 batches an epoch",
         "stage   operation  detail  executor  concurrency  prefetch",
         "──────  ─────────  ──────  ────────  ───────────  ────────",
         "files   source     range   thread                 16",
         "decode  map                thread    2            8",
         "batch   batch      4       thread                 2",
+    ]
+
+
+def test_repr_of_one():
+    """One stage is a stage, and one batch a batch."""
+    one = nbpipe.source(["a"])
+    heads = [repr(pipe).splitlines()[0] for pipe in (one, one.batch(2))]
+    assert heads == [
+        "Pipeline of 1 stage, 1 item an epoch",
+        "Pipeline of 2 stages, 1 batch an epoch",
     ]
 
 

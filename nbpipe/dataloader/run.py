@@ -590,8 +590,10 @@ class LoaderRun(ShownRun):
             status = dataclasses.replace(status, state=state, epoch=current.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")
-        units = dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
-        return dataclasses.replace(status, units=units, called="loader.run")
+        return dataclasses.replace(status, units=self._units(), called="loader.run")
+
+    def _units(self) -> dict[str, str]:
+        return dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
 
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".
@@ -602,7 +604,8 @@ class LoaderRun(ShownRun):
         shown = self._run
         rows = {name: _idle(stage) for name, stage in self.stages.items()}
         rows[CONSUMER] = StageStats()
-        return RunStats(rows if shown is None else rows | dict(shown.stats()))
+        known = rows if shown is None else rows | dict(shown.stats())
+        return RunStats(known, self._units())
 
     def history(self) -> list[Row]:
         """Return one row a second and stage, of the epochs of `stats`; old times are thinned."""

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
 from math import inf
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -571,12 +572,21 @@ def _workers(count: int) -> str:
 
 
 class RunStats(Mapping[str, StageStats]):
-    """Frozen stats by stage address; prints as a table."""
+    """Frozen stats by stage address; prints as a table.
 
-    __slots__ = ("_rows",)
+    Args:
+        rows: stats by address.
+        units: what each stage hands on, by address, in the order of the stages: "items" or
+            "batches". The training loop takes what the last one hands on.
+    """
 
-    def __init__(self, rows: Mapping[str, StageStats]) -> None:
+    __slots__ = ("_rows", "_units")
+
+    def __init__(
+        self, rows: Mapping[str, StageStats], units: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._rows = dict(rows)
+        self._units = {CONSUMER: next(reversed(tuple(units.values())), "items"), **units}
 
     def __getitem__(self, stage: str) -> StageStats:
         """Return the stats of a stage.
@@ -608,7 +618,7 @@ class RunStats(Mapping[str, StageStats]):
             [
                 LOOP if name == CONSUMER else name,
                 str(row.items_out),
-                format_rate(row.items_per_s),
+                format_rate(row.items_per_s, self._units.get(name, "items")),
                 format_share(row.busy),
                 format_share(row.starved),
                 format_share(row.blocked),

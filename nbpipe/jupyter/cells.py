@@ -84,7 +84,7 @@ def load_ipython_extension(ip: Any) -> None:
     """
     if ip in _loaded:
         return
-    display = RunDisplay(ip.display_pub)
+    display = RunDisplay(ip.display_pub, _cell)
     compiler = getattr(ip, "compile", None)  # another shell's names nothing
     place_name = getattr(compiler, "format_code_name", lambda _: None)
     magic = RunMagic(ip, KernelRuns(lambda: ip.user_ns))
@@ -197,6 +197,7 @@ class CellRules:
             _print(f"nbpipe: closed the run that this cell started before ({stages})")
         elif earlier:
             _print(f"nbpipe: closed {len(earlier)} runs that this cell started before")
+        self._display.begin(_cell())
 
     def enter(self, key: _Key) -> None:
         """Note that a cell is under way in this thread."""
@@ -301,6 +302,11 @@ class CellRules:
 
     def _attended(self) -> list[Attended]:
         return [*self._open_runs(), *self._loaders]
+
+
+def _cell() -> str | None:
+    """Return the id of the cell that runs; None where it has none, and others may be alike."""
+    return _cell_id(_execution.get()) or None
 
 
 def _cell_id(execution: _Execution | None) -> str:

@@ -61,11 +61,15 @@ class RunDisplay:
 
     Args:
         outputs: where they are written.
+        cell: names the cell that runs; None where it has no name of its own.
     """
 
-    def __init__(self, outputs: Outputs) -> None:
+    def __init__(self, outputs: Outputs, cell: Callable[[], object] = lambda: None) -> None:
         self._outputs = outputs
+        self._cell = cell
+        self._shown_in: dict[object, list[Callable[[], object]]] = {}  # by cell: take them away
         self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
+        self._views: weakref.WeakKeyDictionary[Panel, set[str]] = weakref.WeakKeyDictionary()
         self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
     def show(self, run: Watched, shown: MutableSet[Shown] | None = None) -> None:
@@ -75,9 +79,37 @@ class RunDisplay:
             run: the run.
             shown: takes what the panel shows, where the run tells it when it comes to rest.
         """
-        panel = self._show(run, uuid.uuid4().hex)
+        panel = self._show(run, uuid.uuid4().hex, self._cell())
         if panel is not None and shown is not None:
             shown.add(panel.feed)
+
+    def begin(self, cell: object) -> None:
+        """Called when a cell is about to run: what it has shown goes from the page.
+
+        Panels of runs that are over go with it, unless another cell shows them: each has comms,
+        and a page that is loaded again would ask for them all.
+        """
+        for leave in self._shown_in.pop(cell, ()):
+            leave()
+
+    def _note(self, run: Watched, panel: Panel | None, place: str, cell: object) -> None:
+        """Note that an output of a cell shows a run."""
+        self._places.setdefault(run, []).append(place)
+        if panel is not None:
+            self._views.setdefault(panel, set()).add(place)
+        if cell is not None:
+            reference = weakref.ref(run)
+            leave = self._shown_in.setdefault(cell, [])
+            leave.append(lambda: self._leave(reference(), panel, place))
+
+    def _leave(self, run: Watched | None, panel: Panel | None, place: str) -> None:
+        """Forget an output that is gone, and its panel if it was the last one of a run's end."""
+        if run is not None and place in self._places.get(run, ()):
+            self._places[run].remove(place)
+        views = set() if panel is None else self._views.get(panel, set())
+        views.discard(place)
+        if panel is not None and not views and (run is None or run.closed):
+            panel.close()
 
     def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
         """Show the buttons of a pipeline where the running cell shows things.
@@ -86,22 +118,24 @@ class RunDisplay:
             pipe: the pipeline.
             start: starts a run of it; returns the run and its variable.
         """
-        panel_place, place = uuid.uuid4().hex, uuid.uuid4().hex
+        panel_place, place, cell = uuid.uuid4().hex, uuid.uuid4().hex, self._cell()
 
         def start_here(pipe: Startable) -> str:
             run, name = start(pipe)
-            self._show(run, place, panel_place)
+            self._show(run, place, cell, panel_place)
             return name
 
         bar = _bar(pipe, start_here)
         if bar is not None:
+            if cell is not None:
+                self._shown_in.setdefault(cell, []).append(bar.close)
             beside = {"text/html": _kept(""), "text/plain": ""}
             for data in ({WIDGET_VIEW: bar.get_view_spec(), **_EMPTY}, beside):
                 self._outputs.publish(data, transient={}, update=False)
             for one in (panel_place, place):
                 self._outputs.publish(_EMPTY, transient={"display_id": one}, update=False)
 
-    def _show(self, run: Watched, place: str, panel_place: str = "") -> Panel | None:
+    def _show(self, run: Watched, place: str, cell: object, panel_place: str = "") -> Panel | None:
         """Show a run in a new output, or in the place of two that are there; return its panel."""
         panel, update = _panel(run), bool(panel_place)
         if panel is not None:
@@ -109,7 +143,7 @@ class RunDisplay:
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             where = {"display_id": panel_place} if update else {}
             self._outputs.publish(data, transient=where, update=update)
-        self._places.setdefault(run, []).append(place)
+        self._note(run, panel, place, cell)
         self._keep(run, snapshot(run), [place], update=update)
         return panel
 

@@ -94,6 +94,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         """Take the panel out of all pages."""
         self.feed.close()
         publisher.discard(self.feed)
+        self.layout.close()  # a comm of its own
         super().close()
 
     def __repr__(self) -> str:
@@ -167,6 +168,11 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
             export_later(pipe, message, number, lambda exported: self.send(dict(exported)))
         elif not self.started:
             self.started = self._start(pipe)
+
+    def close(self) -> None:
+        """Take the buttons out of all pages."""
+        self.layout.close()  # a comm of its own
+        super().close()
 
     def __repr__(self) -> str:
         return "PipelineBar()"

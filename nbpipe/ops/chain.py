@@ -27,6 +27,7 @@ from .stage import (
     taken_names,
 )
 
+_ONE = {"items": "item", "batches": "batch"}  # one of a unit
 SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
 
 
@@ -259,9 +260,12 @@ def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
 
 
 def _caption(chain: Chain) -> str:
-    number = known_length(chain)
-    items = "" if number is None else f", {number:,} items an epoch"
-    return f"Pipeline of {len(addresses(chain))} stages{items}"
+    count, number = len(addresses(chain)), known_length(chain)
+    stages = f"Pipeline of {count} stage{'s' * (count != 1)}"
+    if number is None:
+        return stages
+    unit = next(reversed(units(chain).values()))
+    return f"{stages}, {number:,} {_ONE[unit] if number == 1 else unit} an epoch"
 
 
 def as_text(chain: Chain) -> str:

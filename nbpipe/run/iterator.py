@@ -20,7 +20,7 @@ from ..engine.epoch import LOG, Epoch
 from ..engine.external import Feed, lot_of
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
-from ..errors import ArgumentTypeError, ConcurrentIterationError
+from ..errors import ArgumentTypeError, ConcurrentIterationError, show_briefly
 from ..executors.device import opened
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device, is_coroutine_function
@@ -197,6 +197,9 @@ class EpochIterator(Iterator[Any]):
             while not gate.acquire(timeout=LOOK_UP_S if between is None else ATTEND_S):
                 if between is not None:
                     between()
+        except KeyboardInterrupt as stop:  # the notebook's stop button: no fault of what waits
+            show_briefly(stop)
+            raise
         finally:
             self._waits = False
             consumer.waits_since_ns = 0

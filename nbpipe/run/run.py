@@ -334,7 +334,7 @@ class Run(ShownRun):
         rows = {address: known[address] for address in self._stages if address in known}
         with self._scheduler.lock:
             rows[CONSUMER] = self._record.consumer.stats(now_ns)
-        return RunStats(rows)
+        return RunStats(rows, self._units)
 
     def history(self) -> list[Row]:
         """Return one row a second and stage, for a DataFrame; old times are thinned."""

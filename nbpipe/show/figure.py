@@ -132,7 +132,7 @@ def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, r
         drawn.add_scatter(
             x=past.at,
             y=past.column(name, "items_per_s"),
-            name=LOOP if name == CONSUMER else _plain(name),
+            name=LOOP if name == CONSUMER else _short(name),
             mode="lines+markers" if len(past.at) < _FEW else "lines",
             line=line,
             hovertemplate=f"%{{y:.4~s}} {unit}/s at %{{x:.4~g}} {past.unit}",
@@ -191,7 +191,7 @@ def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -
         queued = past.column(name, "queued")
         pairs = list(zip(queued, bounds, strict=True))
         fill.append([min(1.0, q / b) if q is not None and b else None for q, b in pairs])
-        words.append([f"{_plain(name)}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
+        words.append([f"{_short(name)}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
     drawn.add_heatmap(
         x=past.at,
         y=list(range(len(names))),
@@ -207,7 +207,7 @@ def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -
     )
     drawn.update_yaxes(
         tickvals=list(range(len(names))),
-        ticktext=[_plain(name) for name in names],
+        ticktext=[_short(name) for name in names],
         autorange="reversed",
         showgrid=False,
         row=row,
@@ -294,3 +294,9 @@ def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
 def _plain(text: str, most: int = _NAME) -> str:
     """Return text of others as plotly shows it unchanged: it knows some tags, entities and TeX."""
     return html.escape(shortened(text, most), quote=False).replace("$", "&#36;")
+
+
+def _short(name: str) -> str:
+    """Return a stage's name, cut in its middle where it is long: its end tells it from its like."""
+    head = _NAME // 2
+    return _plain(name if len(name) <= _NAME else f"{name[:head]}…{name[head + 1 - _NAME :]}")

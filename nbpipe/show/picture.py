@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
@@ -239,6 +240,7 @@ def _cells(stage: StagePart) -> list[str]:
 _CHANGES, _FAILURES = 12, 3  # so many of the last are shown
 _TRACE = 800  # last characters of a traceback
 _NAME = 40
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[nµm]?s|min|[kMGT])(?!\w))")  # no line ends there
 _POINTS = 40  # of a line
 _WIDTH, _HEIGHT = 80, 16  # of a line [px]
 _LEAST_TOP = 1.0  # of a line: a rate far below one item a second does not fill it
@@ -450,7 +452,7 @@ def _clock(when_s: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text, quote=True).replace(" %", "&nbsp;%")
+    return _UNIT.sub("\N{NO-BREAK SPACE}", html.escape(text, quote=True))
 
 
 # -- Bundle: a run as an output of a notebook holds it, where no panel is alive --------------------

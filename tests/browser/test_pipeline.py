@@ -44,5 +44,5 @@ def test_start_here(open_cells):
     assert [text.splitlines()[0].partition(";")[0] for text in texts[2:]] == [
         "Run(files > slow > batch",
         "files > slow > batch",
-        "Pipeline of 3 stages, 10 items an epoch",
+        "Pipeline of 3 stages, 10 batches an epoch",
     ]

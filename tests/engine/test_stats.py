@@ -170,6 +170,20 @@ def test_stats_print_as_a_table():
     assert (list(stats), len(stats), stats._ipython_key_completions_()) == (["<b>"], 1, ["<b>"])
 
 
+def test_the_table_says_what_is_counted():
+    """A rate is of items or of batches; the training loop takes what the last stage hands on."""
+    pipe = nbpipe.source(range(8)).batch(4)
+    with pipe.start() as run:
+        list(run)
+        head, rows = run.stats().table()
+    rates = [(row[0], row[head.index("rate")].split()[-1]) for row in rows]
+    assert rates == [
+        ("source", "items/s"),
+        ("batch", "batches/s"),
+        ("training loop", "batches/s"),
+    ]
+
+
 def test_stats_of_a_stage_as_html():
     """One stage's stats are a table with units in a notebook."""
     shown = StageStats(items_per_s=12345.0, busy=0.5, latency_p50_s=0.004, bytes_out=10**6)

@@ -132,6 +132,32 @@ for x in nbpipe.source(range(5)).map(wait):
     assert (error, said) == ("KeyboardInterrupt", "0\n[]\n")
 
 
+COMMS = "import comm\nprint(len(comm.get_comm_manager().comms))"
+
+
+@pytest.mark.parametrize("shown", ["run", "pipe"])
+def test_cell_run_again_leaves_no_comm(notebook, shown):
+    """What a cell has shown goes with its output: a page that is loaded again asks for no more."""
+    code = f"pipe = nbpipe.source(range(5))\nrun = pipe.start()\n{shown}"
+    counts = []
+    for _ in range(3):
+        notebook.run(code, "a")
+        counts.append(notebook.run(COMMS).said)
+    assert counts == counts[:1] * 3
+
+
+def test_panel_stays_where_another_cell_shows_it(notebook):
+    """A run that is over keeps its panel as long as a cell shows it that was not run again."""
+    notebook.run(f"{START}\nrun", "a")
+    notebook.run("old = run\nold", "b")
+    alive = "print(panel.comm is not None)"
+    notebook.run("from nbpipe.jupyter import panel_of\npanel = panel_of(run)")
+    notebook.run(START, "a")
+    stays = notebook.run(alive).said
+    notebook.run("print(old.closed)", "b")
+    assert (stays, notebook.run(alive).said) == ("True\n", "False\n")
+
+
 def test_failed_cell_cancels_its_epoch(notebook):
     """A cell that fails in mid-epoch leaves none, though its iterator is kept."""
     failed = notebook.run(f"{START}\nit = iter(run)\nnext(it)\n1 / 0", "a")

@@ -123,6 +123,27 @@ def test_other_errors_are_left_alone(kernel):
     assert "hidden" not in before
 
 
+STOPS = """import os, signal, threading
+gate = threading.Event()
+def stop(text):
+    while not run.status().waited_s:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+    gate.wait()
+run = files.map(stop).start()
+"""
+
+
+def test_stop_button(kernel):
+    """Where the loop waits for data, an interrupt shows the loop, and not what waits in there."""
+    kernel.run(STOPS)
+    text = shown(kernel, "for text in run:\n    pass")
+    again = re.sub(r"\x1b\[[0-9;]*m", "", shown_again(kernel))
+    kernel.run("gate.set()\nrun.close()")
+    found = [("----> 1 for text in run:" in one, OURS in one) for one in (text, again)]
+    assert found == [(True, False)] * 2
+
+
 def test_error_is_whole_behind_the_picture(kernel):
     """What is shown is a matter of the picture: the error itself keeps all frames and causes."""
     kernel.run(

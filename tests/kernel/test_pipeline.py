@@ -54,7 +54,7 @@ def test_a_table_stays_and_the_buttons_stand_above(shown):
     places = [one["transient"].get("display_id") for one in empty]
     assert texts == [""] * 4
     assert [bool(place) for place in places] == [True, True]
-    assert table["data"]["text/plain"].startswith("Pipeline of 2 stages, 3 items an epoch")
+    assert table["data"]["text/plain"].startswith("Pipeline of 2 stages, 3 batches an epoch")
     assert "<table" in table["data"]["text/html"]
 
 

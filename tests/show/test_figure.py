@@ -6,8 +6,9 @@ import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
+from nbpipe.ops.stage import addresses
 from nbpipe.show.figure import figure
-from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs
+from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs, row
 
 pytest.importorskip("plotly")
 
@@ -35,6 +36,23 @@ def test_queues():
     shown = figure(photographs()).layout.yaxis4.ticktext
     assert shown == ("files", "read", "decode", "batch", "normalise")
     assert (heat.z[0][0], heat.z[2][0], heat.text[1][0]) == (16 / 17, 0, "read: 31 of 32")
+
+
+def test_long_names_keep_their_ends():
+    """Stages that are numbered have long names which are alike but for their end."""
+    names = [f"normalise_and_augment_step_{number}" for number in range(2)]
+    pipe = nbpipe.source(range(8)).map(abs, name=names[0]).map(abs, name=names[1])
+    rows = dict.fromkeys(names, row(0.5, 0.5, 0, 8.0))
+    run = FakeWatched(addresses(pipe.chain), rows, past=past_of(rows))
+    shown = [trace.name for trace in figure(run).data[:2]]
+    assert (
+        shown
+        == [*figure(run).layout.yaxis3.ticktext]
+        == [
+            "normalise…t_step_0",
+            "normalise…t_step_1",
+        ]
+    )
 
 
 def test_changes_are_marked():
@@ -77,8 +95,8 @@ def test_time_axis(seconds, unit):
 def test_gaps_between_epochs():
     """Where nothing ran between two epochs, lines are broken, and the loop does not wait."""
     run = photographs()
-    for row in run.past:
-        row["time_s"] += 60 * row["epoch"]
+    for one in run.past:
+        one["time_s"] += 60 * one["epoch"]
     drawn = traces(figure(run))
     rates, waits = drawn["decode"].y, drawn["training loop waits"].y
     assert [place for place, rate in enumerate(rates) if rate is None] == [6, 7]

@@ -68,6 +68,14 @@ def test_what_it_says():
     assert [phrase for phrase in expected if phrase not in words] == []
 
 
+def test_lines_do_not_end_between_a_number_and_its_unit():
+    """Rates, sizes, times and shares stay in one line each."""
+    text = picture_html(snapshot(photographs()))
+    broken = re.findall(r"\d (?:%|[kMGT]?B/s|k items|[nµm]?s\b|min\b)", text)
+    kept = [one in text for one in ("26\xa0%", "1\xa0min 28\xa0s", "7.5\xa0ms")]
+    assert (broken, kept) == ([], [True] * 3)
+
+
 def test_small_and_safe():
     """Six stages take 10 kB at most, without scripts, handlers, or anything from elsewhere."""
     run = photographs()

@@ -11,7 +11,7 @@ import {
   setText,
   setTitle,
 } from "@nbpipe/widgets/src/dom";
-import { isolatedNames } from "@nbpipe/widgets/src/format";
+import { isolatedNames, unbroken } from "@nbpipe/widgets/src/format";
 import { icon } from "@nbpipe/widgets/src/icons";
 import { randomName, View } from "@nbpipe/widgets/src/view";
 import type { RunInKernel } from "./run";
@@ -70,7 +70,7 @@ export class Entry {
     setText(this.progress, progressOf(row));
     setText(this.rate, row.state === "running" ? rateOf(row) : "");
     setText(this.left, row.state === "running" ? leftOf(row) : "");
-    setText(this.sentence, row.sentence);
+    setText(this.sentence, unbroken(row.sentence));
     setHidden(this.sentence, row.sentence === "");
   }
 

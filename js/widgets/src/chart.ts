@@ -3,7 +3,7 @@
 import type { Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
 import { button, h, setAttribute, setClass, setHidden, svg } from "./dom";
-import { formatAmount, formatMoment } from "./format";
+import { formatAmount, formatMoment, formatName } from "./format";
 import { type Line, linesOf, unitsOf } from "./lines";
 import { type Colours, HEIGHT, optionsOf } from "./plot";
 import { keep, type Sections } from "./sections";
@@ -120,7 +120,11 @@ export class Chart {
     stroke.setAttribute("stroke-dasharray", line.dash.join(" "));
     stroke.setAttribute("stroke-width", String(line.width + 0.5));
     const sample = svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, stroke);
-    const item = button({ class: `series ${line.tint}` }, sample, h("bdi", {}, line.label));
+    const item = button(
+      { class: `series ${line.tint}` },
+      sample,
+      h("bdi", {}, formatName(line.label)),
+    );
     item.title = `show or hide ${line.label}`;
     setAttribute(item, "aria-pressed", String(this.isShown(line)));
     item.addEventListener("click", () => {
@@ -169,7 +173,7 @@ export class Chart {
 
 function tipRow(line: Line, rate: number | null): HTMLElement {
   const value = rate === null ? "–" : `${formatAmount(rate)} ${line.unit}/s`;
-  return h("div", { class: line.tint }, h("bdi", {}, line.label), h("span", {}, value));
+  return h("div", { class: line.tint }, h("bdi", {}, formatName(line.label)), h("span", {}, value));
 }
 
 function lineKey(line: Line): string {

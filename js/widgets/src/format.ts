@@ -5,6 +5,10 @@ const MINUTE_S = 60;
 const HOUR_S = 3600;
 const THIN = "\u202f";
 
+/** Letters of a short name, and of them those before the cut. */
+const NAME = 20;
+const HEAD = 9;
+
 /** Digits of an amount below 1,000. */
 function digits(amount: number): string {
   if (amount === 0) {
@@ -97,6 +101,18 @@ export function formatMoment(when_s: number): string {
   return [moment.getHours(), moment.getMinutes(), moment.getSeconds()]
     .map((part) => String(part).padStart(2, "0"))
     .join(":");
+}
+
+/** A sentence whose lines do not break between a number and its unit. */
+export function unbroken(sentence: string): string {
+  return sentence.replace(/(\d) (?=(?:%|[nµm]?s|min|[kMGT]?B)(?![\w]))/g, "$1\u00a0");
+}
+
+/** A name in few letters: where it is cut it keeps its end, which tells it from its like. */
+export function formatName(name: string): string {
+  const letters = Array.from(name);
+  const parts = [letters.slice(0, HEAD), ["…"], letters.slice(HEAD + 1 - NAME)];
+  return letters.length > NAME ? parts.flat().join("") : name;
 }
 
 /** Letters that are written from right to left, and characters that turn the direction. */

@@ -11,6 +11,12 @@ export const HEIGHT = 196;
 const LEAST_S = 60;
 const MOST_S = 600;
 
+/** Half of the label of a moment: the last one may stand at the right end [px]. */
+const HALF_TIME = 28;
+
+/** Turns of a knob so close to one another are one: a slider was dragged. */
+const ONE_TURN_S = 1;
+
 /** Colours as the page has them now. */
 export interface Colours {
   readonly text: string;
@@ -30,12 +36,12 @@ export function optionsOf(lines: readonly Line[], width: number, source: Source)
   return {
     width,
     height: HEIGHT,
-    padding: [24, units.length > 1 ? 4 : 12, 0, 0],
+    padding: [24, units.length > 1 ? 4 : HALF_TIME, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false, setScale: false } },
     scales: Object.fromEntries([
       ["x", { time: true, range: spanOf }],
-      ...units.map((unit) => [unit, { range: fromZero }]),
+      ...units.map((unit) => [unit, { range: rateSpan }]),
     ]),
     axes: [timeAxis(source), ...units.map((unit, place) => rateAxis(unit, place, source))],
     series: [
@@ -63,8 +69,45 @@ function spanOf(_plot: uPlot, first: number | null, last: number | null): [numbe
   return [end - Math.min(MOST_S, Math.max(LEAST_S, end - (first ?? end))), end];
 }
 
-function fromZero(_plot: uPlot, _least: number | null, most: number | null): [number, number] {
-  return [0, most ? most * 1.08 : 1];
+function rateSpan(
+  plot: uPlot,
+  _least: number | null,
+  most: number | null,
+  scale: string,
+): [number, number] {
+  const shown = plot.series.flatMap((one, place) =>
+    one.show && one.scale === scale ? [plot.data[place] ?? []] : [],
+  );
+  const top = Math.max(0, ...shown.map(settledTop)) || most;
+  return [0, top ? top * 1.08 : 1];
+}
+
+/**
+ * The highest of some rates, 0 without one. What comes first, and first behind a gap, is left out:
+ * it is the rate at which buffers were filled, beside which all that lasts would look alike.
+ */
+export function settledTop(rates: ArrayLike<number | null | undefined>): number {
+  let top = 0;
+  for (let place = 1; place < rates.length; place += 1) {
+    const before = rates[place - 1] ?? null;
+    top = Math.max(top, before === null ? 0 : (rates[place] ?? 0));
+  }
+  return top;
+}
+
+/** Knob changes as they are marked: those of one drag are one, from the first value to the last. */
+export function turnsOf(changes: readonly Change[]): Change[] {
+  const turns: Change[] = [];
+  for (const change of changes) {
+    const last = turns.findLast((turn) => turn.knob === change.knob);
+    if (last !== undefined && change.when_s - last.when_s < ONE_TURN_S) {
+      turns.splice(turns.indexOf(last), 1);
+      turns.push({ ...change, old: last.old });
+    } else {
+      turns.push(change);
+    }
+  }
+  return turns.filter((turn) => turn.old !== turn.new);
 }
 
 function font(): string {
@@ -112,7 +155,7 @@ function drawMarks(plot: uPlot, source: Source): void {
   ctx.textBaseline = "bottom";
   ctx.textAlign = "left";
   let free = bbox.left + bbox.width;
-  for (const change of [...source.changes()].reverse()) {
+  for (const change of turnsOf(source.changes()).reverse()) {
     const x = Math.round(plot.valToPos(change.when_s, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) {
       continue;

@@ -222,6 +222,7 @@ export class StageRow {
   private updateKnobs(stage: Stage, enabled: boolean): void {
     const own = stage.knobs.filter(({ name }) => stage.shares === null || name !== "concurrency");
     this.showShared(stage.shares);
+    this.dropKnobs(new Set(own.map(({ name }) => name)));
     for (const knob of own) {
       let control = this.knobs.get(knob.name);
       if (control === undefined) {
@@ -230,6 +231,17 @@ export class StageRow {
         this.knobBox.append(control.el);
       }
       control.update(knob, enabled);
+    }
+  }
+
+  /** Take away the controls of knobs that have no effect any more. */
+  private dropKnobs(kept: ReadonlySet<string>): void {
+    for (const [name, control] of this.knobs) {
+      if (!kept.has(name)) {
+        control.dispose();
+        control.el.remove();
+        this.knobs.delete(name);
+      }
     }
   }
 

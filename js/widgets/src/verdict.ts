@@ -3,6 +3,7 @@
 import { CONSUMER, type Diagnosis, type Snapshot, type Target } from "@nbpipe/protocol";
 import { CopyButton } from "./copy";
 import { button, h, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
+import { unbroken } from "./format";
 import { icon } from "./icons";
 import type { Session } from "./session";
 
@@ -40,8 +41,8 @@ export class Verdict {
     const error = snapshot?.error ?? "";
     const failed = snapshot?.diagnosis.kind === "failed" ? snapshot.diagnosis : null;
     const advice = failed?.advice ?? "";
-    setText(this.error, error && joined(`The epoch failed: ${error}`, advice));
-    setText(this.way, advice);
+    setText(this.error, error && unbroken(joined(`The epoch failed: ${error}`, advice)));
+    setText(this.way, unbroken(advice));
     offer(this.remedy, failed?.code ?? "");
     setTitle(this.failed, `${this.error.textContent} ${advice}`.trim());
     setHidden(this.failed, error === "");
@@ -54,8 +55,8 @@ export class Verdict {
   private updateDiagnosis(diagnosis: Diagnosis, enabled: boolean): void {
     const { text, advice, kind } = diagnosis;
     const sentence = joined(text || "Nothing to say yet.", text && advice);
-    setText(this.sentence, sentence);
-    setText(this.advice, advice);
+    setText(this.sentence, unbroken(sentence));
+    setText(this.advice, unbroken(advice));
     setTitle(this.diagnosis, `${sentence} ${advice}`.trim());
     this.suggestion = diagnosis.suggestion;
     this.icon.show(kind === "keeps_up" ? "finished" : "advice");

@@ -5,8 +5,10 @@ import {
   formatBytes,
   formatClock,
   formatCount,
+  formatName,
   formatShare,
   formatTime,
+  unbroken,
 } from "../src/format";
 
 /** Thin spaces are spaces. */
@@ -61,4 +63,21 @@ describe("a number is written in a few digits", () => {
   test("a count is whole", () => {
     expect([formatCount(12345), formatBrief(12)]).toEqual(["12,345", "12"]);
   });
+});
+
+test.each([
+  [
+    "busy 97 %, a call takes 4 ms (98 % of it waiting)",
+    "busy 97_%, a call takes 4_ms (98_% of it waiting)",
+  ],
+  ["for 1 min 32 s, on item 40 seconds", "for 1_min 32_s, on item 40 seconds"],
+])("a line does not break between a number and its unit: %s", (sentence, expected) => {
+  expect(unbroken(sentence).replaceAll("\u00a0", "_")).toBe(expected);
+});
+
+test.each([
+  ["decode", "decode"],
+  ["normalise_and_augment_the_image_step_12", "normalise…ge_step_12"],
+])("a name that is cut keeps its end: %s", (name, expected) => {
+  expect(formatName(name)).toBe(expected);
 });

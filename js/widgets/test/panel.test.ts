@@ -229,6 +229,16 @@ describe("a panel shows", () => {
     ]);
   });
 
+  test("no control of a knob that has no effect any more", () => {
+    const shown = live();
+    const controls = () => shown.stage("decode").querySelectorAll("input").length;
+    const before = controls();
+    const stages = sample().stages as Record<string, unknown>[];
+    model.tick({ stages: stages.map((stage) => ({ ...stage, knobs: [] })) });
+    frame();
+    expect([before, controls()]).toEqual([4, 0]);
+  });
+
   test("a stage's rate with its unit", () => {
     model.saved = sampleWithStage({ items_per_s: 12345, unit: "items" });
     const shown = silent();
