@@ -82,11 +82,11 @@ def rebuild(node: Any, values: list[Any]) -> Any:
         return plain
 
 
-def copy_arrays(tree: Any) -> Any:
-    """Copy numpy arrays and torch tensors, sharing every other leaf.
+def copy_leaves(tree: Any) -> Any:
+    """Copy what changes in place and is known: arrays, tensors, images, tables, sets, bytearrays.
 
-    A memory-mapped array becomes an ordinary one; the copy of an object array holds the same
-    objects.
+    Objects of other classes are shared. A memory-mapped array becomes an ordinary one; the copy of
+    an object array, of a table or of a set holds the same objects.
 
     Raises:
         ArgumentError: the nesting is deeper than 64 levels, or contains itself.
@@ -206,9 +206,18 @@ def _computed_names(kind: Any) -> frozenset[str]:
 
 
 def _copied(leaf: Any) -> Any:
+    kind = type(leaf)
+    if kind in _IMMUTABLE:
+        return leaf
     if isinstance(leaf, np.ndarray):
-        return leaf.copy(order="K") if type(leaf) is not np.memmap else np.array(leaf)
-    return leaf.clone() if is_tensor(leaf) else leaf
+        return leaf.copy(order="K") if kind is not np.memmap else np.array(leaf)
+    if is_tensor(leaf):
+        own = leaf.requires_grad and leaf.is_leaf  # a clone would hand gradients to this one
+        return leaf.detach().clone().requires_grad_() if own else leaf.clone()
+    known = isinstance(leaf, _MUTABLE) or any(
+        base.__module__.partition(".")[0] in _COPIED for base in kind.__mro__
+    )
+    return copy.copy(leaf) if known else leaf
 
 
 def is_tensor(value: object) -> bool:
@@ -331,7 +340,10 @@ _SIZES: dict[type, int] = {
     float: _NUMBER_BYTES,
     complex: _NUMBER_BYTES,
 }
-_PLAIN_LEAVES = frozenset({np.ndarray, str, bytes, *_SIZES})
+_IMMUTABLE = frozenset({str, bytes, *_SIZES})
+_PLAIN_LEAVES = _IMMUTABLE | {np.ndarray}
+_MUTABLE = (set, bytearray, collections.deque)  # what is no node of a tree
+_COPIED = ("PIL", "pandas")  # libraries whose objects `copy.copy` makes anew
 _NBYTES: Any = np.ndarray.nbytes.__get__
 _SEQUENCES: tuple[Any, ...] = (str, bytes, bytearray)
 _WRAPPED = (collections.UserDict, collections.UserList)

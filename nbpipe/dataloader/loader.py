@@ -215,7 +215,8 @@ class LoaderEpoch(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch; workers that end with it end at once. Again does nothing."""
         if not self.over:
-            self.over = self._progress.left = True
+            self.over = True
+            self._progress.leave()
             self._leave()
 
     def _leave(self) -> None:
@@ -237,7 +238,8 @@ class LoaderEpoch(Iterator[Any]):
             return
         if getattr(self, "over", True):
             return
-        self.over = self._progress.left = True
+        self.over = True
+        self._progress.leave()
         if isinstance(self._items, LocalRun):
             self._items.forget()
         if self._closes:
@@ -542,7 +544,8 @@ class DataLoader:
         """Begin an epoch; of a loaded one, its rest."""
         goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         draw, stays = self._drawn_seed, self._stays
-        progress, left = self._state.begin(sources, loaded, draw, stays=stays)
+        ahead = workers * self._factor
+        progress, left = self._state.begin(sources, loaded, draw, stays=stays, ahead=ahead)
         if workers:
             free = None if goes_on else self._free_run(progress.position.seed)
             made = free or self._open(progress.position)

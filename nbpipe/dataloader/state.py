@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import itertools
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -150,6 +151,17 @@ class RandomSources:
         return next((one for one in inside if has_state(one)), None)
 
     @property
+    def drawn_from(self) -> Any:
+        """The generator that was given to one of torch's samplers, or None."""
+        data = self._torch.utils.data
+        drawing = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+        inside = self._samplers[:1]
+        if inside and type(inside[0]) is data.BatchSampler:
+            inside = self._samplers[1:]
+        found = next((one.generator for one in inside if type(one) in drawing), None)
+        return next((one for one in self._generators if one is found), None)
+
+    @property
     def kinds(self) -> list[str]:
         """The classes of the samplers."""
         return [type(one).__qualname__ for one in self._samplers]
@@ -262,6 +274,74 @@ class StatefulIndices(Iterator[Any]):
     def forget(self, count: int) -> None:
         """Called when the state behind so many is no longer wanted."""
         self._states.pop(count, None)
+
+
+@final
+class DrawnIndices(Iterator[Any]):
+    """What a sampler draws from a generator that was given, for workers.
+
+    They read ahead, as far as they come. An epoch that is left leaves the generator all the same
+    where torch's loader does: as many times behind those that the loop has had as that reads ahead.
+
+    Args:
+        generator: the sampler draws from it.
+        indices: gives indices, or lists of them.
+        ahead: how many torch's loader reads ahead.
+    """
+
+    def __init__(self, generator: Any, indices: Iterable[Any], ahead: int) -> None:
+        self._generator = generator
+        self._indices = iter(indices)
+        self._ahead = ahead
+        self._wanted = ahead
+        self._count = 0  # of draws, that of the end too
+        self._states: deque[tuple[int, Any]] = deque()  # behind which draw the generator was how
+        self._shared = False  # others draw from the generator, too
+        self._drawing = self._ended = self._left = False
+        self._lock = threading.RLock()
+
+    def __next__(self) -> Any:
+        with self._lock:
+            item = END if self._left else self._drawn()
+        if item is END:
+            raise StopIteration
+        return item
+
+    def _drawn(self) -> Any:
+        """Draw the next ones, or `END`, and keep how the generator is then."""
+        before = self._generator.get_state()
+        self._shared |= bool(self._states) and not before.equal(self._states[-1][1])
+        self._drawing = True
+        try:
+            item = next(self._indices, END)
+        finally:
+            self._drawing = False
+        self._ended = item is END
+        self._count += 1
+        after = self._generator.get_state()
+        if not self._states or not after.equal(before):
+            self._states.append((self._count, after))
+        while len(self._states) > 1 and self._states[1][0] <= self._wanted:
+            self._states.popleft()
+        return item
+
+    def had(self, count: int) -> None:
+        """Called when the loop has had so many."""
+        self._wanted = count + self._ahead
+
+    def leave(self) -> None:
+        """Called when nobody wants more: leave the generator where torch's loader does."""
+        with self._lock:
+            if self._left or self._drawing:  # garbage that this thread found while it draws
+                return
+            self._left = True
+            while not self._ended and self._count < self._wanted:
+                self._drawn()
+            states = self._states
+            if not self._shared and states and states[-1][1].equal(self._generator.get_state()):
+                self._generator.set_state(
+                    next(state for at, state in reversed(states) if at <= self._wanted)
+                )
 
 
 # -- a place in the epochs -------------------------------------------------------------------------
@@ -426,7 +506,7 @@ class EpochProgress:
 
     Args:
         position: where it began.
-        sampled: knows the sampler's own states, or None.
+        indices: those of its batches; None where the dataset is iterable.
 
     Attributes:
         position: where it began.
@@ -440,7 +520,7 @@ class EpochProgress:
             reads, or None.
     """
 
-    def __init__(self, position: Position, sampled: StatefulIndices | None) -> None:
+    def __init__(self, position: Position, indices: Iterator[Any] | None) -> None:
         self.position = position
         self.run: Run | None = None
         self.readers = 0
@@ -448,14 +528,23 @@ class EpochProgress:
         self.finished = self.left = False
         self.delivered = position.delivered
         self.reading: Callable[[], tuple[Any, bool]] | None = None
-        self._sampled = sampled
+        self._sampled = indices if isinstance(indices, StatefulIndices) else None
+        self._drawn = indices if isinstance(indices, DrawnIndices) else None
 
     def deliver(self) -> int:
         """Called when the loop gets a batch; return the number of all that it has had."""
         self.delivered += 1
         if self._sampled is not None:
             self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
+        if self._drawn is not None:
+            self._drawn.had(self.delivered)
         return self.delivered
+
+    def leave(self) -> None:
+        """Called when nobody iterates it any more."""
+        self.left = True
+        if self._drawn is not None:
+            self._drawn.leave()
 
     def is_past(self, sampler_epoch: int | None) -> bool:
         """Tell whether the next epoch counts: this one has ended, or was left for another one."""
@@ -538,6 +627,7 @@ class LoaderState:
         draw: Callable[[], int],
         *,
         stays: bool,
+        ahead: int,
     ) -> tuple[EpochProgress, Iterator[Any] | None]:
         """Begin the next epoch; it is the newest once it is kept in `progress`.
 
@@ -546,13 +636,14 @@ class LoaderState:
             loaded: where it begins, or None.
             draw: draws a seed.
             stays: its workers stay for the next one.
+            ahead: batches that torch's loader reads ahead; 0 without workers.
 
         Returns:
             How far it is, and the indices of its batches: None for each that the loop has had;
             and no indices where the dataset is iterable.
         """
         now = sources.now if loaded is None or not loaded.begun else {}
-        indices = self._indices(sources, loaded)
+        indices = self._indices(sources, loaded, ahead)
         seed, number = self._seed_of(draw, loaded, stays=stays)
         if stays:
             self._kept = seed, number + 1
@@ -566,10 +657,11 @@ class LoaderState:
                 dataset=None if loaded is None else loaded.dataset,
                 iterator=None if loaded is None else loaded.iterator,
             )
-        sampled = indices if isinstance(indices, StatefulIndices) else None
-        return EpochProgress(position, sampled), position.left_of(indices)
+        return EpochProgress(position, indices), position.left_of(indices)
 
-    def _indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
+    def _indices(
+        self, sources: RandomSources, position: Position | None, ahead: int
+    ) -> Iterator[Any] | None:
         """Begin to iterate the sampler; load its own state. A dataset loads its own later."""
         if position is not None and position.dataset is not None:
             checked_state(self._dataset)
@@ -577,7 +669,10 @@ class LoaderState:
             return None
         sampler, start = sources.stateful, 0 if position is None else position.delivered
         if sampler is None:
-            return following(iter(self._samples.indices))
+            indices, generator = self._samples.indices, sources.drawn_from
+            if ahead and generator is not None:
+                return DrawnIndices(generator, indices, ahead)
+            return following(iter(indices))
         goes_on = position is not None and position.sampler is not None
         if goes_on:
             checked_state(sampler)

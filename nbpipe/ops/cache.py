@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any, BinaryIO, ClassVar
 
 from ..base.seeding import Entry, Path
-from ..base.tree import copy_arrays
+from ..base.tree import copy_leaves
 from ..errors import ArgumentTypeError, CacheError
 from .chain import append_plain, fingerprint
 from .remaining import Fold, NodeState, Remaining
@@ -185,8 +185,8 @@ class MemoryStore(CacheStore):
             self._entries = None
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read the items; arrays are copied, so that work in place does not change the cache."""
-        return ((path, copy_arrays(value)) for path, value in self._entries or ())
+        """Read the items, copied, so that work in place does not change the cache."""
+        return ((path, copy_leaves(value)) for path, value in self._entries or ())
 
 
 class _MemoryRecorder(Recorder):
@@ -198,7 +198,7 @@ class _MemoryRecorder(Recorder):
     def add(self, path: Path, value: Any) -> None:
         entries = self._entries
         if entries is not None:  # else the epoch is over
-            entries.append((path, copy_arrays(value)))
+            entries.append((path, copy_leaves(value)))
 
     def complete(self) -> None:
         entries = self._entries

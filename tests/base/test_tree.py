@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.base.threads import FREE_THREADED
-from nbpipe.base.tree import children, copy_arrays, leaves, map_leaves, rebuild, size_bytes
+from nbpipe.base.tree import children, copy_leaves, leaves, map_leaves, rebuild, size_bytes
 from nbpipe.errors import ArgumentError
 from tests.samples import Pair, Sample
 
@@ -194,10 +194,10 @@ def test_depth_that_is_allowed():
     assert list(leaves(map_leaves(lambda leaf: leaf, tree))) == [1]
 
 
-def test_copy_arrays():
-    """Arrays are copied in their layout and type, other leaves are shared."""
+def test_copy_leaves():
+    """Arrays are copied in their layout and type, leaves of an unknown class are shared."""
     array, other = np.asfortranarray(np.arange(6).reshape(2, 3)), object()
-    copied = copy_arrays({"a": array, "b": [other]})
+    copied = copy_leaves({"a": array, "b": [other]})
     array[0, 0] = 9
     assert (0, True, other) == (copied["a"][0, 0], copied["a"].flags.f_contiguous, copied["b"][0])
 
@@ -206,16 +206,24 @@ def test_copy_of_a_memory_map(tmp_path):
     """The copy of a memory-mapped array holds its own memory."""
     np.save(tmp_path / "a.npy", np.arange(3))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-    copied = copy_arrays(mapped)
+    copied = copy_leaves(mapped)
     assert (np.ndarray, [0, 1, 2], True) == (type(copied), copied.tolist(), copied.flags.owndata)
 
 
 def test_copy_and_size_of_tensors(torch):
     """Tensors are copied, and measured by their elements."""
     tensor = torch.arange(4, dtype=torch.float32)
-    copied = copy_arrays([tensor])[0]
+    copied = copy_leaves([tensor])[0]
     tensor[0] = 9
     assert (copied[0].item(), size_bytes(tensor), size_bytes(tensor[:2])) == (0.0, 16, 8)
+
+
+def test_copy_of_a_tensor_that_wants_gradients(torch):
+    """A copy has gradients of its own, and hands none to the tensor that it was made of."""
+    tensor = torch.ones(2, requires_grad=True)
+    copied = copy_leaves(tensor)
+    copied.sum().backward()
+    assert (tensor.grad, copied.grad.tolist()) == (None, [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -366,7 +374,7 @@ def test_a_class_is_not_kept(make):
     """A class that a cell defines anew goes, and all that its functions refer to."""
     kind = make()
     row = kind.__new__(kind)
-    for act in (size_bytes, children, copy_arrays):
+    for act in (size_bytes, children, copy_leaves):
         act([row])
     gone, kind, row = weakref.ref(kind), None, None
     gc.collect()

@@ -258,6 +258,15 @@ def test_runs_that_differ_are_not_compared():
     )
 
 
+def test_what_only_the_module_raises_is_told_of_runs_that_differ():
+    """An error of the module's is no matter of comparing items."""
+    numbers = itertools.count()
+    words = refusal(
+        MODULE.replace("x * SCALE", "decode.calls"), items=lambda: iter([next(numbers)])
+    )
+    assert words.startswith("item 0 of the module cannot be made: stage 'decode' raised Attribute")
+
+
 def test_a_notebook_that_raises_is_not_compared():
     """Its own error is the reason; the items before it are compared."""
 

@@ -18,6 +18,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 import nbpipe
+from tests.gates import until
 from tests.loader.conftest import WAYS
 from tests.loader.datasets import AtOnce, Drawn, Made, Numbers, Point
 from tests.loader.same import epochs, of_nbpipe, of_torch, same
@@ -123,6 +124,47 @@ def test_global_generator_is_left_as_torch_leaves_it(way):
         list(kind(Numbers(), 4, shuffle=True, **options))
         node_state.append(torch.rand(3).tolist())
     assert node_state[0] == node_state[1]
+
+
+def of_epoch_left(kind, ahead=None, **options):
+    """Return the first batch of an epoch that is left there, and what the generator gives then."""
+    generator = torch.Generator().manual_seed(3)
+    sampler = RandomSampler(range(23), replacement=True, num_samples=320, generator=generator)
+    loader = kind(Numbers(), 32, sampler=sampler, num_workers=2, prefetch_factor=1, **options)
+    batches = iter(loader)
+    first = next(batches).tolist()
+    if ahead is not None:
+        until(lambda: loader.run.stats()["indices"].items_out > ahead)
+    del batches
+    return first, torch.rand(3, generator=generator).tolist()
+
+
+def test_generator_is_left_at_a_break_as_torch_leaves_it(placed):
+    """A generator stands behind the lists that torch has drawn, however far ours were read."""
+    placed = {name: value for name, value in placed.items() if name != "num_workers"}
+    wanted = of_epoch_left(DataLoader)
+    assert of_epoch_left(nbpipe.DataLoader, ahead=3, **placed) == wanted
+
+
+def of_shared_generator(kind, **options):
+    """Return what a loop draws from its loader's generator, in an epoch that it leaves and behind.
+
+    The sampler draws before the first index alone.
+    """
+    generator = torch.Generator().manual_seed(3)
+    loader = kind(Numbers(), 1, shuffle=True, generator=generator, num_workers=1, **options)
+    drawn = []
+    for batch in loader:
+        drawn.append((batch.item(), torch.rand(1, generator=generator).item()))
+        if len(drawn) == 3:
+            break
+    return [*drawn, torch.rand(1, generator=generator).item()]
+
+
+def test_what_the_loop_draws_from_the_generator_stays_drawn():
+    """A generator from which the loop draws, too, is not set back behind an epoch that it left."""
+    wanted = of_shared_generator(DataLoader)
+    assert of_shared_generator(nbpipe.DataLoader, workers="thread") == wanted
 
 
 def test_two_loaders_share_a_seed():

@@ -1,5 +1,6 @@
 """cache: the items of the first whole epoch, in memory or in a folder."""
 
+import collections
 import errno
 import functools
 import gc
@@ -67,6 +68,54 @@ def test_what_comes_before_runs_once(place):
     pipe = nbpipe.source(range(5)).map(count).cache(place).map(str)
     assert epochs(pipe, 3) == 3 * [list("12345")]
     assert (list(pipe), count.calls) == (list("12345"), 5)
+
+
+def thumb(image):
+    """Make an image smaller, in place."""
+    image.thumbnail((2, 2))
+    return image.size
+
+
+def emptied(items):
+    """Take all out of a container; return how many there were."""
+    count = len(items)
+    items.clear()
+    return count
+
+
+def overwritten(table):
+    """Sum up a column, and set it to 0."""
+    total = int(table["n"].sum())
+    table["n"] = 0
+    return total
+
+
+def made_image(_):
+    """Return a small image of Pillow."""
+    return pytest.importorskip("PIL.Image").new("L", (8, 4))
+
+
+def made_table(_):
+    """Return a table of pandas."""
+    return pytest.importorskip("pandas").DataFrame({"n": [1, 2]})
+
+
+CHANGED = {
+    "image": (made_image, thumb, (2, 1)),
+    "table": (made_table, overwritten, 3),
+    "set": (lambda n: {n, "a"}, emptied, 2),
+    "bytes": (lambda _: bytearray(3), emptied, 3),
+    "deque": (lambda n: collections.deque([n]), emptied, 1),
+    "dict": (lambda n: {"n": n}, emptied, 1),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_what_changes_items_in_place_does_not_change_the_cache(kind, place):
+    """Each epoch reads the items as they were made, whatever was done to them before."""
+    make, change, result = CHANGED[kind]
+    pipe = nbpipe.source(range(2)).map(lambda n: (n, make(n))).cache(place)
+    assert epochs(pipe.map(lambda pair: change(pair[1])), 3) == 3 * [[result, result]]
 
 
 @given(recipes(longest=4), HANDS)
