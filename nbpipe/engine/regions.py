@@ -388,7 +388,8 @@ class RegionNode(MapNode):
         if entries:
             task.sent = entries
             task.rows = [[0] * ROW for _ in self.region.program.stages]  # the last one is its own
-            task.job = self._job(task, entries, following=partial(self._follow, task))
+            following = None if self.region.singly else partial(self._follow, task)
+            task.job = self._job(task, entries, following)
         return task.job
 
     def _job(

@@ -108,9 +108,7 @@ class ProcessCaller(Caller):
         """Send a worker that has done a job the next one: its results are read meanwhile."""
         with self._lock:
             stays = not self._closed and len(self._slots) <= self._limit()
-        if job.following is None or not stays or self._max_items is not None:
-            return
-        following = job.following()
+        following = job.following() if job.following is not None and stays else None
         if following is not None:
             with contextlib.suppress(Exception):  # who calls for it tries again, and is told
                 if slot.has(self._shipper.of(following.program), following.epoch):
