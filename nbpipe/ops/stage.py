@@ -476,11 +476,15 @@ class Stage:
             )
         about = {name: getattr(self, name) for name in ("spec", "name", "named", "executor")}
         about |= {"inputs": self.inputs, "placement": placement, "shared": dict(self.knobs)}
-        return functools.partial(Stage, **about), ()
+        return _made, (about,)
 
     def __repr__(self) -> str:
         knobs = "".join(f", {name}={knob.value}" for name, knob in self.knobs.items())
         return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
+
+
+def _made(about: dict[str, Any]) -> Stage:
+    return Stage(**about)
 
 
 def changed(stage: Stage, **parts: Any) -> Stage:
