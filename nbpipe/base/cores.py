@@ -84,7 +84,7 @@ class SharedCore:
         try:
             self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
-            self.let_go(clocks)
+            self._let_go(clocks)
         waits_long = measured and kept == self.core and (kept is not None or not self._fits)
         return now_ns + (KEPT_NS if waits_long else SOON_NS)
 
@@ -103,7 +103,7 @@ class SharedCore:
         started = before_born & self._born  # seen once, it may be about to be one of these
         if started or self._reaped != _reaped() or self._starts_processes():
             self._over = True
-            self.let_go(clocks)
+            self._let_go(clocks)
         elif self.core is None:
             tries = fresh > MANY and now_ns > self._again_ns
             crowded = self._idle_ns - idle_ns < SPARE * elapsed_ns
@@ -116,9 +116,9 @@ class SharedCore:
                 self._keep(clocks, now_ns)
         elif cores > FULL and (rate < self._least or not self._may_be_full):
             self._again_ns = now_ns + AGAIN_NS
-            self.let_go(clocks)
+            self._let_go(clocks)
         elif cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > KEPT_NS:
-            self.let_go(clocks)
+            self._let_go(clocks)
         else:
             self._limit(clocks.keys() - self._kept)
 
@@ -136,7 +136,7 @@ class SharedCore:
             os.sched_setaffinity(one, {self.core})
             self._kept.add(one)
 
-    def let_go(self, threads: Iterable[int]) -> None:
+    def _let_go(self, threads: Iterable[int]) -> None:
         """Let all run on any core: the threads, and what they have started meanwhile."""
         if self.core is None:
             return
