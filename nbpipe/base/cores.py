@@ -55,7 +55,7 @@ class SharedCore:
         self._born: set[int] = set()  # others, when this was last seen
         self._processes: set[int] = set()  # of the machine, that were seen
         self._spent_ns: dict[int, int] = {}  # by thread
-        self._idle_ns = 0
+        self._idle_ns = 0  # of all cores
         self._done = 0
         self._fits = False  # one core seemed enough, or worth a try
         self._may_be_full = False  # it was tried, and more was done
@@ -84,7 +84,7 @@ class SharedCore:
         try:
             self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
-            self.let_go(clocks)
+            self._let_go(clocks)
         waits_long = measured and kept == self.core and (kept is not None or not self._fits)
         return now_ns + (KEPT_NS if waits_long else SOON_NS)
 
@@ -95,6 +95,7 @@ class SharedCore:
         self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
         self._looked_ns = now_ns
         idle_ns, self._idle_ns = self._idle_ns, idle_so_far_ns()
+        crowded = self._idle_ns - idle_ns < SPARE * elapsed_ns
         if not before:
             self._reaped = _reaped()
             return
@@ -103,22 +104,20 @@ class SharedCore:
         started = before_born & self._born  # seen once, it may be about to be one of these
         if started or self._reaped != _reaped() or self._starts_processes():
             self._over = True
-            self.let_go(clocks)
+            self._let_go(clocks)
         elif self.core is None:
             tries = fresh > MANY and now_ns > self._again_ns
-            crowded = self._idle_ns - idle_ns < SPARE * elapsed_ns
-            # The system counts idle time in steps of 10 ms: a single look may be wrong.
-            fitted = self._fits
-            self._fits = IDLE < cores < (MUCH if tries else FULL) and not crowded
-            if fitted and self._fits:
+            fits = IDLE < cores < (MUCH if tries else FULL) and not crowded
+            fitted, self._fits = self._fits, fits
+            if fitted and fits:  # a single look says little: idle time is counted in steps of 10 ms
                 self._may_be_full = cores >= FULL
                 self._least = (GAIN if cores >= FULL else LOSS) * rate if fresh > MANY else 0.0
                 self._keep(clocks, now_ns)
         elif cores > FULL and (rate < self._least or not self._may_be_full):
             self._again_ns = now_ns + AGAIN_NS
-            self.let_go(clocks)
-        elif cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > KEPT_NS:
-            self.let_go(clocks)
+            self._let_go(clocks)
+        elif crowded or cores < IDLE / 2 or rate < self._least or now_ns - self._since_ns > KEPT_NS:
+            self._let_go(clocks)
         else:
             self._limit(clocks.keys() - self._kept)
 
@@ -136,7 +135,7 @@ class SharedCore:
             os.sched_setaffinity(one, {self.core})
             self._kept.add(one)
 
-    def let_go(self, threads: Iterable[int]) -> None:
+    def _let_go(self, threads: Iterable[int]) -> None:
         """Let all run on any core: the threads, and what they have started meanwhile."""
         if self.core is None:
             return
@@ -175,9 +174,11 @@ class SharedCore:
 
 def idle_so_far_ns() -> int:
     """Return how long the cores that this process may use have been idle, in all [ns]."""
-    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    mine = os.sched_getaffinity(0)
+    if len(mine) == os.cpu_count():  # the other file takes long to read where cores are many
+        return int(float((_PROC / "uptime").read_text().split()[1]) * 1e9)
     rows = [line.split() for line in (_PROC / "stat").read_text().splitlines()]
-    ticks = sum(int(row[4]) + int(row[5]) for row in rows if row[0] in mine)
+    ticks = sum(int(row[4]) for row in rows if row[0] in {f"cpu{core}" for core in mine})
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 

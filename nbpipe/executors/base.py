@@ -47,10 +47,9 @@ class Answer:
     """What came of the entries of one job.
 
     Attributes:
-        results: one for each entry, in order: an entry, or what takes its place where it
-            was dropped or failed; for a
-            stage that expands, the children of its one entry. Where they took long, the last
-            entries may be missing: nothing was done with them.
+        results: one for each entry, in order: an entry, or what takes its place where it was
+            dropped or failed; for a stage that expands, the children of its one entry. Where they
+            took long, the last entries may be missing: nothing was done with them.
         tally: a row for each stage of the program.
         retried: for each call that was tried again, the address of its stage.
     """

@@ -473,7 +473,8 @@ def test_no_file_is_touched_under_the_lock(tmp_path, monkeypatch, kept):
 
     def watched(function):
         def touch(*args, **options):
-            touched.append(run is not None and holds(run._scheduler.lock))
+            if not str(args[0]).startswith("/proc/"):  # it is no file that lies on a disk
+                touched.append(run is not None and holds(run._scheduler.lock))
             return function(*args, **options)
 
         return touch
