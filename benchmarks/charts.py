@@ -17,7 +17,7 @@ _LOOKS = {  # colours of words, of ours, of the peers, of bare; none behind them
     "light": ("#1f2328", "#0969da", "#8c959f", "#bc4c00"),
     "dark": ("#e6edf3", "#4493f8", "#6e7681", "#f0883e"),
 }
-_WIDTH, _LABELS, _RIGHT = 400, 200, 14  # widths of a chart, of its words, of what stays free
+_WIDTH, _LABELS, _RIGHT = 420, 230, 14  # widths of a chart, of its words, of what stays free
 _TITLE, _LINE, _BAR, _GAP = 42, 16, 20, 20  # heights of two lines of title, of one, of a bar, below
 _LETTERS = 50  # in a line of title
 _FAR = 1.6  # bare that is so many times faster than the fastest is left out
@@ -73,3 +73,5 @@ def _chart(results: Results, key: str, look: str) -> Iterator[str]:
         x, bottom = _LABELS + room * limit / most, _TITLE + _BAR * len(found)
         line_of = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TITLE - 4}" y2="{bottom}"'
         yield f'<line {line_of} stroke="{bare}" stroke-width="1.5" stroke-dasharray="5 3"/>'
+        said_of = f'x="{x:.1f}" y="{_TITLE - 7}" text-anchor="end" font-size="11"'
+        yield f'<text {said_of} fill="{bare}">{BARE}</text>'

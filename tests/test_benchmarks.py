@@ -175,8 +175,8 @@ def test_charts_have_a_bar_for_everyone(tmp_path):
         rate("spdl", 7, workload="W7"),
     )
     light, dark = (path.read_text() for path in charts.draw(results, tmp_path))
-    names = [text for text in (">spdl<", ">96<", "W2: 5 ms sleep", "W7") if text in light]
-    assert names == [">spdl<", ">96<", "W2: 5 ms sleep"]
+    names = [text for text in (">spdl<", ">96<", ">bare<", "W2: 5 ms sleep", "W7") if text in light]
+    assert names == [">spdl<", ">96<", ">bare<", "W2: 5 ms sleep"]
     assert dark != light
     assert charts.rates(results, "W2") == [("nbpipe", 96.0), ("spdl", 32.0)]
 
