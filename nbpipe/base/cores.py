@@ -9,7 +9,7 @@ hands the interpreter on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import clock_gettime_ns
@@ -94,7 +94,8 @@ class SharedCore:
         rate = fresh / elapsed_ns
         self._spent_ns = spent = {one: clock_gettime_ns(clock) for one, clock in clocks.items()}
         self._looked_ns = now_ns
-        idle_ns, self._idle_ns = self._idle_ns, idle_so_far_ns()
+        mine = os.sched_getaffinity(0) if self.core is None else self._cores
+        idle_ns, self._idle_ns = self._idle_ns, idle_so_far_ns(mine)
         crowded = self._idle_ns - idle_ns < SPARE * elapsed_ns
         if not before:
             self._reaped = _reaped()
@@ -172,9 +173,8 @@ class SharedCore:
         return False
 
 
-def idle_so_far_ns() -> int:
-    """Return how long the cores that this process may use have been idle, in all [ns]."""
-    mine = os.sched_getaffinity(0)
+def idle_so_far_ns(mine: Collection[int]) -> int:
+    """Return how long some cores, or all there are, have been idle, added up [ns]."""
     if len(mine) == os.cpu_count():  # the other file takes long to read where cores are many
         return int(float((_PROC / "uptime").read_text().split()[1]) * 1e9)
     rows = [line.split() for line in (_PROC / "stat").read_text().splitlines()]

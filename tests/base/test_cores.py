@@ -56,7 +56,7 @@ class Team:
     """Threads that one core looks after, and a clock that tells what share they computed."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(cores, "idle_so_far_ns", lambda: self.idle_ns)  # it may be crowded
+        monkeypatch.setattr(cores, "idle_so_far_ns", self.idle_so_far_ns)  # it may be crowded
         self.members = [Member() for _ in range(2)]
         self.core = SharedCore()
         self.now_ns, self.done = 1 << 40, 0
@@ -67,6 +67,11 @@ class Team:
     def _look(self):
         clocks = {member.native_id: member.clock for member in self.members}
         self.members[0].do(lambda: self.core.look(clocks, self.now_ns, self.done))
+
+    def idle_so_far_ns(self, whole):
+        """Return how long cores have been idle: asked for those that the process may use."""
+        assert set(whole) == self.whole
+        return self.idle_ns
 
     def _spent_ns(self):
         return sum(time.clock_gettime_ns(member.clock) for member in self.members)
@@ -133,6 +138,16 @@ def test_on_a_crowded_machine_threads_go_where_they_will(team):
     assert not team.work().is_kept, "it may be chance"
     assert team.work().is_kept
     assert not team.work(idle=0).is_kept, "it was not, when they were put there"
+
+
+def test_idle_time_is_that_of_the_cores_asked_for():
+    """Of all there are, as of each by itself; it grows while nobody computes there."""
+    whole = os.sched_getaffinity(0)
+    before_ns = cores.idle_so_far_ns(whole)
+    each_ns = sum(cores.idle_so_far_ns({core}) for core in whole)
+    after_ns = cores.idle_so_far_ns(whole)
+    tick_ns = 10_000_000 * len(whole)  # each is counted in such steps, and rounded
+    assert before_ns - tick_ns <= each_ns <= after_ns + tick_ns
 
 
 def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
@@ -264,7 +279,9 @@ def test_stages_that_compute_on_a_crowded_machine_may_run_on_any_core():
 @pytest.mark.timeout(120)
 def test_stages_that_wait_share_a_core(monkeypatch):
     """The threads of a run do, and the one that iterates does not."""
-    monkeypatch.setattr(cores, "idle_so_far_ns", time.perf_counter_ns)  # else it may be crowded
+    monkeypatch.setattr(
+        cores, "idle_so_far_ns", lambda _: time.perf_counter_ns()
+    )  # else it may be crowded
     whole = os.sched_getaffinity(0)
 
     def wait(item):
