@@ -30,6 +30,7 @@ AGAIN_NS = 20_000_000_000  # where that was in vain it is tried no more often th
 SOON_NS = 50_000_000  # to look sooner says nothing
 _PROC = Path("/proc")
 _CORE, _PARENT = 36, 1  # fields of /proc/<number>/stat, behind the name
+_kept_anywhere: set[int] = set()  # threads of all runs of this process
 
 
 @final
@@ -41,7 +42,7 @@ class SharedCore:
     core of the machine has time left, they may compute for less than they would: they go free.
 
     A thread or a process that one of them starts would be kept there, too: where such are seen, all
-    may go where they will, for good.
+    may go where they will, for good. So they may where somebody else says where one of them runs.
 
     Attributes:
         core: where the threads are kept; None while they may run on any.
@@ -53,6 +54,7 @@ class SharedCore:
         self._kept: set[int] = set()  # threads
         self._strangers: set[int] = set()  # threads that were on the core before, and only there
         self._born: set[int] = set()  # others, when this was last seen
+        self._older: frozenset[int] = frozenset()  # processes that were there before
         self._processes: set[int] = set()  # of the machine, that were seen
         self._spent_ns: dict[int, int] = {}  # by thread
         self._idle_ns = 0  # of all cores
@@ -83,10 +85,25 @@ class SharedCore:
         measured, kept = bool(self._spent_ns), self.core
         try:
             self._look(clocks, now_ns, done)
-        except (OSError, ValueError, IndexError):  # a thread has ended, or the cores are others
-            self._let_go(clocks)
+        except (OSError, ValueError, IndexError, OverflowError):
+            self._let_go(clocks)  # a thread has ended, or the cores are others
         waits_long = measured and kept == self.core and (kept is not None or not self._fits)
         return now_ns + (KEPT_NS if waits_long else SOON_NS)
+
+    def rest(self, threads: Collection[int]) -> None:
+        """Let what the threads have started go free; called when nobody looks for a while.
+
+        Args:
+            threads: their numbers in the system; of those that go on.
+        """
+        with suppress(OSError):
+            if self._others(threads) or self._starts_processes():
+                self._let_go(threads)
+
+    def end(self) -> None:
+        """Let all go free: the threads, of which some may go on, and what they have started."""
+        with suppress(OSError):
+            self._let_go(self._kept & _numbers(_PROC / "self/task"))
 
     def _look(self, clocks: Mapping[int, int], now_ns: int, done: int) -> None:
         before, elapsed_ns = self._spent_ns, now_ns - self._looked_ns
@@ -103,7 +120,8 @@ class SharedCore:
         cores = sum(spent[one] - before.get(one, 0) for one in spent) / elapsed_ns
         before_born, self._born = self._born, self._others(clocks)
         started = before_born & self._born  # seen once, it may be about to be one of these
-        if started or self._reaped != _reaped() or self._starts_processes():
+        moved = not all(_is_on(one, {self.core}) for one in self._kept & clocks.keys())
+        if started or moved or self._reaped != _reaped() or self._starts_processes():
             self._over = True
             self._let_go(clocks)
         elif self.core is None:
@@ -123,11 +141,12 @@ class SharedCore:
             self._limit(clocks.keys() - self._kept)
 
     def _keep(self, threads: Iterable[int], now_ns: int) -> None:
-        self._cores = os.sched_getaffinity(0)
-        if len(self._cores) > 1:
+        self._cores = cores = os.sched_getaffinity(0)
+        if len(cores) > 1 and all(_is_on(one, cores) for one in threads):
             self.core, self._since_ns = int(_stat("thread-self")[_CORE]), now_ns
             self._strangers = self._others(threads)
             self._processes = _numbers(_PROC) if _has_children() else set()
+            self._older = frozenset(self._processes)
             self._limit(threads)
 
     def _limit(self, threads: Iterable[int]) -> None:
@@ -135,17 +154,19 @@ class SharedCore:
         for one in threads:
             os.sched_setaffinity(one, {self.core})
             self._kept.add(one)
+            _kept_anywhere.add(one)
 
     def _let_go(self, threads: Iterable[int]) -> None:
         """Let all run on any core: the threads, and what they have started meanwhile."""
         if self.core is None:
             return
-        processes = _of_descendants() if _has_children() else ()
+        processes = _of_descendants(self._older) if _has_children() else ()
         for one in (*threads, *self._others(threads), *processes):
             with suppress(OSError):  # it has ended
-                if os.sched_getaffinity(one) == {self.core}:
+                if _is_on(one, {self.core}):
                     os.sched_setaffinity(one, self._cores)
         self.core, self._fits = None, False
+        _kept_anywhere.difference_update(self._kept)
         self._kept.clear()
         self._strangers.clear()
 
@@ -154,9 +175,10 @@ class SharedCore:
         found: set[int] = set()
         if self.core is None:
             return found
-        for one in _numbers(_PROC / "self/task").difference(threads, self._strangers):
+        known = self._strangers | _kept_anywhere
+        for one in _numbers(_PROC / "self/task").difference(threads, known):
             with suppress(OSError):  # it has ended
-                if os.sched_getaffinity(one) == {self.core}:
+                if _is_on(one, {self.core}):
                     found.add(one)
         return found
 
@@ -168,7 +190,7 @@ class SharedCore:
         self._processes |= fresh
         for one in fresh:
             with suppress(OSError, IndexError):  # it has ended
-                if os.sched_getaffinity(one) == {self.core} and _parent(one) == os.getpid():
+                if _is_on(one, {self.core}) and _parent(one) == os.getpid():
                     return True
         return False
 
@@ -180,6 +202,11 @@ def idle_so_far_ns(mine: Collection[int]) -> int:
     rows = [line.split() for line in (_PROC / "stat").read_text().splitlines()]
     ticks = sum(int(row[4]) for row in rows if row[0] in {f"cpu{core}" for core in mine})
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def _is_on(thread: int, cores: Collection[int | None]) -> bool:
+    """Tell whether a thread may run on these cores, and no others."""
+    return os.sched_getaffinity(thread) == cores
 
 
 def _stat(process: str) -> list[str]:
@@ -213,10 +240,14 @@ def _has_children() -> bool:
     return True
 
 
-def _of_descendants() -> set[int]:
-    """Return all threads of the processes that this one has started, and of those they started."""
+def _of_descendants(older: Collection[int]) -> set[int]:
+    """Return all threads of the processes that this one has started, and of those they started.
+
+    Args:
+        older: processes that are none of these.
+    """
     parents = {}
-    for process in _numbers(_PROC):
+    for process in _numbers(_PROC).difference(older):
         with suppress(OSError, IndexError):  # it has ended
             parents[process] = _parent(process)
     found, threads = [os.getpid()], set[int]()

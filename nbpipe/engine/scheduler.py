@@ -352,6 +352,7 @@ class Scheduler:
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
                     self.past = rows_of(self, now_ns, {})
+                    self._team.rest()
             epoch.end()
             if self.epoch is epoch:
                 self.epoch, self._leaving = None, epoch

@@ -79,11 +79,19 @@ class ThreadTeam:
         Returns:
             When to look again, at the latest [ns].
         """
+        return self._core.look(self._clocks(), now_ns, done)
+
+    def rest(self) -> None:
+        """Called when an epoch ends: nobody looks for a while; under the lock."""
+        self._core.rest(self._clocks())
+
+    def _clocks(self) -> dict[int, int]:
+        """Return the clock of each thread's processor time, by its number in the system."""
         clocks = {}
         for seat in self._seats:
             if seat.thread and seat.thread.native_id and seat.clock is not None:
                 clocks[seat.thread.native_id] = seat.clock
-        return self._core.look(clocks, now_ns, done)
+        return clocks
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
@@ -209,4 +217,5 @@ class ThreadTeam:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive() and seat.work is not None:
                 late.append(seat.work)
+        self._core.end()
         return late

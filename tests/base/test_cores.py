@@ -230,6 +230,71 @@ def test_processes_of_other_threads_change_nothing(team):
         process.communicate(b"\n")
 
 
+def test_a_thread_that_somebody_moves_stays_there_and_sets_all_free(team):
+    """A library, or who runs the process, knows better where it should run."""
+    team.go_on()
+    elsewhere = {min(team.whole - team.members[0].cores)}
+    team.members[1].do(lambda: os.sched_setaffinity(0, elsewhere))
+    team.work()
+    assert [member.cores for member in team.members] == [team.whole, elsewhere]
+    team.go_on()
+    assert [member.cores for member in team.members] == [team.whole, elsewhere]
+
+
+def test_threads_that_somebody_has_put_somewhere_stay_there(team):
+    """They are not among those that may run on all cores."""
+    place = {min(team.whole)}
+    team.members[1].do(lambda: os.sched_setaffinity(0, place))
+    team.go_on()
+    assert [member.cores for member in team.members] == [team.whole, place]
+
+
+def test_two_teams_on_one_core_know_each_other(team, monkeypatch):
+    """Neither has started the threads of the other."""
+    monkeypatch.setattr(cores, "_stat", lambda _: [str(min(team.whole))] * 40)
+    other = Team(monkeypatch)
+    monkeypatch.setattr(cores, "idle_so_far_ns", lambda _: team.idle_ns + other.idle_ns)
+    assert team.go_on().is_kept
+    assert other.go_on().is_kept
+    assert team.members[0].cores == other.members[0].cores
+    assert team.go_on().is_kept
+    other.core.end()
+    assert not other.is_kept
+    assert team.go_on().is_kept
+    other.end()
+
+
+def test_processes_that_somebody_has_put_on_that_core_stay_there(team, monkeypatch):
+    """They were there before the threads were."""
+    core = min(team.whole)
+    monkeypatch.setattr(cores, "_stat", lambda _, of=cores._stat: [*of(_)[:36], str(core)])
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    os.sched_setaffinity(process.pid, {core})
+    assert team.go_on().is_kept
+    assert not team.work(0.01).is_kept
+    assert os.sched_getaffinity(process.pid) == {core}
+    process.communicate(b"\n")
+
+
+@pytest.mark.parametrize("rest", ["rest", "end"])
+def test_where_nobody_looks_any_more_what_they_started_is_free(team, rest):
+    """The pool of a library serves others, too, between epochs and when the run is over."""
+    team.go_on()
+    born = team.members[0].do(Member)
+    process = team.members[0].do(
+        lambda: subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    )
+    if rest == "end":
+        team.core.end()
+    else:
+        team.core.rest([member.native_id for member in team.members])
+    everywhere = [born.cores, os.sched_getaffinity(process.pid)]
+    assert everywhere == [team.whole] * 2
+    assert not team.is_kept
+    born.orders.put(None)
+    process.communicate(b"\n")
+
+
 def test_a_short_process_sets_all_free(team):
     """Nobody saw which thread it was of."""
     team.go_on()
@@ -244,6 +309,11 @@ def test_it_can_be_switched_off(monkeypatch):
     team = Team(monkeypatch)
     assert not team.go_on().is_kept
     team.end()
+
+
+def always_idle(_cores):
+    """Say that a core has nothing to do, however crowded the machine is."""
+    return time.perf_counter_ns()
 
 
 def numbers():
@@ -277,11 +347,33 @@ def test_stages_that_compute_on_a_crowded_machine_may_run_on_any_core():
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_pool_that_a_stage_starts_is_free_when_the_loop_has_ended(monkeypatch, closed):
+    """It lives on, where the last look at what the threads had started was before it came."""
+    monkeypatch.setattr(cores, "idle_so_far_ns", always_idle)
+    whole = os.sched_getaffinity(0)
+    born, first = [], threading.Lock()
+
+    def wait(item):
+        time.sleep(0.001)
+        if len(os.sched_getaffinity(0)) == 1 and first.acquire(blocking=False):
+            born.append(Member())
+        return bool(born)
+
+    with nbpipe.source(numbers).map(wait, concurrency=4).start() as run:
+        items = iter(run)
+        next(filter(None, items))
+        if not closed:
+            items.close()
+            assert born[0].cores == whole
+    assert born[0].cores == whole
+    born[0].orders.put(None)
+
+
+@pytest.mark.timeout(120)
 def test_stages_that_wait_share_a_core(monkeypatch):
     """The threads of a run do, and the one that iterates does not."""
-    monkeypatch.setattr(
-        cores, "idle_so_far_ns", lambda _: time.perf_counter_ns()
-    )  # else it may be crowded
+    monkeypatch.setattr(cores, "idle_so_far_ns", always_idle)
     whole = os.sched_getaffinity(0)
 
     def wait(item):
