@@ -622,8 +622,8 @@ class RunStats(Mapping[str, StageStats]):
                 format_share(row.busy),
                 format_share(row.starved),
                 format_share(row.blocked),
-                f"{row.running}/{row.concurrency}",
-                f"{row.queued}/{row.prefetch}",
+                "" if name == CONSUMER else f"{row.running}/{row.concurrency}",
+                "" if name == CONSUMER else f"{row.queued}/{row.prefetch}",
                 format_seconds(row.latency_p50_s) if row.latency_p50_s else "",
             ]
             for name, row in self._rows.items()

@@ -182,6 +182,7 @@ def test_the_table_says_what_is_counted():
         ("batch", "batches/s"),
         ("training loop", "batches/s"),
     ]
+    assert [rows[-1][head.index(column)] for column in ("calls", "queue")] == ["", ""]
 
 
 def test_stats_of_a_stage_as_html():
