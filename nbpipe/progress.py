@@ -361,7 +361,7 @@ class _Bar:
 
         lines = [*self._ended, *([] if line is None else [line])]
         rows = "".join(f"<div>{html.escape(one)}</div>" for one in lines)
-        style = "max-width:60em;font-variant-numeric:tabular-nums;overflow-wrap:anywhere"
+        style = "max-width:80em;font-variant-numeric:tabular-nums;overflow-wrap:anywhere"
         data = {
             "text/plain": "\n".join(lines),
             "text/html": f'<div class="nbpipe-progress" style="{style}">{rows}{bar}</div>',

@@ -138,11 +138,13 @@ class Histogram:
         until_ns: from then on it is to be turned before anything is added.
     """
 
-    __slots__ = ("_new", "_old", "fresh", "until_ns")
+    __slots__ = ("_new", "_new_ns", "_old", "_old_ns", "fresh", "until_ns")
 
     def __init__(self) -> None:
         self._new: Counter[int] = Counter()  # by the number of a bucket, the calls; few have any
         self._old: Counter[int] = Counter()
+        self._new_ns: Counter[int] = Counter()  # the time of all calls in a bucket
+        self._old_ns: Counter[int] = Counter()
         self.fresh: list[tuple[int, int]] = []
         self.until_ns = 0
 
@@ -152,22 +154,29 @@ class Histogram:
             return
         durations_ns, calls = map(np.array, zip(*self.fresh, strict=True))
         mantissas, octaves = np.frexp(durations_ns)
-        counts = np.bincount(octaves << 2 | (8 * mantissas).astype(np.intp) & 3, calls)
+        places = octaves << 2 | (8 * mantissas).astype(np.intp) & 3
+        counts, spent_ns = np.bincount(places, calls), np.bincount(places, calls * durations_ns)
         (buckets,) = counts.nonzero()
-        self._new.update(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True)))
+        for known, found in ((self._new, counts), (self._new_ns, spent_ns)):
+            known.update(dict(zip(buckets.tolist(), found[buckets].tolist(), strict=True)))
         self.fresh = []
 
     def turn(self, now_ns: int) -> None:
         """Forget what is old, and begin to count anew."""
         self.sort()
-        self._old = self._new if now_ns <= self.until_ns + WINDOW_NS else Counter()
-        self._new = Counter()
+        lasts = now_ns <= self.until_ns + WINDOW_NS
+        self._old, self._old_ns = (self._new, self._new_ns) if lasts else (Counter(), Counter())
+        self._new, self._new_ns = Counter(), Counter()
         self.until_ns = now_ns + WINDOW_NS
 
     def quantiles_s(self, *shares: float) -> list[float]:
-        """Return the durations below which `shares` of the calls lie [s]."""
+        """Return the durations below which `shares` of the calls lie [s].
+
+        Within a bucket calls are taken to lie evenly around their mean, as far as it is wide: where
+        all take as long, that is how long they take.
+        """
         self.sort()
-        whole = self._new + self._old
+        whole, spent_ns = self._new + self._old, self._new_ns + self._old_ns
         buckets = sorted(whole)
         if not buckets:
             return [0.0 for _ in shares]
@@ -178,9 +187,12 @@ class Histogram:
             rank = share * below[-1]
             place = bisect_left(below, rank)
             bits, quarter = divmod(buckets[place], 4)
-            low = 1 << (bits - 1) if bits else 0
+            width = (1 << (bits - 1) if bits else 0) / 4
+            low = width * (4 + quarter)
+            mean = min(max(low, spent_ns[buckets[place]] / counts[place]), low + width)
+            reach = min(mean - low, low + width - mean)
             inside = (rank - below[place] + counts[place]) / counts[place]
-            found.append((low + low / 4 * (quarter + inside)) / 1e9)
+            found.append((mean + reach * (2 * inside - 1)) / 1e9)
         return found
 
 
@@ -622,8 +634,8 @@ class RunStats(Mapping[str, StageStats]):
                 format_share(row.busy),
                 format_share(row.starved),
                 format_share(row.blocked),
-                f"{row.running}/{row.concurrency}",
-                f"{row.queued}/{row.prefetch}",
+                "" if name == CONSUMER else f"{row.running}/{row.concurrency}",
+                "" if name == CONSUMER else f"{row.queued}/{row.prefetch}",
                 format_seconds(row.latency_p50_s) if row.latency_p50_s else "",
             ]
             for name, row in self._rows.items()

@@ -68,15 +68,20 @@ MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(b
 
 
 class PanelPage(NotebookPage):
-    """A notebook with a panel."""
+    """A notebook with a panel.
 
+    Attributes:
+        root: finds panels; the buttons of a pipeline are in one, too.
+    """
+
+    root = ".nbpipe-panel"
     folder: Path
     name: str
     reopen: Callable[[], "PanelPage"]
 
     def panel(self, number: int = 0) -> Locator:
         """Find a panel."""
-        return self.page.locator(".nbpipe-panel").nth(number)
+        return self.page.locator(self.root).nth(number)
 
     def state(self, number: int = 0) -> str:
         """Return the state that a panel shows."""
@@ -85,12 +90,12 @@ class PanelPage(NotebookPage):
     def wait_state(self, *states: str, number: int = 0) -> None:
         """Look at a panel, which is not drawn out of sight, until it shows one of these states."""
         self.page.wait_for_function(
-            """([number, states]) => {
-                const panel = document.querySelectorAll('.nbpipe-panel')[number];
+            """([root, number, states]) => {
+                const panel = document.querySelectorAll(root)[number];
                 panel?.scrollIntoView({block: 'nearest'});
                 return states.includes(panel?.dataset.state);
             }""",
-            arg=[number, list(states)],
+            arg=[self.root, number, list(states)],
             timeout=CELL_MS,
         )
 

@@ -35,6 +35,12 @@ held_out = list(validation)"""
 LOOP = "for batch in run:  # this cell is busy until it ends\n    train(batch)"
 
 
+class RunPage(PanelPage):
+    """A notebook with panels of runs, and with pipelines, of whose buttons nothing is asked."""
+
+    root = ".nbpipe-panel[aria-label='nbpipe run']"
+
+
 @contextmanager
 def opened(
     browser: Browser, path: Path, theme: str, *, scale: float = 2, **size: int
@@ -43,7 +49,7 @@ def opened(
     with (
         tempfile.TemporaryDirectory() as empty,
         open_notebook(
-            browser, path, Path(empty), theme=THEMES[theme], kind=PanelPage, scale=scale, **size
+            browser, path, Path(empty), theme=THEMES[theme], kind=RunPage, scale=scale, **size
         ) as notebook,
     ):
         notebook.page.evaluate("window.jupyterapp.shell.collapseLeft()")

@@ -49,6 +49,13 @@ def test_quantiles_are_close(durations_ns):
     assert np.all(found >= true / 1.25 - 8)
 
 
+@given(st.integers(1, 2**50), st.integers(1, 1000))
+def test_median_of_calls_that_take_as_long(duration_ns, count):
+    """Where all calls take as long, the median is how long they take."""
+    (median_s,) = counted((duration_ns, count, SECOND_NS)).quantiles_s(0.5)
+    assert median_s * 1e9 == pytest.approx(duration_ns)
+
+
 def test_counts_weigh():
     """A chunk of many calls counts as many."""
     histogram = counted((1000, 99, SECOND_NS), (1_000_000, 1, SECOND_NS))
@@ -182,6 +189,7 @@ def test_the_table_says_what_is_counted():
         ("batch", "batches/s"),
         ("training loop", "batches/s"),
     ]
+    assert [rows[-1][head.index(column)] for column in ("calls", "queue")] == ["", ""]
 
 
 def test_stats_of_a_stage_as_html():
