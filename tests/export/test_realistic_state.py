@@ -515,3 +515,46 @@ report = pipe.export("loader.py")
 """
     )
     assert exported.text.count("[1, 2]") == 2
+
+
+SETTER = """
+import nbpipe
+# ---- next cell
+class Box:
+    def __init__(self, size):
+        self._size = size
+
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, size):
+        self._size = size
+
+    def grown(self, x):
+        self.size = x
+        return self.size
+
+box = Box(1)
+# ---- next cell
+box.size = 4
+# ---- next cell
+def use(x):
+    return {stage}
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(use)
+report = pipe.export("loader.py", check_items=0)
+"""
+
+
+def test_what_only_a_cell_sets_by_a_property_is_no_state(notebook: Notebook):
+    """A setter that no stage uses changes nothing while the pipeline runs: the value counts."""
+    words = notebook.refused(SETTER.format(stage="box.size * x"))
+    assert words.startswith("cannot write variable 'box', assigned in In[2] into the module")
+
+
+def test_what_a_stage_sets_by_a_property_is_state(notebook: Notebook):
+    """The setter of a property counts where a method that a stage calls uses it."""
+    exported = notebook.exported(SETTER.format(stage="box.grown(x)"))
+    assert "'box' keeps state in _size" in str(exported.notes)
