@@ -15,6 +15,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from hashlib import blake2b
 from importlib.metadata import packages_distributions
 from itertools import islice
 from types import (
@@ -362,7 +363,8 @@ def is_changeable(value: Any) -> bool:
 def changeable_in(value: Any) -> dict[str, Any]:
     """Return by its place what a value holds, itself too, that code may change in place.
 
-    A place is a text that is the same in another process, where the value is.
+    A place is a text that is the same in another process, where the value is; no key, which may be
+    a secret, is in it.
     """
 
     def noted(step: _Step) -> Iterator[tuple[str, Any]]:
@@ -382,8 +384,10 @@ def _inside_changeable(step: _Step) -> Iterator[_Step]:
         mine = attributes_of(value) if is_changeable(value) else {}
         held = (("attribute", *pair) for pair in mine.items())
     for how, key, one in held:
-        if how != "key" and type(one) not in _PLAIN:
-            yield _Step(one, f"{step.place}.{how} {key!r}")
+        if how != "key" and type(one) not in _PLAIN and type(key) in _PLAIN:
+            yield _Step(
+                one, blake2b(f"{step.place} {how} {key!r}".encode(), digest_size=8).hexdigest()
+            )
 
 
 def names_of_wrapped(value: Any) -> Sequence[str]:

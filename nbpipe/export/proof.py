@@ -455,10 +455,14 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
 
 
 def _shared(pieces: list[Piece], found: Found) -> Iterator[tuple[str, str, list[list[str]]]]:
-    """Return what variables share, of which the pipeline changes one."""
+    """Return what variables share, of which the pipeline changes one in place."""
     constants = [piece for piece in pieces if piece.kind == "constant"]
     owners = {name: found.owners.get(name) for piece in constants for name in piece.names}
-    values = {name: one[name] for name, one in owners.items() if one is not None and name in one}
+    values = {
+        name: one[name]
+        for name, one in owners.items()
+        if one is not None and name in one and name not in one.rebound
+    }
     states = {name for piece in constants for name, one in piece.expected.items() if "loose" in one}
     changed = [name for name in values if name in found.changed or name in states]
     for at, one in enumerate(changed):

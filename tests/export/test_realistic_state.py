@@ -2,6 +2,7 @@
 
 import pytest
 
+from nbpipe.export.held import changeable_in
 from tests.export.notebooks import Notebook, contents
 
 EXPORT = """
@@ -468,6 +469,35 @@ def test_objects_that_share_a_part_are_refused(
     words = notebook.refused(SHARED.format(made=made, fills=fills, reads=reads, count=count))
     assert "share an object in the notebook, and none when its text runs anew" in words
     assert "bind that object to a name of its own" in words
+
+
+def test_names_that_a_stage_binds_anew_need_not_share(notebook: Notebook):
+    """What a stage binds by `global` begins as its text says, whatever it is by now."""
+    exported = notebook.exported(
+        """
+import nbpipe
+# ---- next cell
+best = current = []
+# ---- next cell
+def keep(x):
+    global best
+    current.append(x)
+    best = list(current)
+    return x
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(keep)
+list(pipe)
+report = pipe.export("loader.py", check_items=0)
+"""
+    )
+    assert "best = current = []" in exported.text
+
+
+def test_no_key_is_told_of_what_is_shared():
+    """Places of what values share are sent to a process, and a key may be a secret."""
+    places = changeable_in({"hf_abc": [{"hf_abc": []}]})
+    assert len(places) == 4
+    assert "hf_abc" not in str(list(places))
 
 
 @pytest.mark.parametrize("made", ["fill, read = made()", "pair = made()\nfill, read = pair"])
