@@ -42,12 +42,20 @@ from .collect import (
     unwritable,
 )
 from .difference import fingerprint_of, loosened, same_value
-from .held import defaults_of, handle_in, kind_of
+from .held import captured_by, defaults_of, handle_in, is_changeable, kind_of
 from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
 from .pieces import check_text, followed, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
-from .source import defaults_in, last_name, lines_of, names_in, replaced, root_of
+from .source import (
+    defaults_in,
+    last_name,
+    lines_of,
+    names_in,
+    names_read,
+    replaced,
+    root_of,
+)
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -574,11 +582,34 @@ def _captured(value: FunctionType, place: Place, named: str | None) -> str:
     """Write a closure as a function of more parameters; where that fails, as it was made."""
     text = place.collector.attempt(lambda: _closure(value, place, named))
     if text is not None:
+        _refuse_shared(value, place, named)
         return text
     if named is None or not _is_bound(place.scope, named):
         assert place.collector.failed is not None
         raise place.collector.failed
     return place.need(named)
+
+
+def _refuse_shared(value: FunctionType, place: Place, named: str | None) -> None:
+    """Refuse closures that keep state in one object: in the module each would have its own.
+
+    Raises:
+        ExportError: another one has captured it, too, and one of them changes it.
+    """
+    found = definition_of(place.scope, value.__code__)
+    changed = names_read(found.node, future=True).changed if found is not None else frozenset()
+    for name, one in captured_by(value):
+        if is_changeable(one) and place.scope.name_of(one) is None:
+            known = place.collector.found.captured
+            users = dict(known[id(one)][1]) if id(one) in known else {}
+            users[named or f"{value.__name__} {len(users)}"] = name in changed
+            known[id(one)] = one, users  # kept: its id stays its own
+            if len(users) > 1 and any(users.values()):
+                raise refusal(
+                    f"{value.__name__}() shares {name!r}, which it captured, with another stage, "
+                    "and one of them changes it; keep that state in a class with a method for each",
+                    place.use,
+                )
 
 
 def _closure(value: FunctionType, place: Place, named: str | None) -> str:

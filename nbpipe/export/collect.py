@@ -419,6 +419,8 @@ class Found:
         written: code of the module's own functions, how many variables they captured, and the
             fingerprint of their defaults.
         objects: the module's own constants.
+        captured: by its id, what closures captured that may change, with who has it, and whether
+            that changes it.
         checks: expressions that the trial decides on, by what stands for them until then.
         listed: names by which sources read their items.
         roots: parameters for the paths that files are looked for under, by their text.
@@ -441,6 +443,7 @@ class Found:
     called: dict[str, str] = field(default_factory=dict)
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    captured: dict[int, tuple[Any, dict[str, bool]]] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     roots: dict[str, Parameter] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
 from ..executors.launch import Worker, launch_apart
 from .difference import difference, fingerprint_of
-from .held import handle_in
+from .held import changeable_in, handle_in
 from .secrets import scrubbed
 
 # -- Question --------------------------------------------------------------------------------------
@@ -499,6 +499,7 @@ class _GrowingModule:
         self._flags = flag
         self._text = ""
         self._missing: dict[str, None] = {}  # names of pieces that failed
+        self._shared: list[tuple[str, str, list[list[str]]]] = question.request["shared"]
         self._read: set[str] = set()  # names of those that come from data
         self._data = _DataWatch(question.folder)
         self._module = _bare_module(name, self._file)
@@ -524,7 +525,9 @@ class _GrowingModule:
             self._question.say({"at": at, "spelling": number})
             names = piece["names"] if piece["closed"] else []
             self._data.seen = False
-            reason = self._attempt(spelling, piece["expected"], names)
+            reason = self._attempt(spelling, piece["expected"], names) or self._apart(
+                piece["names"]
+            )
             if reason is not None:
                 failed = failed or reason
             elif not self._data.seen and self._read.isdisjoint(spelling["now"]):
@@ -577,6 +580,16 @@ class _GrowingModule:
         handle = next((one for one in found if one is not None), None)
         return None if handle is None else {"reason": handle.words, "line": None, "alive": True}
 
+    def _apart(self, names: list[str]) -> dict[str, Any] | None:
+        """Tell which names, of those that code changes, do not share what they share elsewhere."""
+        bound = vars(self._module)
+        for one, other, places in self._shared:
+            if names.count(one) + names.count(other) and one in bound and other in bound:
+                words = apart(bound[one], bound[other], places)
+                if words is not None:
+                    return {"reason": f"{one!r} and {other!r} {words}", "apart": True}
+        return None
+
     def _rewind(self, bound: dict[str, Any], text: str) -> None:
         namespace = vars(self._module)
         namespace.clear()
@@ -587,6 +600,31 @@ class _GrowingModule:
         self._text = text
         Path(self._file).write_text(text, encoding="utf-8", newline="\n")
         linecache.cache.pop(self._file, None)
+
+
+def shared_places(one: object, other: object) -> list[list[str]]:
+    """Return by its places in two values each object that both hold and code may change."""
+    theirs = {id(held): place for place, held in changeable_in(other).items()}
+    mine = changeable_in(one).items()
+    return [[place, theirs[id(held)]] for place, held in mine if id(held) in theirs]
+
+
+def apart(one: object, other: object, places: list[list[str]]) -> str | None:
+    """Tell whether two values do not share what they share in the notebook; None where they do.
+
+    Args:
+        one: a value.
+        other: another one.
+        places: what the notebook's own share. A place that there is not, has yet to be filled.
+    """
+    mine, theirs = changeable_in(one), changeable_in(other)
+    if one is other and ["", ""] not in places and theirs:
+        return "are two objects in the notebook, one when its text runs anew"
+    for here, there in places:
+        begun = (here in mine or not here) and (there in theirs or not there)
+        if begun and mine.get(here) is not theirs.get(there, places):
+            return "share an object in the notebook, and none when its text runs anew"
+    return None
 
 
 def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: bool) -> str | None:

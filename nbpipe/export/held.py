@@ -15,6 +15,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from hashlib import blake2b
 from importlib.metadata import packages_distributions
 from itertools import islice
 from types import (
@@ -351,6 +352,44 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
             yield from (("function", "", getattr(value, name)) for name in names_of_wrapped(value))
 
 
+def is_changeable(value: Any) -> bool:
+    """Tell whether code may change a value in place: a container, an array, a user's object."""
+    if isinstance(value, _CHANGEABLE):
+        return True
+    code = isinstance(value, type | types.ModuleType | FunctionType)
+    return not code and not is_library(type(value).__module__)
+
+
+def changeable_in(value: Any) -> dict[str, Any]:
+    """Return by its place what a value holds, itself too, that code may change in place.
+
+    A place is a text that is the same in another process, where the value is; no key, which may be
+    a secret, is in it.
+    """
+
+    def noted(step: _Step) -> Iterator[tuple[str, Any]]:
+        if is_changeable(step.value):
+            yield step.place, step.value
+
+    return dict(_walk(_Step(value, ""), noted, _inside_changeable, most=5_000, deepest=8))
+
+
+def _inside_changeable(step: _Step) -> Iterator[_Step]:
+    value = step.value
+    if isinstance(value, np.ndarray):
+        held: Any = [("attribute", "base", value.base)]  # of a view
+    elif type(value) in _EXACT or isinstance(value, _CHANGEABLE):
+        held = _parts_of(value)
+    else:
+        mine = attributes_of(value) if is_changeable(value) else {}
+        held = (("attribute", *pair) for pair in mine.items())
+    for how, key, one in held:
+        if how != "key" and type(one) not in _PLAIN and type(key) in _PLAIN:
+            yield _Step(
+                one, blake2b(f"{step.place} {how} {key!r}".encode(), digest_size=8).hexdigest()
+            )
+
+
 def names_of_wrapped(value: Any) -> Sequence[str]:
     """Return the attributes by which a wrapper of Python's own holds what it was given."""
     return next((names for kind, names in _WRAPPERS if isinstance(value, kind)), ())
@@ -365,6 +404,7 @@ def has_recipe(kind: type) -> bool:
 _LONGEST_KEY = 40
 _SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
 _EXACT = {dict, list, tuple, set, frozenset}
+_CHANGEABLE = (dict, list, set, deque, bytearray, np.ndarray)
 _PROTOCOL = 4
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _KEPT = ", or in a function under @functools.cache, which opens it once in each process"

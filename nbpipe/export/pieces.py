@@ -38,6 +38,7 @@ from .held import (
     captured_by,
     handle_in,
     held_in,
+    is_changeable,
     is_generator,
     is_local,
     kind_of,
@@ -264,6 +265,7 @@ class Known:
             statements=statements,
         )
         spellings = [replace(one, later=one.later | held) for one in spellings]
+        spellings += self._by_another_name()
         alive = self.name in self.collector.found.alive
         last = None if alive else self._as_literal(newest) or self._as_asset()
         if last is not None:
@@ -300,6 +302,15 @@ class Known:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
         reads = self.collector.read(self.scope, statement.node, statement.cell, use)
         return Spelling(statement.text, *reads)
+
+    def _by_another_name(self) -> list[Spelling]:
+        """Return how to write it by a name of the same object that is in the module already."""
+        if not is_changeable(self.value):
+            return []
+        pieces = self.collector.found.pieces.values()
+        known = {name for piece in pieces if piece.kind == "constant" for name in piece.names}
+        names = sorted({*self.scope.names_of(self.value)} & known - {self.name})
+        return [Spelling(f"{self.name} = {names[0]}", frozenset(names[:1]))] if names else []
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
         alike: dict[int, list[str]] = {}  # names of the same object stand together

@@ -17,7 +17,15 @@ from ..errors import ExportError
 from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, refusal, unwritable
 from .difference import difference, loosened
-from .fresh import STARTS_S, FreshAnswer, FreshProcess, error_words, has_own_seed, json_fingerprint
+from .fresh import (
+    STARTS_S,
+    FreshAnswer,
+    FreshProcess,
+    error_words,
+    has_own_seed,
+    json_fingerprint,
+    shared_places,
+)
 from .held import is_local
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
@@ -106,11 +114,13 @@ class NoTrueSpelling:
         reason: what is wrong with the first: a difference in words, or "ValueError: ...".
         line: the line of that spelling where it was raised; None where none was.
         alive: the first gives something that lives in one process.
+        apart: it does not share an object with another variable as it does in the notebook.
     """
 
     reason: str
     line: int | None = None
     alive: bool = False
+    apart: bool = False
 
 
 def tried(
@@ -123,6 +133,7 @@ def tried(
     files: Mapping[str, bytes] | None = None,
     settled: Collection[str] = (),
     submodules: Collection[str] = (),
+    shared: Sequence[tuple[str, str, list[list[str]]]] = (),
     limit_s: float = 60.0,
 ) -> tuple[list[Choice | NoTrueSpelling], list[str]]:
     """Run the imports and the pieces of a module in a fresh process.
@@ -136,6 +147,7 @@ def tried(
         files: what lies beside the module, by name.
         settled: names whose value is written rather than read from data again.
         submodules: they are imported where the import block does not do it.
+        shared: names of which the module's code changes one, and the places of what they share.
         limit_s: the most that all of it may take once the process runs [s]; where it is over, or
             the process ends, all is tried again without the spelling at fault, if the piece has
             another.
@@ -155,7 +167,13 @@ def tried(
         given = [
             _as_json(piece, first, settled) for piece, first in zip(tries, passed, strict=True)
         ]
-        request = {"name": name, "future": future, "pieces": given, "modules": sorted(submodules)}
+        request = {
+            "name": name,
+            "future": future,
+            "pieces": given,
+            "modules": sorted(submodules),
+            "shared": list(shared),
+        }
         answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
@@ -436,6 +454,23 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
     return replace(piece, expected=expected)
 
 
+def _shared(pieces: list[Piece], found: Found) -> Iterator[tuple[str, str, list[list[str]]]]:
+    """Return what variables share, of which the pipeline changes one in place."""
+    constants = [piece for piece in pieces if piece.kind == "constant"]
+    owners = {name: found.owners.get(name) for piece in constants for name in piece.names}
+    values = {
+        name: one[name]
+        for name, one in owners.items()
+        if one is not None and name in one and name not in one.rebound
+    }
+    states = {name for piece in constants for name, one in piece.expected.items() if "loose" in one}
+    changed = [name for name in values if name in found.changed or name in states]
+    for at, one in enumerate(changed):
+        for other, value in values.items():
+            if other not in changed[: at + 1]:
+                yield one, other, shared_places(values[one], value)
+
+
 # -- the trial -------------------------------------------------------------------------------------
 def _tried(
     pieces: list[Piece], draft: Module, collector: Collector, fresh: FreshProcess, name: str
@@ -451,6 +486,7 @@ def _tried(
         files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
         settled=_settled_names(found, draft),
         submodules=_submodules(found, draft),
+        shared=list(_shared(pieces, found)),
     )
     for path in lacks:
         if not any(one.startswith(f"{path}.") for one in lacks):
@@ -484,6 +520,12 @@ def _failure(found: Found, piece: Piece, failure: NoTrueSpelling) -> Exception:
         return unwritable(piece.words, reason, use)
     if failure.line is not None:
         return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
+    if failure.apart:
+        return refusal(
+            f"{piece.words} cannot be written: {failure.reason}, and the pipeline changes it; bind "
+            "that object to a name of its own, in the cell that makes both of it",
+            use,
+        )
     what, way_out = "is not what its text gives by now", "re-run its cell and rebuild the pipeline"
     if piece.words.startswith("class "):
         what, way_out = "was changed after that", f"write the change into the class, {way_out}"

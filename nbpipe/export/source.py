@@ -485,12 +485,15 @@ _USING = (  # special methods that are called by whoever uses an object without 
 
 
 def read_of(nodes: Iterable[ast.AST]) -> dict[str, frozenset[str]]:
-    """Return by each name the attributes that some code reads of it: methods that it may call."""
+    """Return by each name the attributes that some code reads of it: methods that it may call.
+
+    Of one that it sets, the setter of a property, too, as "size.setter".
+    """
     found: dict[str, set[str]] = {}
     for node in nodes:
         for one in ast.walk(node):
             if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
-                found.setdefault(one.value.id, set()).add(one.attr)
+                found.setdefault(one.value.id, set()).update(_methods_of(one))
     return {name: frozenset(attributes) for name, attributes in found.items()}
 
 
@@ -505,7 +508,7 @@ def changed_attributes(
             may be overlooked.
         moving: attributes that change when they are used.
     """
-    methods = {one.name: one for one in node.body if isinstance(one, Function)}
+    methods = {_called_as(one): one for one in node.body if isinstance(one, Function)}
     return frozenset(
         name
         for method in _running(methods, called)
@@ -521,9 +524,22 @@ def _running(methods: dict[str, Any], called: frozenset[str]) -> list[ast.AST]:
     while rest:
         name = rest.pop()
         found[name] = methods[name]
-        own = {one.attr for one in ast.walk(methods[name]) if _is_own(one)}  # type: ignore[attr-defined]
+        own = {call for one in ast.walk(methods[name]) if _is_own(one) for call in _methods_of(one)}
         rest += sorted((own & methods.keys()) - found.keys())
     return list(found.values())
+
+
+def _called_as(method: Any) -> str:
+    """Return the name by which a method is called; of a property, that which changes it apart."""
+    marks = (one.attr for one in method.decorator_list if isinstance(one, ast.Attribute))
+    sets = not {"setter", "deleter"}.isdisjoint(marks)
+    return f"{method.name}.setter" if sets else str(method.name)
+
+
+def _methods_of(attribute: Any) -> tuple[str, ...]:
+    """Return the methods that an attribute may stand for, as `_called_as` calls them."""
+    name = attribute.attr
+    return (name,) if isinstance(attribute.ctx, ast.Load) else (name, f"{name}.setter")
 
 
 def _is_own(node: ast.AST) -> bool:

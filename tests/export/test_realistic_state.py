@@ -2,6 +2,7 @@
 
 import pytest
 
+from nbpipe.export.held import changeable_in
 from tests.export.notebooks import Notebook, contents
 
 EXPORT = """
@@ -414,3 +415,176 @@ report = pipe.export("loader.py")
     assert exported.notes == [
         "'counted' keeps state in seen; in the module it begins with its first value"
     ]
+
+
+BOX = "class Box:\n    def __init__(self, items):\n        self.items = items"
+SHARED = """
+import nbpipe
+# ---- next cell
+{made}
+# ---- next cell
+def fill(x):
+    {fills}
+    return x
+
+def read(x):
+    return x, len({reads})
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(fill).map(read)
+report = pipe.export("loader.py", check_items={count})
+"""
+
+
+@pytest.mark.parametrize("count", [4, 0])
+@pytest.mark.parametrize(
+    ("made", "objects"),
+    [
+        ("x = []\na = x\nb = x\ndel x", 1),
+        ("a = []\n# ---- next cell\nb = a\n# ---- next cell\na = []", 2),
+    ],
+)
+def test_names_are_one_object_where_they_were(
+    notebook: Notebook, made: str, objects: int, count: int
+):
+    """Of a list that a stage fills, whatever has become of the names by which it was made."""
+    notebook.run(SHARED.format(made=made, fills="a.append(x)", reads="b", count=count))
+    namespace: dict[str, object] = {}
+    exec((notebook.folder / "loader.py").read_text(), namespace)
+    assert len({id(namespace["a"]), id(namespace["b"])}) == objects
+
+
+@pytest.mark.parametrize("count", [4, 0])
+@pytest.mark.parametrize(
+    ("made", "fills", "reads"),
+    [
+        ("x = []\na = x\nb = x\nx = 3", "a.append(x)", "b"),
+        ("x = []\na = {'l': x}\nb = {'l': x}\ndel x", "a['l'].append(x)", "b['l']"),
+        (f"{BOX}\nx = []\na = Box(x)\nb = Box(x)\ndel x", "a.items.append(x)", "b.items"),
+    ],
+)
+def test_objects_that_share_a_part_are_refused(
+    notebook: Notebook, made: str, fills: str, reads: str, count: int
+):
+    """Where a stage changes what two variables hold, and no text makes them hold it."""
+    words = notebook.refused(SHARED.format(made=made, fills=fills, reads=reads, count=count))
+    assert "share an object in the notebook, and none when its text runs anew" in words
+    assert "bind that object to a name of its own" in words
+
+
+def test_names_that_a_stage_binds_anew_need_not_share(notebook: Notebook):
+    """What a stage binds by `global` begins as its text says, whatever it is by now."""
+    exported = notebook.exported(
+        """
+import nbpipe
+# ---- next cell
+best = current = []
+# ---- next cell
+def keep(x):
+    global best
+    current.append(x)
+    best = list(current)
+    return x
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(keep)
+list(pipe)
+report = pipe.export("loader.py", check_items=0)
+"""
+    )
+    assert "best = current = []" in exported.text
+
+
+def test_no_key_is_told_of_what_is_shared():
+    """Places of what values share are sent to a process, and a key may be a secret."""
+    places = changeable_in({"hf_abc": [{"hf_abc": []}]})
+    assert len(places) == 4
+    assert "hf_abc" not in str(list(places))
+
+
+@pytest.mark.parametrize("made", ["fill, read = made()", "pair = made()\nfill, read = pair"])
+def test_closures_that_share_state_are_refused(notebook: Notebook, made: str):
+    """Each would have state of its own in the module."""
+    words = notebook.refused(
+        f"""
+import nbpipe
+# ---- next cell
+def made():
+    seen = []
+    def fill(x):
+        seen.append(x)
+        return x
+    def read(x):
+        return x, len(seen)
+    return fill, read
+# ---- next cell
+{made}
+pipe = nbpipe.source(range(4)).map(fill).map(read)
+report = pipe.export("loader.py", check_items=0)
+"""
+    )
+    assert "shares 'seen', which it captured, with another stage" in words
+
+
+def test_closures_that_share_what_none_changes(notebook: Notebook):
+    """They are written each with its own."""
+    exported = notebook.exported(
+        """
+import nbpipe
+# ---- next cell
+def made():
+    known = [1, 2]
+    def add(x):
+        return x + known[0]
+    def scale(x):
+        return x * known[1]
+    return add, scale
+
+add, scale = made()
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(add).map(scale)
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.text.count("[1, 2]") == 2
+
+
+SETTER = """
+import nbpipe
+# ---- next cell
+class Box:
+    def __init__(self, size):
+        self._size = size
+
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, size):
+        self._size = size
+
+    def grown(self, x):
+        self.size = x
+        return self.size
+
+box = Box(1)
+# ---- next cell
+box.size = 4
+# ---- next cell
+def use(x):
+    return {stage}
+# ---- next cell
+pipe = nbpipe.source(range(4)).map(use)
+report = pipe.export("loader.py", check_items=0)
+"""
+
+
+def test_what_only_a_cell_sets_by_a_property_is_no_state(notebook: Notebook):
+    """A setter that no stage uses changes nothing while the pipeline runs: the value counts."""
+    words = notebook.refused(SETTER.format(stage="box.size * x"))
+    assert words.startswith("cannot write variable 'box', assigned in In[2] into the module")
+
+
+def test_what_a_stage_sets_by_a_property_is_state(notebook: Notebook):
+    """The setter of a property counts where a method that a stage calls uses it."""
+    exported = notebook.exported(SETTER.format(stage="box.grown(x)"))
+    assert "'box' keeps state in _size" in str(exported.notes)
