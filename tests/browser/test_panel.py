@@ -216,6 +216,31 @@ def test_twelve_stages(open_cells):
     assert (sliders, page.number("stage_10").input_value()) == (11, "5")
 
 
+# By which the text of a stage's queue ends before that of its calls begins [px].
+BETWEEN = """row => {
+    const edges = ['queue', 'running'].map(field => {
+        const range = document.createRange();
+        range.selectNodeContents(row.querySelector(`[data-field=${field}]`));
+        return range.getBoundingClientRect();
+    });
+    return edges[1].left - edges[0].right;
+}"""
+
+
+@pytest.mark.parametrize("width", [1100, 350])
+def test_deep_queue_stays_beside_the_calls(open_cells, width):
+    """The numbers of a queue of thousands do not run into those of the calls."""
+    page = open_cells(
+        f"{SETUP}\npipe = nbpipe.source(range(9)).map(slow, concurrency=1000, prefetch=64000)\n"
+        "run = pipe.start()\nrun",
+        width=width,
+    )
+    page.run_cell(0)
+    page.panel().wait_for()
+    assert page.stage("slow").locator("[data-field=queue]").inner_text() == "0/65000"
+    assert page.stage("slow").evaluate(BETWEEN) >= 3
+
+
 def test_stage_that_fails(open_cells):
     """The panel says which stage failed on which item, and shows the traceback."""
     page = open_cells(

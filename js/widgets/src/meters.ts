@@ -52,6 +52,9 @@ export class SharesBar {
   }
 }
 
+/** A number and its bound of more letters are written small, for others stand beside them. */
+const LONG = 5;
+
 /** "3 / 14" over a thin bar. */
 export class Meter {
   readonly el: HTMLElement;
@@ -71,7 +74,10 @@ export class Meter {
   }
 
   update(now: number, most: number, said: string): void {
-    setText(this.text, `${now} / ${most}`);
+    const brief = `${now}/${most}`;
+    const isLong = brief.length > LONG;
+    setText(this.text, isLong ? brief : `${now} / ${most}`);
+    setClass(this.text, "long", isLong);
     setPart(this.bar, "--fill", most > 0 ? now / most : 0);
     setTitle(this.el, said);
     setAttribute(this.el, "aria-valuemax", String(Math.max(most, now)));

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { Spark } from "../src/meters";
+import { Meter, Spark } from "../src/meters";
 
 /** The subpaths of the line, each as [x, y] of its points; the picture is 60 wide and 20 high. */
 function drawn(time_s: readonly number[], rates: readonly (number | null)[]): number[][][] {
@@ -35,5 +35,18 @@ describe("a sparkline", () => {
 
   test("is empty without a rate", () => {
     expect(drawn([], [])).toEqual([]);
+  });
+});
+
+describe("a meter", () => {
+  test.each([
+    [16, 17, "16 / 17", false],
+    [246, 246, "246/246", true],
+    [8, 10_000, "8/10000", true],
+  ])("writes many letters small: %i of %i", (now, most, text, isLong) => {
+    const meter = new Meter("queue", "queue");
+    meter.update(now, most, "");
+    const value = meter.el.querySelector("[data-field=queue]");
+    expect([value?.textContent, value?.classList.contains("nbp-long")]).toEqual([text, isLong]);
   });
 });
