@@ -85,8 +85,9 @@ def rebuild(node: Any, values: list[Any]) -> Any:
 def copy_leaves(tree: Any) -> Any:
     """Copy what changes in place and is known: arrays, tensors, images, tables, sets, bytearrays.
 
-    Objects of other classes are shared. A memory-mapped array becomes an ordinary one; the copy of
-    an object array, of a table or of a set holds the same objects.
+    Objects of other classes are shared, and images of several frames. A memory-mapped array
+    becomes an ordinary one; the copy of an object array, of a table or of a set holds the same
+    objects.
 
     Raises:
         ArgumentError: the nesting is deeper than 64 levels, or contains itself.
@@ -214,9 +215,9 @@ def _copied(leaf: Any) -> Any:
     if is_tensor(leaf):
         own = leaf.requires_grad and leaf.is_leaf  # a clone would hand gradients to this one
         return leaf.detach().clone().requires_grad_() if own else leaf.clone()
-    known = isinstance(leaf, _MUTABLE) or any(
-        base.__module__.partition(".")[0] in _COPIED for base in kind.__mro__
-    )
+    if _is_of(leaf, "PIL.Image", "Image"):  # of several frames a copy would hold one
+        return leaf if getattr(leaf, "is_animated", False) else copy.copy(leaf)
+    known = isinstance(leaf, _MUTABLE) or _is_of(leaf, "pandas", "DataFrame", "Series")
     return copy.copy(leaf) if known else leaf
 
 
@@ -224,6 +225,12 @@ def is_tensor(value: object) -> bool:
     """Tell whether `value` is a torch tensor, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def _is_of(value: object, module: str, *names: str) -> bool:
+    """Tell whether `value` is of a class of a module, without loading that."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(value, tuple(getattr(found, n, ()) for n in names))
 
 
 def _size(value: Any, budget: list[int], depth: int) -> int:
@@ -343,7 +350,6 @@ _SIZES: dict[type, int] = {
 _IMMUTABLE = frozenset({str, bytes, *_SIZES})
 _PLAIN_LEAVES = _IMMUTABLE | {np.ndarray}
 _MUTABLE = (set, bytearray, collections.deque)  # what is no node of a tree
-_COPIED = ("PIL", "pandas")  # libraries whose objects `copy.copy` makes anew
 _NBYTES: Any = np.ndarray.nbytes.__get__
 _SEQUENCES: tuple[Any, ...] = (str, bytes, bytearray)
 _WRAPPED = (collections.UserDict, collections.UserList)

@@ -218,6 +218,18 @@ def test_copy_and_size_of_tensors(torch):
     assert (copied[0].item(), size_bytes(tensor), size_bytes(tensor[:2])) == (0.0, 16, 8)
 
 
+def test_copies_of_images(tmp_path):
+    """One that was just opened is read for its copy; one of several frames is shared."""
+    images = pytest.importorskip("PIL.Image")
+    frames = [images.new("L", (4, 2), shade) for shade in (1, 2)]
+    frames[0].save(tmp_path / "still.png")
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    with images.open(tmp_path / "still.png") as still, images.open(tmp_path / "moving.gif") as gif:
+        copied, shared = copy_leaves([still, gif])
+        still.thumbnail((2, 2))
+        assert (copied.size, shared is gif) == ((4, 2), True)
+
+
 def test_copy_of_a_tensor_that_wants_gradients(torch):
     """A copy has gradients of its own, and hands none to the tensor that it was made of."""
     tensor = torch.ones(2, requires_grad=True)
