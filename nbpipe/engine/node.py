@@ -145,7 +145,8 @@ class Task(Tally):
         started_ns, ended_ns: when the work began and ended; 0 before.
         inputs: number of items, where one value holds several of them.
         rows: of the fused steps.
-        away_ns: time in progress, but in no user's function: on the way to a worker [ns].
+        away_ns: time in progress, but in no user's function: on the way to a worker [ns]; below 0
+            where the worker was at work before this task was seen to.
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
         drawn: how many were drawn from it before this task.
@@ -459,7 +460,7 @@ class Node(ABC):
                 runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
         if away_ns:
             spent_ns = max(0, spent_ns - away_ns)
-        runtime.count(now_ns, done, spent_ns, away_ns)
+        runtime.count(now_ns, done, spent_ns, max(0, away_ns))
         if task.following is None:
             runtime.active -= 1
             runtime.spent_ns += now_ns

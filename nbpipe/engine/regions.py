@@ -366,7 +366,8 @@ class RegionNode(MapNode):
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
         if not task.sent and (self.epoch.over or self._prepared(task) is None):
-            return  # nobody wants it any more, or all was taken back
+            task.inputs = 0  # nobody wants it any more, or all was taken back
+            return
         try:
             self._work_on(task)
         finally:
@@ -378,7 +379,7 @@ class RegionNode(MapNode):
                     (*self.rest_runtimes, self.runtime)[0].learn_cpu(*rows[0][-2:])
             spent_ns = perf_counter_ns() - task.started_ns
             busy_ns = sum(row[2] for row in rows)
-            task.away_ns = max(0, spent_ns - busy_ns)
+            task.away_ns = spent_ns - busy_ns
             each_ns = busy_ns / max(1, len(task.results))
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
@@ -452,6 +453,7 @@ class RegionNode(MapNode):
                 with self.epoch.lock:
                     if not self.epoch.over:  # let others have those that were not begun
                         self._return(task, [*left])
+                task.sent = entries[: len(task.results)]  # it may be seen to once more
                 return
 
     def _try_again(self, task: Task, entry: Entry, error: BaseException) -> None:

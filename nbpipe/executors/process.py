@@ -108,12 +108,15 @@ class ProcessCaller(Caller):
         """Send a worker that has done a job the next one: its results are read meanwhile."""
         with self._lock:
             stays = not self._closed and len(self._slots) <= self._limit()
-        following = job.following() if job.following is not None and stays else None
-        if following is not None:
-            with contextlib.suppress(Exception):  # who calls for it tries again, and is told
-                if slot.has(self._shipper.of(following.program), following.epoch):
-                    slot.begin(following)
-                    self._sent[id(following)] = slot
+        if job.following is None or not stays:
+            return
+        with contextlib.suppress(Exception):  # who calls for it tries again, and is told
+            if not slot.has(self._shipper.of(job.program), job.epoch):
+                return  # a cell has changed a function
+            following = job.following()
+            if following is not None:
+                slot.begin(following)
+                self._sent[id(following)] = slot
 
     def expand(self, job: Job) -> _RemoteChildren:
         """Have the function called on the job's one entry; its worker is ours until the end."""

@@ -108,14 +108,17 @@ class _JobServer:
             for piece in self._program.each(entries, epoch, begun, rows.mark, rows.lay):
                 if announces:
                     self._announce(ENDED)
+                results = piece[0]
                 try:
                     self._keep(rows, piece)
                 except (EOFError, OSError):
                     raise
                 except BaseException:
-                    self._keep(rows, self._instead(entries[done:], piece))
-                done += len(piece[0])
-                fatal = getattr(piece[0][-1], "fatal", False)
+                    instead = self._instead(entries[done:], piece)
+                    self._keep(rows, instead)
+                    results = instead[0]
+                done += len(results)
+                fatal = getattr(results[-1], "fatal", False)
         finally:
             count = rows.end()
         return ("answer", count, done == len(entries) and not fatal)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -74,6 +76,18 @@ def test_behind_an_item_that_ends_the_epoch_no_other_is_begun(bell, last):
     assert [n for n, _ in bell.rings()] == list(range(last + 1))
 
 
+def test_behind_a_result_that_cannot_be_sent_no_other_is_begun(bell):
+    """The worker finds out when it has done all of the job."""
+
+    def work(n):
+        bell.ring(n)
+        return threading.Lock() if n == 1 else n
+
+    got, error = delivered(placed(40, work, concurrency=1))
+    assert (got, type(error.__cause__), error.path) == ([0], nbpipe.errors.UnpicklableError, 1)
+    assert [n for n, _ in bell.rings()] == [0, 1]
+
+
 def test_a_result_that_cannot_be_loaded_while_its_worker_goes_on(bell, on_loading):
     """It is made once more by the only worker there is, which first ends what it has begun."""
     begun, fails = [], [True, True]  # what was written is read once more before it is given up
@@ -92,6 +106,53 @@ def test_a_result_that_cannot_be_loaded_while_its_worker_goes_on(bell, on_loadin
         assert [n for n, _ in begun] == [0, 1]
         assert {pid for _, pid in begun + bell.rings()} == set(run["fn"].pids)
     assert (got, row.items_in, row.retries, row.running) == (list(range(40)), 40, 1, 0)
+
+
+@pytest.mark.parametrize("last", [10, 15, 20])
+def test_items_behind_a_result_that_cannot_be_loaded_turn_slow(on_loading, last):
+    """Those that their worker has not begun go back once: they are done once, and counted once."""
+    fails = [True, True]
+
+    def work(n):
+        if last < n <= last + 12:
+            time.sleep(0.03)
+        return Result(n)
+
+    def fail(n):
+        if n == last and fails:
+            fails.pop()
+            raise ValueError("no number")
+
+    on_loading(fail)
+    stage = placed(60, work, concurrency=1, prefetch=4, on_error=nbpipe.Retry(3))
+    with stage.start() as run:
+        got = drained(run)
+        row = run.stats()["fn"]
+    assert (got, row.items_in, row.items_out, row.running) == (list(range(60)), 60, 60, 0)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_calls_take_as_long_as_they_took_in_the_worker(bell, on_loading, before):
+    """However late their thread sees to them: they may be done by then."""
+
+    def work(n):
+        time.sleep(0.012)
+        bell.ring(n)
+        return Result(n)
+
+    def wait_for_next(n):
+        if n % 2 == 0:
+            bell.wait(2)
+
+    on_loading(wait_for_next)
+    source = nbpipe.source(range(12))
+    if before:
+        source = source.map(int, executor="process", concurrency=1)
+    stage = source.map(work, name="fn", executor="process", prefetch=32)
+    stage["fn"].concurrency = 1
+    with stage.start() as run:
+        assert drained(run) == list(range(12))
+        assert run.stats()["fn"].latency_p50_s > 0.009
 
 
 def test_a_worker_that_is_killed_in_the_next_job(bell, on_loading):
