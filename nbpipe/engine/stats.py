@@ -45,7 +45,8 @@ class StageStats:
         concurrency: limit in force [calls].
         queued: results that wait for the next stage [items].
         prefetch: limit in force [items].
-        latency_p50_s: median time of one call over the last 5 to 10 s [s].
+        latency_p50_s: median time of one call, or of one child of a `flat_map`, over the last 5
+            to 10 s [s].
         latency_p95_s: 95th percentile [s].
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
