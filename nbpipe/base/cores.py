@@ -160,8 +160,11 @@ class SharedCore:
         """Let all run on any core: the threads, and what they have started meanwhile."""
         if self.core is None:
             return
-        processes = _of_descendants(self._older) if _has_children() else ()
-        for one in (*threads, *self._others(threads), *processes):
+        free = {*threads}
+        with suppress(OSError):  # there are too many open files
+            free |= self._others(threads)
+            free |= _of_descendants(self._older) if _has_children() else set()
+        for one in free:
             with suppress(OSError):  # it has ended
                 if _is_on(one, {self.core}):
                     os.sched_setaffinity(one, self._cores)

@@ -241,6 +241,20 @@ def test_a_thread_that_somebody_moves_stays_there_and_sets_all_free(team):
     assert [member.cores for member in team.members] == [team.whole, elsewhere]
 
 
+def test_where_no_file_can_be_opened_threads_go_where_they_will(team):
+    """What the system tells of threads and cores stands in files; there may be too many open."""
+    import resource  # not on Windows
+
+    team.go_on()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not team.go_on().is_kept
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert team.go_on().is_kept
+
+
 def test_threads_that_somebody_has_put_somewhere_stay_there(team):
     """They are not among those that may run on all cores."""
     place = {min(team.whole)}

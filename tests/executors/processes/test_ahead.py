@@ -1,6 +1,7 @@
 """A worker that has done a job begins the next one, while the results of the last are read."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -132,10 +133,15 @@ def test_items_behind_a_result_that_cannot_be_loaded_turn_slow(on_loading, last)
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_calls_take_as_long_as_they_took_in_the_worker(bell, on_loading, before):
+def test_calls_take_as_long_as_they_took_in_the_worker(bell, gate, on_loading, before):
     """However late their thread sees to them: they may be done by then."""
 
+    def numbers():
+        yield from range(12)
+        gate.open()  # else the first item may be done before there is a second one
+
     def work(n):
+        gate.wait()
         time.sleep(0.012)
         bell.ring(n)
         return Result(n)
@@ -145,7 +151,7 @@ def test_calls_take_as_long_as_they_took_in_the_worker(bell, on_loading, before)
             bell.wait(2)
 
     on_loading(wait_for_next)
-    source = nbpipe.source(range(12))
+    source = nbpipe.source(numbers)
     if before:
         source = source.map(int, executor="process", concurrency=1)
     stage = source.map(work, name="fn", executor="process", prefetch=32)
@@ -204,3 +210,31 @@ def test_a_paused_run_sends_nothing_on(bell, gate):
         assert bell.rings() == []
         run.resume()
         assert drained(items) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_or_doubled_where_results_cannot_be_loaded(on_loading, seed):
+    """Whatever takes long, and however many calls there may be: epochs are whole, and counted."""
+    rng = random.Random(seed)
+    fails, slow = set(), set(rng.sample(range(120), 6))
+
+    def work(n):
+        if n in slow:
+            time.sleep(0.05)
+        return Result(n)
+
+    def fail(n):
+        if n in fails:
+            fails.discard(n)
+            raise ValueError("no number")
+        if n % 10 == 0:
+            run["fn"].concurrency = 1 + rng.randrange(3)
+
+    on_loading(fail)
+    stage = placed(120, work, prefetch=1 + rng.randrange(4), on_error=nbpipe.Retry(3))
+    with stage.start() as run:
+        for epoch in range(1, 4):
+            fails.update(rng.sample(range(120), 5))
+            assert drained(run) == list(range(120))
+            row = run.stats()["fn"]
+            assert (row.items_in, row.items_out, row.running) == (120 * epoch, 120 * epoch, 0)
