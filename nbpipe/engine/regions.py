@@ -416,9 +416,11 @@ class RegionNode(MapNode):
             task.following = following = self.take(now_ns)
             if following is None:
                 runtime.occupy(1, now_ns)
-            elif epoch.memory is not None:
+                return None
+            following.cheap = False  # this thread waits for the worker: others do what is next
+            if epoch.memory is not None:
                 epoch.memory.began(self)
-        return None if following is None else self._prepared(following)
+        return self._prepared(following)
 
     def _work_on(self, task: Task) -> None:
         """Have entries worked on; one that a worker does not come back from is tried alone."""
