@@ -161,18 +161,25 @@ def test_calls_take_as_long_as_they_took_in_the_worker(bell, gate, on_loading, b
         assert run.stats()["fn"].latency_p50_s > 0.009
 
 
-def test_a_worker_that_is_killed_in_the_next_job(bell, on_loading):
+def test_a_worker_that_is_killed_in_the_next_job(bell, gate, on_loading):
     """What it had done is kept, and what it had begun is done by another."""
     killed = []
+
+    def work(n):
+        bell.ring(n)
+        if n == 1:
+            gate.wait()
+        return Result(n)
 
     def kill(n):
         if n == 0:
             (_, pid), _ = bell.wait(2)
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
+            gate.open()
 
     on_loading(kill)
-    with placed(40, results(bell), concurrency=1).start() as run:
+    with placed(40, work, concurrency=1).start() as run:
         got = drained(run)
         row = run.stats()["fn"]
         assert set(killed).isdisjoint(run["fn"].pids)
