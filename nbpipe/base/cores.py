@@ -59,7 +59,7 @@ class SharedCore:
         self._spent_ns: dict[int, int] = {}  # by thread
         self._idle_ns = 0  # of all cores
         self._done = 0
-        self._fits = False  # one core seemed enough, or worth a try
+        self._fits = False  # one core seemed enough, or worth a try, for the first time
         self._may_be_full = False  # it was tried, and more was done
         self._least = 0.0  # so much must be done on the core [items/ns]
         self._looked_ns = self._since_ns = self._again_ns = 0
@@ -87,7 +87,7 @@ class SharedCore:
             self._look(clocks, now_ns, done)
         except (OSError, ValueError, IndexError, OverflowError):
             self._let_go(clocks)  # a thread has ended, or the cores are others
-        waits_long = measured and kept == self.core and (kept is not None or not self._fits)
+        waits_long = measured and kept == self.core and not self._fits
         return now_ns + (KEPT_NS if waits_long else SOON_NS)
 
     def rest(self, threads: Collection[int]) -> None:
@@ -127,7 +127,7 @@ class SharedCore:
         elif self.core is None:
             tries = fresh > MANY and now_ns > self._again_ns
             fits = IDLE < cores < (MUCH if tries else FULL) and not crowded
-            fitted, self._fits = self._fits, fits
+            fitted, self._fits = self._fits, fits and not self._fits
             if fitted and fits:  # a single look says little: idle time is counted in steps of 10 ms
                 self._may_be_full = cores >= FULL
                 self._least = (GAIN if cores >= FULL else LOSS) * rate if fresh > MANY else 0.0
@@ -168,7 +168,7 @@ class SharedCore:
             with suppress(OSError):  # it has ended
                 if _is_on(one, {self.core}):
                     os.sched_setaffinity(one, self._cores)
-        self.core, self._fits = None, False
+        self.core = None
         _kept_anywhere.difference_update(self._kept)
         self._kept.clear()
         self._strangers.clear()

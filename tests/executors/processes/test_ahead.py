@@ -10,7 +10,7 @@ import pytest
 
 import nbpipe
 from tests.executors.processes.chain import placed
-from tests.gates import delivered, drained
+from tests.gates import delivered, drained, quiet
 
 ON_LOADING = []  # what is done in this process when a result is loaded
 
@@ -211,10 +211,8 @@ def test_a_paused_run_sends_nothing_on(bell, gate):
         bell.wait(1)
         run.pause()
         gate.open()
-        while (row := run.stats()["fn"]).items_out < 1:
-            pass
-        assert row.running == 0
-        assert bell.rings() == []
+        quiet(run)
+        assert (run.stats()["fn"].items_out, bell.rings()) == (1, [])
         run.resume()
         assert drained(items) == [0, 1, 2]
 
