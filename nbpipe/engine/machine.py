@@ -19,7 +19,6 @@ from ..errors import (
     ReentrantRunError,
     RunClosedError,
     StateError,
-    WorkerStartError,
 )
 from ..executors.base import Caller
 from ..ops.checkpoint import EpochPlace, caches
@@ -349,14 +348,13 @@ class Life:
         self._finish()
         before, place = self.following, self._following(external)
         self.number = place.epoch
-        self.next_epoch = place.epoch + 1
         self.owner = me
         threads.lower_switch_interval(self)
         try:
             self._begin(perf_counter_ns())
             if self.external is not None:
                 self.external.close(None)  # an interrupt may have come between an end and this
-            self.external, self.following, self.left = external, None, None
+            self.external, self.left = external, None
             self._begun_at = place if place is before else None
             self.delivered_before = place.delivered
             self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
@@ -364,10 +362,11 @@ class Life:
                 place.epoch, here, node_state, reads_ahead=reads_ahead
             )
             epoch.delivered = self._delivered
+            self.following, self.next_epoch = None, place.epoch + 1
         except BaseException as error:
             threads.restore_switch_interval(self)
-            if isinstance(error, WorkerStartError):  # nothing has begun
-                self.next_epoch, self.following = place.epoch, before
+            if self.epoch is None:
+                self._not_begun(error)
             raise
         return epoch
 
@@ -406,9 +405,11 @@ class Life:
         epoch = self.epoch
         found = self.left if epoch is None else self._place_in(epoch)
         if found is None:
-            following = self.following
-            if following is None or following.epoch != self.next_epoch:
-                return EpochPlace(self.next_epoch, 0, self.machine.caches())
+            following, number = self.following, self.next_epoch
+            if self.epoch is not None:  # it has begun just now, in another thread
+                return self.place()
+            if following is None or following.epoch != number:
+                return EpochPlace(number, 0, self.machine.caches())
             return following
         if found.node_state is None:
             raise StateError(
@@ -444,10 +445,21 @@ class Life:
         consumer = self.record.consumer
         with self.scheduler.lock:
             self.record.begin(now_ns)
-        self.outcome, self.error = CANCELLED, None
-        self.begun_ns = consumer.active_ns(now_ns)
-        self.elapsed_ns = self.ended_ns = 0
         self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
+        self.begun_ns = consumer.active_ns(now_ns)
+        self.elapsed_ns = self.ended_ns = 0  # from here on it is in progress, for all who ask
+        self.outcome, self.error = CANCELLED, None
+
+    def _not_begun(self, error: BaseException) -> None:
+        failed = isinstance(error, Exception)
+        self._stop_clock(*(FAILED, error) if failed else (CANCELLED, None))
+        with self.scheduler.lock:
+            self.record.end(self.ended_ns)
+
+    def _stop_clock(self, outcome: str, error: BaseException | None) -> None:
+        self.outcome, self.error = outcome, error
+        self.ended_ns = perf_counter_ns()
+        self.elapsed_ns = self.record.consumer.active_ns(self.ended_ns) - self.begun_ns
 
     def end(
         self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
@@ -463,9 +475,7 @@ class Life:
             ours = self.epoch is epoch
             if ours:
                 self._give_back(left)
-                self.outcome, self.error = outcome, error
-                self.ended_ns = perf_counter_ns()
-                self.elapsed_ns = self.record.consumer.active_ns(self.ended_ns) - self.begun_ns
+                self._stop_clock(outcome, error)
                 self._ending = _Ending(epoch, self._ticket, self.external, error)
                 self._skipped = epoch.skipped
                 self.epoch, self.left = None, left
@@ -563,7 +573,8 @@ class Life:
             return "closed"
         if self.scheduler.paused:
             return "paused"
-        return "running" if trains or self.epoch is not None else self.outcome
+        in_progress = bool(self.begun_ns) and not self.ended_ns
+        return "running" if trains or in_progress else self.outcome
 
     def disown(self) -> None:
         """Take note that this process is a fork: locks and threads stayed in the other one."""

@@ -69,6 +69,9 @@ def test_an_epoch_without_any_thread_says_so(executor, name, caplog):
         assert isinstance(error, WorkerStartError)
         assert "no thread could be started" in str(error)
         assert none_at_work(run)
+        over, still = run.status(), run.status()
+        assert (over.state, over.error.partition(":")[0]) == ("failed", "WorkerStartError")
+        assert over.elapsed_s == still.elapsed_s  # its clock stands still
         assert drained(run) == list(range(40))
         assert run.epoch == (0 if name == "nbpipe-ticker" else 1)  # it had not begun
     assert caplog.messages == []

@@ -156,6 +156,39 @@ def test_run_is_true_and_shows_itself():
     ]
 
 
+class Measured:
+    """A data set that is asked for its length as an epoch begins, and then looks at the run."""
+
+    run = None
+
+    def __init__(self):
+        self.seen = []
+
+    def __len__(self):
+        run, self.run = self.run, None  # once: a status, too, asks for the length
+        if run is not None:
+            self.seen.append((run.status().state, run.epoch, run.state_dict()))
+        return 3
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_an_epoch_that_begins_is_said_to_run():
+    """From the first moment on, and whoever goes on from there has all of its items."""
+    items = Measured()
+    with nbpipe.source(items).map(abs, name="same").start() as run:
+        for _ in range(2):
+            items.run = run
+            assert drained(run) == [0, 1, 2]
+    (*first, begun), (*second, again) = items.seen
+    assert (first, second) == (["running", 0], ["running", 1])
+    for state, epoch in ((begun, 0), (again, 1)):
+        with nbpipe.source(items).map(abs, name="same").start() as run:
+            run.load_state_dict(state)
+            assert (drained(run), run.epoch) == ([0, 1, 2], epoch)
+
+
 # -- two threads ------------------------------------------------------------------------------
 def test_iterating_from_two_threads_is_refused():
     """While one thread iterates, another one is told so; afterwards it may."""
