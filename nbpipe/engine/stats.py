@@ -312,7 +312,7 @@ PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 SOON_NS = 500_000  # what waits is left so long to a thread that is about to come back
 CHEAP_NS = 20_000  # a call that takes longer gets one item
-CHUNK_MAX = 256  # cheap ones get more, but at most so many,
+CHUNK_MAX = 1024  # cheap ones get more, but at most so many,
 CHUNK_NS = 250_000  # what takes about this long,
 CHUNK_BYTES = 1 << 20  # and whose results are not larger
 BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
@@ -324,7 +324,7 @@ _NOTHING = 1 << 40  # so many places less than there may be
 
 def most_at_once(prefetch: int) -> int:
     """Return the most items that a task may take: few where few may wait for the next stage."""
-    return min(CHUNK_MAX, 4 * prefetch**2)
+    return min(CHUNK_MAX, 2 * prefetch**3)
 
 
 @dataclass(eq=False, repr=False, slots=True)

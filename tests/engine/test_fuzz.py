@@ -98,7 +98,7 @@ def broken(monkeypatch):
                 found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
         if task is not None:
             size, prefetch = max(task.count, task.quota), task.node.runtime.prefetch
-            if size > max(1, min(256, 4 * prefetch**2)):
+            if size > max(1, min(1024, 2 * prefetch**3)):
                 found.append(f"{task.node.runtime.address}: {size} at once, prefetch {prefetch}")
         return task
 
