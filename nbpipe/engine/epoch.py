@@ -117,8 +117,9 @@ class Epoch:
         sink: results that wait for the consumer.
         values: of the chunk that the consumer took.
         paths: of the same.
-        at: how many of them the loop has had: as long as it does not, an interrupt loses nothing.
-        until: so many of them may be handed to the loop without the lock.
+        first: how many items the loop had had before those.
+        at: how many it has had: as long as it does not, an interrupt loses nothing.
+        until: so many may be handed to the loop without the lock.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         skipped: items that failed and were left out [items].
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
@@ -128,7 +129,6 @@ class Epoch:
         litter: iterators and files that are left open and have to be closed, outside the lock.
         dropped: items, and what else is of the user, that nothing needs any more: the last
             reference to an object may run code of the user, so it goes outside the lock.
-        delivered: gives the number of items that the consumer has had.
         at_work: gives the tasks in progress.
         gate: held while the consumer has to wait.
         lock: the scheduler's.
@@ -149,6 +149,7 @@ class Epoch:
     sink: Queue = field(default_factory=Queue)
     values: list[Any] = field(default_factory=list)
     paths: Paths = ()
+    first: int = 0
     at: int = 0
     until: int = 0
     over: bool = False
@@ -164,7 +165,6 @@ class Epoch:
     waiting: bool = False
     waits_since_ns: int = 0
     lot_since_ns: int = 0
-    delivered: Callable[[], int] = lambda: 0
     at_work: Callable[[], list[Task]] = list
     gate: LockType = field(default_factory=allocate_lock)
 
@@ -248,7 +248,7 @@ class Epoch:
     def count_lent(self) -> bool:
         """Count what of its chunk the consumer has not had yet; tell whether that is less now."""
         sink = self.sink
-        left = len(self.values) - self.at
+        left = max(0, self.first + len(self.values) - self.at)
         less = left < sink.lent
         if less:
             sink.lent = left
@@ -280,7 +280,7 @@ class Epoch:
     def forget(self) -> None:
         """Forget what the consumer has had, but for a little: it may be elsewhere, and behind."""
         assert self.last is not None
-        forget(self.last, Remaining(max(0, self.delivered() - KEPT)))
+        forget(self.last, Remaining(max(0, self.at - KEPT)))
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:
@@ -308,11 +308,11 @@ class Epoch:
         if not self.over:
             if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
                 assert self.last is not None
-                leave(self.last, Remaining(self.delivered()))
+                leave(self.last, Remaining(self.at))
             self.until = 0
             self.exhausted = True
             self.dropped.append(self.values)
-            self.values, self.at = [], 0
+            self.values = []
             for node in self.order:
                 node.halt()
                 node.let_go()
@@ -326,14 +326,15 @@ class Epoch:
 
     def hand_out(self, now_ns: int) -> bool:
         """Have items for the consumer, from `at` to below `until`, or note that it waits."""
-        if not self.paused and (self.at < len(self.values) or self.sink.count):
-            if self.at < len(self.values):  # a thread was to be woken, or a pause is over
-                self.until = len(self.values)
+        beyond = self.first + len(self.values)
+        if not self.paused and (self.at < beyond or self.sink.count):
+            if self.at < beyond:  # a thread was to be woken, or a pause is over
+                self.until = beyond
             else:
                 self._take_chunk(now_ns)
-            self.sink.lent = len(self.values) - self.at - 1
+            self.sink.lent = self.first + len(self.values) - self.at - 1
             return True
-        self.sink.lent = len(self.values) - self.at
+        self.sink.lent = beyond - self.at
         self.waiting = True
         self.waits_since_ns = now_ns
         return False
@@ -357,14 +358,14 @@ class Epoch:
             chunk = chunks[0]
         count, size = len(chunk.values), 0 if chunk.sizes is None else sum(chunk.sizes)
         low = 0 if quick else (runtime.prefetch + runtime.concurrency) >> 1
-        until = count - min(count - 1, low if rest is None else 1)
+        until = self.at + count - min(count - 1, low if rest is None else 1)
         self.lot_since_ns = now_ns
         if self.memory is not None:
             self.memory.held_bytes -= size
         # From here no call: no interrupt can come in.
         self.paths = chunk.paths
         self.values = chunk.values
-        self.at = 0
+        self.first = self.at
         self.until = until
         sink.count -= count
         if rest is None:
@@ -407,7 +408,7 @@ class Epoch:
         """Whether the consumer gets nothing more."""
         if self.over or not self.exhausted:
             return self.over
-        return self.urgent or not (self.sink.count or self.at < len(self.values))
+        return self.urgent or not (self.sink.count or self.at < self.first + len(self.values))
 
     def wake_consumer(self) -> None:
         """Let the consumer look again."""

@@ -55,18 +55,29 @@ class Consumer:
     """How long the training loop waited for data; its methods are called under the lock.
 
     Attributes:
-        items: items handed out; written by the consuming thread alone.
-        waited_ns: time spent waiting, likewise; pauses are left out.
+        items_before: items that it had before the epoch in progress.
+        epoch: the epoch in progress, which counts what it has of that; or None.
+        waited_ns: time spent waiting, written by the consuming thread; pauses are left out.
         waits_since_ns: beginning of the wait in progress on the clock of `active_ns`, or 0.
     """
 
-    items: int = 0
+    items_before: int = 0
+    epoch: Epoch | None = None
     waited_ns: int = 0
     waits_since_ns: int = 0
     counters: Counters = field(default_factory=Counters)
     _since_ns: int = 0
     _paused: tuple[int, int] = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
     _past: StageStats | None = None  # at the end of the last epoch
+
+    @property
+    def items(self) -> int:
+        """Items that it has had."""
+        return self.items_before + (0 if self.epoch is None else self.epoch.at)
+
+    def takes(self, epoch: Epoch | None) -> None:
+        """Called when it takes its items from an epoch, or from none any more."""
+        self.items_before, self.epoch = self.items, epoch
 
     def pause(self, now_ns: int, *, paused: bool) -> None:
         """Stop the clock of the loop, or let it go on; again does nothing."""
@@ -104,6 +115,7 @@ class Consumer:
         if self._past is None:
             self._past = self.stats(now_ns)
             self._since_ns = 0
+            self.takes(None)
 
     def stats(self, now_ns: int) -> StageStats:
         """Read the counters; between epochs, as they were at the end of the last one."""
@@ -279,7 +291,7 @@ class Life:
         begun_ns: when the last epoch began, on the clock of the consumer; 0 before the first.
         elapsed_ns: time that it took, without pauses; 0 while one is in progress.
         ended_ns: when it ended; 0 while one is in progress.
-        items_before: items handed out before it began.
+        had: items of it that the loop has had, once it is over.
         waited_before_ns: time waited before it began [ns].
         following: where the next epoch begins, where that is in its middle.
         left: where the last epoch was left, unless it came to its end.
@@ -302,7 +314,7 @@ class Life:
         self.outcome = READY
         self.error: BaseException | None = None
         self.begun_ns = self.elapsed_ns = self.ended_ns = 0
-        self.items_before = self.waited_before_ns = 0
+        self.had = self.waited_before_ns = 0
         self.between_waits: Callable[[], object] | None = None
         self.closed = False
         self.forked = False
@@ -361,7 +373,7 @@ class Life:
             self.epoch = epoch = self.scheduler.start_epoch(
                 place.epoch, here, node_state, reads_ahead=reads_ahead
             )
-            epoch.delivered = self._delivered
+            self.record.consumer.takes(epoch)
             self.following, self.next_epoch = None, place.epoch + 1
         except BaseException as error:
             threads.restore_switch_interval(self)
@@ -394,7 +406,8 @@ class Life:
         self.scheduler.drop_ahead(unless=number)
 
     def _delivered(self) -> int:
-        return self.record.consumer.items - self.items_before
+        epoch = self.epoch
+        return self.had if epoch is None else epoch.at
 
     def place(self) -> EpochPlace:
         """Tell where the run stands: behind the last item that the loop has had.
@@ -445,7 +458,7 @@ class Life:
         consumer = self.record.consumer
         with self.scheduler.lock:
             self.record.begin(now_ns)
-        self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
+        self.had, self.waited_before_ns = 0, consumer.waited_ns
         self.begun_ns = consumer.active_ns(now_ns)
         self.elapsed_ns = self.ended_ns = 0  # from here on it is in progress, for all who ask
         self.outcome, self.error = CANCELLED, None
@@ -478,6 +491,7 @@ class Life:
                 self._stop_clock(outcome, error)
                 self._ending = _Ending(epoch, self._ticket, self.external, error)
                 self._skipped = epoch.skipped
+                self.had = epoch.at
                 self.epoch, self.left = None, left
         if ours:
             self._finish()
@@ -546,7 +560,7 @@ class Life:
         return Status(
             state=self._state(trains=trains),
             epoch=self.number,
-            delivered=self.delivered_before + consumer.items - self.items_before,
+            delivered=self.delivered_before + self._delivered(),
             elapsed_s=elapsed_ns / 1e9,
             waited_s=waited_ns / 1e9,
             cpu_cores=self.machine.cpu_cores,

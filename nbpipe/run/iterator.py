@@ -58,7 +58,7 @@ class EpochIterator(Iterator[Any]):
         self._at_end = at_end
         self._scheduler = life.scheduler
         self._consumer = life.record.consumer
-        self._before = self._consumer.items - life.delivered_before
+        self._before = life.delivered_before
         self._thread = get_ident()
         self._between = life.between_waits
         self._turn = threading.Lock()
@@ -77,23 +77,41 @@ class EpochIterator(Iterator[Any]):
         epoch = self._epoch
         if self._between is not None:
             self._between()
+        at = epoch.at  # from here no call: neither an interrupt nor another thread comes between
+        if at < epoch.until and not self._opens:
+            values = epoch.values
+            here = at - epoch.first
+            value = values[here]
+            values[here] = None
+            epoch.at = at + 1
+            return value
+        return self._next(epoch)[1]
+
+    def _next_in_turn(self) -> Any:
+        """Return the next item where no interpreter lock keeps other threads out."""
+        epoch = self._epoch
+        if self._between is not None:
+            self._between()
         at = epoch.at
         if at < epoch.until and get_ident() == self._thread and not self._opens:
             self._taking = True  # from here no call: no interrupt comes before the loop has it
             values = epoch.values
+            here = at - epoch.first
             try:
-                value = values[at]
+                value = values[here]
             except IndexError:  # another thread has just ended it
                 self._taking = False
                 return self._next(epoch)[1]
             if not self._shared:
-                values[at] = None
-                self._consumer.items += 1
+                values[here] = None
                 epoch.at = at + 1
                 self._taking = False
                 return value
             self._taking = False
         return self._next(epoch)[1]
+
+    if FREE_THREADED:
+        __next__ = _next_in_turn
 
     def take(self) -> Entry | None:
         """Wait for the next item; return it with its path, or None at the end.
@@ -114,7 +132,7 @@ class EpochIterator(Iterator[Any]):
     def ready(self) -> bool:
         """Whether there is an item to be taken without a wait."""
         epoch = self._epoch
-        left = epoch.at < len(epoch.values) or epoch.sink.count > 0
+        left = epoch.at < epoch.first + len(epoch.values) or epoch.sink.count > 0
         return left and not self._scheduler.paused and not self._done
 
     def _next(self, epoch: Epoch) -> Entry:
@@ -160,11 +178,11 @@ class EpochIterator(Iterator[Any]):
         try:
             self._taking = True
             at, values, paths = epoch.at, epoch.values, epoch.paths
-            if self._shared is not shared or at >= len(values):
+            here = at - epoch.first
+            if self._shared is not shared or here >= len(values):
                 return None
-            entry = paths[at], self._opened(values[at]) if self._opens else values[at]
-            values[at] = None  # from here no call: no interrupt comes before the loop has it
-            self._consumer.items += 1
+            entry = paths[here], self._opened(values[here]) if self._opens else values[here]
+            values[here] = None  # from here no call: no interrupt comes before the loop has it
             epoch.at = at + 1
             return entry
         finally:
@@ -182,7 +200,6 @@ class EpochIterator(Iterator[Any]):
         try:
             return opened(value)
         except Exception:  # the loop gets this error, and then the next item
-            self._consumer.items += 1
             self._epoch.at += 1
             raise
         finally:
@@ -231,7 +248,7 @@ class EpochIterator(Iterator[Any]):
 
     def leave(self, had: int) -> None:
         """Cancel it for a loop elsewhere, which has had so many of the items taken [items]."""
-        self._epoch.delivered = lambda: had
+        self._epoch.at, self._epoch.until = had, 0
         self.close()
 
     def fail(self, error: BaseException) -> None:
@@ -252,7 +269,7 @@ class EpochIterator(Iterator[Any]):
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""
         total = None if self._done else known_length(self._chain)
-        return 0 if total is None else max(0, total - (self._consumer.items - self._before))
+        return 0 if total is None else max(0, total - self._before - self._epoch.at)
 
     def __iter__(self) -> EpochIterator:
         return self

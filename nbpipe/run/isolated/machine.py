@@ -365,7 +365,7 @@ class IsolatedMachine(Machine):
     def cancel(self, ticket: int, epoch: Epoch) -> None:
         """Called when an epoch is about to end: tell the process how much the loop has had."""
         with self.scheduler.lock:
-            here = epoch.node_state(Remaining(epoch.delivered()))
+            here = epoch.node_state(Remaining(epoch.at))
         self._source.cancel(ticket, Remaining.read(here[HIDDEN]["rest"]).start)
 
     def refresh(self) -> None:
