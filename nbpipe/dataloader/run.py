@@ -159,7 +159,7 @@ class LocalRun(Iterator[Any]):
             spent_ns = self._back()
             now_ns = self._last_ns
             self._delivered += 1
-            self._record.consumer.items_before += 1
+            self._record.consumer.counted += 1
             for runtime in self._runtimes.values():
                 runtime.counters.items_in += 1
                 runtime.counters.items_out += 1

@@ -55,13 +55,13 @@ class Consumer:
     """How long the training loop waited for data; its methods are called under the lock.
 
     Attributes:
-        items_before: items that it had before the epoch in progress.
-        epoch: the epoch in progress, which counts what it has of that; or None.
+        counted: items that it has had, without those of `epoch`.
+        epoch: the epoch in progress, which counts its own; or None.
         waited_ns: time spent waiting, written by the consuming thread; pauses are left out.
         waits_since_ns: beginning of the wait in progress on the clock of `active_ns`, or 0.
     """
 
-    items_before: int = 0
+    counted: int = 0
     epoch: Epoch | None = None
     waited_ns: int = 0
     waits_since_ns: int = 0
@@ -73,11 +73,11 @@ class Consumer:
     @property
     def items(self) -> int:
         """Items that it has had."""
-        return self.items_before + (0 if self.epoch is None else self.epoch.at)
+        return self.counted + (0 if self.epoch is None else self.epoch.at)
 
     def takes(self, epoch: Epoch | None) -> None:
         """Called when it takes its items from an epoch, or from none any more."""
-        self.items_before, self.epoch = self.items, epoch
+        self.counted, self.epoch = self.items, epoch
 
     def pause(self, now_ns: int, *, paused: bool) -> None:
         """Stop the clock of the loop, or let it go on; again does nothing."""
