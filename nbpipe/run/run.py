@@ -694,7 +694,9 @@ class Run(ShownRun):
         training = self._training
         if training is not None and training.thread is not threading.current_thread():
             self.stop()
-            if not training.wait(timeout_s, None):
+            if training.wait(timeout_s, None):
+                training.thread.join()  # it is on its way out
+            else:
                 LOG.warning("run closed, but after %g s still in a training step", timeout_s)
         self._life.close(timeout_s)
 
