@@ -20,7 +20,7 @@ from ...engine.failures import Failure
 from ...engine.machine import CarriedError, Consumer, Machine, RunRecord
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
-from ...engine.stats import Row, StageStats
+from ...engine.stats import CHUNK_MAX, Row, StageStats
 from ...executors.base import Answer, Caller, Job
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
@@ -29,7 +29,7 @@ from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, ChildReport, Link, NoAnswerError, Reply, Values, Workers, pickled
 
 # -- RemoteSource: the items of a pipeline in another process, as a source in this one -------------
-MOST = 64  # items that come at once, where they are small and the loop waits for them
+MOST = CHUNK_MAX  # items that come at once, where they are small and the loop waits for them
 _IN_A_ROW = 4  # answers that say the same, before more come at once
 
 
