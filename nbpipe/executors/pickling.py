@@ -10,11 +10,11 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from multiprocessing import resource_tracker
 from pickle import PickleBuffer
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast, final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -126,6 +126,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return _cached, (obj.__wrapped__, *obj.cache_parameters().values())
         elif type(obj) is functools.cached_property:
             return _cached_property, (obj.func, obj.attrname)
+        elif isinstance(obj, CodeType):
+            return _reduce_code(obj)
         elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdin, sys.stdout, sys.stderr):
             raise pickle.PicklingError("cannot pickle an open file")  # cloudpickle would read it
         elif _on_gpu(obj):
@@ -164,6 +166,16 @@ def _set_class(kind: type, how: tuple[Callable[[type, Any], object], Any]) -> No
 def _on_gpu(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.Tensor) and bool(obj.is_cuda)
+
+
+def _reduce_code(code: CodeType) -> _Reduced:
+    """Take the code of a function apart; cloudpickle leaves out its file, which tracebacks tell."""
+    make, parts, *_ = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code_in, (code.co_filename, make, parts)
+
+
+def _code_in(filename: str, make: Callable[..., CodeType], parts: Sequence[Any]) -> CodeType:
+    return make(*parts).replace(co_filename=filename)
 
 
 def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
@@ -331,7 +343,7 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     @property
     def dispatch_table(self) -> dict[Any, Any]:
         first, *others = cloudpickle.Pickler.dispatch_table.maps  # its own, the registered ones
-        return _reducers({**others[0], **first} if others else first)
+        return _reducers({**(others[0] if others else {}), **first, CodeType: _reduce_code})
 
 
 class MessageLoader(pickle.Unpickler):

@@ -337,9 +337,12 @@ def test_class_made_elsewhere(echo):
 
 
 def test_function_is_sent_by_value(echo):
-    """What plain pickle refuses goes by value."""
+    """What plain pickle refuses goes by value, and stays in its file, as tracebacks tell."""
     number = 5
-    assert back(echo, lambda x: x + number)(2) == 7
+    sent = back(echo, lambda x: lambda: x + number)
+    inner = sent(2)
+    assert inner() == 7
+    assert {sent.__code__.co_filename, inner.__code__.co_filename} == {__file__}
 
 
 def test_error_in_pickling_leaves_the_channel(echo):
