@@ -14,10 +14,11 @@ import pytest
 import nbpipe
 from nbpipe.base import cores
 from nbpipe.base.cores import FULL, GAIN, IDLE, MUCH, SWITCH, SharedCore
+from nbpipe.base.threads import FREE_THREADED
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
-    reason="needs Linux and two cores",
+    FREE_THREADED or not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux, two cores and an interpreter lock",
 )
 SPENT_NS = 5_000_000
 
