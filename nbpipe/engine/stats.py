@@ -719,3 +719,13 @@ class Status:
     def unit(self) -> str:
         """What the loop is handed: "items" or "batches"."""
         return next(reversed(tuple(self.units.values())), "items")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last epoch has ended, in one way or another."""
+        return self.state not in ("ready", "running", "paused")
+
+    @property
+    def waited_share(self) -> float:
+        """Share of the epoch, so far or as a whole, in which the loop waited for items, 0 to 1."""
+        return min(1.0, self.waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
