@@ -351,6 +351,11 @@ class Ring:
         self._retry = 0
 
     @property
+    def holds_any(self) -> bool:
+        """Whether the budget is enough for a slab of the smallest size."""
+        return self.budget_bytes >= size_class(1)
+
+    @property
     def held_bytes(self) -> int:
         """What its slabs take together [bytes]."""
         return sum(slab.size_bytes for slab in self._slabs)
@@ -577,7 +582,7 @@ class RowWriter:
         self.count, self._most, self._first = 0, most, 0
         self._at = self._begins = aligned(HEADER_BYTES + most * _ROW.size)
         need_bytes = self._at + int(most * self._each_bytes)
-        self._slab = slab = self._ring.take(need_bytes) if self._ring.budget_bytes else None
+        self._slab = slab = self._ring.take(need_bytes) if self._ring.holds_any else None
         self._laid.clear()
         self.mark(0)
         if slab is not None:

@@ -26,7 +26,17 @@ from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
-from .link import ANSWER_S, ChildReport, Link, NoAnswerError, Reply, Values, Workers, pickled
+from .link import (
+    ANSWER_S,
+    STATE_S,
+    ChildReport,
+    Link,
+    NoAnswerError,
+    Reply,
+    Values,
+    Workers,
+    pickled,
+)
 
 # -- RemoteSource: the items of a pipeline in another process, as a source in this one -------------
 MOST = 64  # items that come at once, where they are small and the loop waits for them
@@ -344,7 +354,9 @@ class IsolatedMachine(Machine):
         if Remaining.read(rest).is_all:
             return {**self.caches(), **self._source.node_state, **here}
         with contextlib.suppress(NoAnswerError):
-            found: Stages | None = self._link.ask("node_state", epoch.context.epoch, rest)
+            found: Stages | None = self._link.ask(
+                "node_state", epoch.context.epoch, rest, timeout_s=STATE_S
+            )
             return None if found is None else {**found, **here}
         return None
 
@@ -353,7 +365,7 @@ class IsolatedMachine(Machine):
         if not self._loaded:
             return {}
         with contextlib.suppress(NoAnswerError):
-            found: Stages = self._link.ask("caches")
+            found: Stages = self._link.ask("caches", timeout_s=STATE_S)
             return found
         return {}
 
