@@ -81,7 +81,8 @@ class RemoteSource(EpochItems):
         Args:
             given: indices that take the place of the source's own order, or None.
         """
-        self._now = RemoteIterator(self, next(self._tickets), given)
+        before, self._now = self._now, RemoteIterator(self, next(self._tickets), given)
+        before.give_up()
         return self._now.ticket
 
     def of_epoch(self) -> RemoteIterator:
@@ -217,6 +218,14 @@ class RemoteIterator(Iterator[Any]):
         if self._link is not None:
             with contextlib.suppress(NoAnswerError):
                 self._link.request("finish", self.ticket).wait(None)
+
+    def give_up(self) -> None:
+        """End it where nobody has: an interrupt came as it began, so that it never was the run's.
+
+        The process waits for the end of an epoch before it begins the next one.
+        """
+        if self._wanted:
+            self.end(0)
 
     def end(self, had: int) -> None:
         """Give up what is left behind so many items: nothing of it is wanted."""
