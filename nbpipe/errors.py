@@ -217,6 +217,18 @@ def full_tracebacks(on: bool = True) -> None:  # noqa: FBT001, FBT002  a switch
     _shows_all = bool(on)
 
 
+def set_attribute(error: BaseException, name: str, value: object) -> None:
+    """Set an attribute of a user's exception, which may be a frozen dataclass."""
+    BaseException.__setattr__(error, name, value)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to a user's exception, which may be a frozen dataclass."""
+    if not isinstance(getattr(error, "__notes__", None), list):
+        set_attribute(error, "__notes__", [])
+    error.__notes__.append(note)
+
+
 def show_briefly(error: BaseException) -> None:
     """Have a notebook show an interrupt of ours as it shows our errors; it stays what it is."""
     error._render_traceback_ = _rendered_last  # type: ignore[attr-defined]
@@ -235,13 +247,15 @@ def _rendered(error: BaseException) -> list[str]:
     try:
         if not _shows_all:
             for one, tb, *_ in before:
-                one.__traceback__ = _without_ours(tb)
+                set_attribute(one, "__traceback__", _without_ours(tb))
             _cut(error)
         return _formatted(error)
     finally:
         for (one, tb, cause, context), suppressed in zip(before, quiet, strict=True):
-            one.__traceback__, one.__cause__, one.__context__ = tb, cause, context
-            one.__suppress_context__ = suppressed
+            set_attribute(one, "__traceback__", tb)
+            set_attribute(one, "__cause__", cause)
+            set_attribute(one, "__context__", context)
+            set_attribute(one, "__suppress_context__", suppressed)
 
 
 def _formatted(error: BaseException) -> list[str]:
@@ -270,7 +284,8 @@ def _cut(error: BaseException) -> None:
     for link in _linked(error):
         why = link.__cause__ or link.__context__
         if why is not None and not isinstance(link, StageError) and not _is_users(why):
-            link.__cause__, link.__suppress_context__ = None, True
+            set_attribute(link, "__cause__", None)
+            set_attribute(link, "__suppress_context__", True)  # noqa: FBT003
 
 
 def _is_users(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .base.knobs import Knob
-from .errors import ArgumentError, ArgumentTypeError, near_match
+from .errors import ArgumentError, ArgumentTypeError, add_note, near_match
 from .pipeline import Pipeline
 from .show.watch import note_export
 
@@ -114,7 +114,7 @@ def _module(file: Path) -> ModuleType:
         sys.modules.pop(name, None)
         if before is not None:
             sys.modules[name] = before
-        error.add_note(f"nbpipe was loading {str(file)!r}")
+        add_note(error, f"nbpipe was loading {str(file)!r}")
         raise
     return module
 

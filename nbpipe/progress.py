@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import shutil
 import sys
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -60,7 +59,7 @@ class Progress(Iterator[Any]):
     Args:
         pipe_or_run: as for `progress`.
         epochs: as for `progress`.
-        clock: gives the time [s].
+        clock: gives the time [s]; where not given, that of the run, without pauses.
         out: where lines are written; where not given, the notebook's outputs, or stderr.
     """
 
@@ -69,7 +68,7 @@ class Progress(Iterator[Any]):
         pipe_or_run: Pipeline | Run,
         *,
         epochs: int = 1,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         out: TextIO | None = None,
     ) -> None:
         if not isinstance(pipe_or_run, Pipeline | Run):
@@ -91,7 +90,7 @@ class Progress(Iterator[Any]):
         """Return the next item, from one epoch after the other."""
         while not self._done:
             epoch = self._epoch or self._start_epoch()
-            begun_s = self._clock()
+            begun_s = self._now_s()
             try:
                 item = next(epoch)
             except StopIteration:
@@ -100,12 +99,18 @@ class Progress(Iterator[Any]):
             except BaseException:
                 self.close()
                 raise
-            now_s = self._clock()
+            now_s = self._now_s()
             self._tally.add(now_s - begun_s)
             if now_s >= self._next_s:
                 self._report(now_s)
             return item
         raise StopIteration
+
+    def _now_s(self) -> float:
+        if self._clock is not None:
+            return self._clock()
+        assert self._run is not None
+        return self._run.active_s
 
     def _start_epoch(self) -> EpochIterator:
         if self._run is None:
@@ -119,14 +124,14 @@ class Progress(Iterator[Any]):
         except BaseException:
             self.close()
             raise
-        now_s, status = self._clock(), self._run.status()
+        now_s, status = self._now_s(), self._run.status()
         self._tally = _Tally(now_s, status.resumed, status.unit)
         self._next_s = now_s + self._shown.every_s
         return self._epoch
 
     def _end_epoch(self) -> None:
         self._epoch = None
-        self._shown.end(self._named(self._tally.last_line(self._clock())))
+        self._shown.end(self._named(self._tally.last_line(self._now_s())))
         if not self._left or (self._run is not None and self._run.stopped):
             self.close()
 

@@ -13,7 +13,7 @@ from nbpipe.progress import Progress
 from nbpipe.run.run import Run
 from nbpipe.show import diagnose
 from nbpipe.show.watch import run_started
-from tests.gates import Gate, finished, held, stage
+from tests.gates import Gate, finished, held, set_clock, stage
 
 
 class Ticks:
@@ -44,6 +44,23 @@ def watched(pipe_or_run, step_s=0, **options):
 def lines(out):
     """Give the lines written, without the stage that real time decides on."""
     return [line.split(";")[0] for line in out.getvalue().splitlines()]
+
+
+def test_a_pause_is_neither_time_nor_wait(monkeypatch):
+    """What a run is paused for counts in no line, as it does not in its status."""
+    now_s = 0
+    set_clock(monkeypatch, lambda: int(now_s * 1e9))
+    out = io.StringIO()
+    with nbpipe.source(range(3)).start() as run:
+        progress = Progress(run, out=out)
+        next(progress)
+        now_s = 3
+        next(progress)
+        run.pause()
+        now_s += 60
+        run.resume()
+        assert list(progress) == [2]
+    assert lines(out)[-1] == "epoch 0: 3 items in 3 s, 1 items/s, waited for data 0 % of the time"
 
 
 def test_lines_tell_how_it_goes():

@@ -288,18 +288,19 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- Whether a thread computes, or waits for something else than a core ----------------------------
-def computing_ns() -> int:
-    """Return the time that this thread has computed, or could have but for a free core [ns].
+def core_times_ns() -> tuple[int, int]:
+    """Return how long this thread has computed, and how long it waited for a core [ns].
 
-    Where the system does not tell how long it waited for a core, it is the time that it computed.
+    A thread that wakes up waits for a core, however little it has to do there: what it waited
+    tells nothing of what it does. Where the system does not tell it, it is 0.
     """
     try:
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
     except OSError:
-        return thread_time_ns()
+        return thread_time_ns(), 0
     try:
-        return thread_time_ns() + int(os.read(file, 100).split()[1])
+        return thread_time_ns(), int(os.read(file, 100).split()[1])
     except (OSError, ValueError, IndexError):
-        return thread_time_ns()
+        return thread_time_ns(), 0
     finally:
         os.close(file)

@@ -22,6 +22,7 @@ from ..errors import (
     MissingExtraError,
     StageError,
     UnknownKnobError,
+    add_note,
 )
 from ..ops.stage import MAX_PREFETCH
 from ..pipeline import Pipeline
@@ -209,7 +210,7 @@ class LoaderEpoch(Iterator[Any]):
         if not isinstance(cause, Exception) or isinstance(cause, _OURS):
             raise failure
         for note in getattr(failure, "__notes__", ()):
-            cause.add_note(note)
+            add_note(cause, note)
         raise cause
 
     def close(self) -> None:

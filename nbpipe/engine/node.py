@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any, ClassVar, Protocol
 
 from ..base.seeding import Entry
-from ..base.threads import computing_ns
+from ..base.threads import core_times_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
 from ..executors.base import Job
@@ -234,11 +234,12 @@ async def _nothing() -> None:
 
 def run_timed(task: Task) -> None:
     """Do a task as its node does, and measure how long this thread computes."""
-    begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
+    begun_ns, (computed_ns, wanted_ns) = perf_counter_ns(), core_times_ns()
     task.node.perform(task)
-    cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
+    (cpu_ns, lacked_ns), ended_ns = core_times_ns(), perf_counter_ns()
+    timed_ns = ended_ns - begun_ns - (lacked_ns - wanted_ns)
     with task.node.epoch.lock:
-        task.node.runtime.learn_cpu(ended_ns - begun_ns, cpu_ns)
+        task.node.runtime.learn_cpu(timed_ns, cpu_ns - computed_ns)
 
 
 def keep_result(task: Task, result: Entry | Failed | None) -> bool:

@@ -13,7 +13,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
 from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
-from ..base.threads import computing_ns
+from ..base.threads import core_times_ns
 from ..errors import (
     ExecutorBrokenError,
     StageError,
@@ -147,13 +147,13 @@ class RegionProgram:
 
     def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Do so, and measure what processor time it takes."""
-        begun_ns, cpu_ns = perf_counter_ns(), computing_ns()
+        begun_ns, (computed_ns, wanted_ns) = perf_counter_ns(), core_times_ns()
         result = self._made_of(entry, steps, tally)
-        cpu_ns, ended_ns = computing_ns() - cpu_ns, perf_counter_ns()
+        (cpu_ns, lacked_ns), ended_ns = core_times_ns(), perf_counter_ns()
         self._timing_ns = ended_ns + TIMING_NS
         assert tally.rows is not None
-        tally.rows[0][-2] += ended_ns - begun_ns
-        tally.rows[0][-1] += cpu_ns
+        tally.rows[0][-2] += ended_ns - begun_ns - (lacked_ns - wanted_ns)
+        tally.rows[0][-1] += cpu_ns - computed_ns
         return result
 
     def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:

@@ -51,8 +51,9 @@ class StageStats:
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
         cpu_share: share of the time of its calls, measured on some of them over the last 5 s, in
-            which they computed, or could have but for a core; the rest they waited. None where
-            that is not known. Of stages that run together, of all of them, in the row of the first.
+            which they computed; the rest they waited. Time in which they waited for a core does
+            not count. None where that is not known. Of stages that run together, of all of them,
+            in the row of the first.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         starting: those of them that have not done anything yet.
@@ -465,9 +466,9 @@ class StageRuntime:
             self.limit_lot()
 
     def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
-        """Count calls that took so long, and computed for so much of it."""
-        self.counters.timed_ns += timed_ns
-        self.counters.cpu_ns += min(max(0, cpu_ns), timed_ns)
+        """Count calls that took so long, not counting waits for a core, and computed so much."""
+        self.counters.timed_ns += max(0, timed_ns)
+        self.counters.cpu_ns += max(0, min(cpu_ns, timed_ns))
 
     def measured(self, size_bytes: int) -> None:
         """Take note of the size of one result."""
@@ -719,3 +720,13 @@ class Status:
     def unit(self) -> str:
         """What the loop is handed: "items" or "batches"."""
         return next(reversed(tuple(self.units.values())), "items")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last epoch has ended, in one way or another."""
+        return self.state not in ("ready", "running", "paused")
+
+    @property
+    def waited_share(self) -> float:
+        """Share of the epoch, so far or as a whole, in which the loop waited for items, 0 to 1."""
+        return min(1.0, self.waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0

@@ -351,6 +351,11 @@ class Ring:
         self._retry = 0
 
     @property
+    def holds_any(self) -> bool:
+        """Whether the budget is enough for a slab of the smallest size."""
+        return self.budget_bytes >= size_class(1)
+
+    @property
     def held_bytes(self) -> int:
         """What its slabs take together [bytes]."""
         return sum(slab.size_bytes for slab in self._slabs)
@@ -428,20 +433,31 @@ class Ring:
         """Drop free slabs, those unused for longest first, until another one fits."""
         busy_bytes = self.held_bytes - sum(slab.size_bytes for slab in self._free())
         if busy_bytes + size_bytes > self.budget_bytes:
-            _warn_once(
-                "budget",
-                f"shared memory is used up: {format_bytes(busy_bytes)} of "
-                f"{format_bytes(self.budget_bytes)} are held by arrays that the other process "
-                f"still uses, and a message needs {format_bytes(size_bytes)}: it goes through a "
-                "pipe, which is slower; drop results sooner, copy them out (copy=True), or make "
-                "items smaller",
-            )
+            self._warn_of_budget(busy_bytes, size_bytes)
             return False
         for slab in sorted(self._free(), key=lambda slab: slab.used):
             if self.held_bytes + size_bytes <= self.budget_bytes:
                 break
             self._drop(slab)
         return True
+
+    def _warn_of_budget(self, busy_bytes: int, size_bytes: int) -> None:
+        budget, size = format_bytes(self.budget_bytes), format_bytes(size_bytes)
+        slower = "it goes through a pipe, which is slower"
+        if size_bytes > self.budget_bytes:
+            _warn_once(
+                "budget of one",
+                f"a message needs {size} of shared memory, and {budget} is the most that there "
+                f"may be for messages in one direction of one worker, a part of memory= or of the "
+                f"machine's: {slower}; raise memory=, or make items smaller",
+            )
+            return
+        _warn_once(
+            "budget",
+            f"shared memory is used up: {format_bytes(busy_bytes)} of {budget} are held by arrays "
+            f"that the other process still uses, and a message needs {size}: {slower}; drop "
+            "results sooner, copy them out (copy=True), or make items smaller",
+        )
 
     def _drop(self, slab: Slab) -> None:
         self._slabs.remove(slab)
@@ -566,7 +582,7 @@ class RowWriter:
         self.count, self._most, self._first = 0, most, 0
         self._at = self._begins = aligned(HEADER_BYTES + most * _ROW.size)
         need_bytes = self._at + int(most * self._each_bytes)
-        self._slab = slab = self._ring.take(need_bytes) if self._ring.budget_bytes else None
+        self._slab = slab = self._ring.take(need_bytes) if self._ring.holds_any else None
         self._laid.clear()
         self.mark(0)
         if slab is not None:

@@ -722,6 +722,8 @@ class _RemoteChildren(Iterator[Any]):
         if not self._over:
             try:
                 self._slot.drop(self._job)
+            except WorkerDiedError:
+                pass  # and its iterator with it
             finally:
                 self._end()
 

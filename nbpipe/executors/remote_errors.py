@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
-from ..errors import RemoteError
+from ..errors import RemoteError, add_note, set_attribute
 from .pickling import HEAP_TYPE, Pickler, dumps
 
 _MOST_ERRORS = 32  # of one chain
@@ -59,9 +59,11 @@ class PackedError:
         """
         made = [single.build() for single in self.errors]
         for single, error in zip(self.errors, made, strict=True):
-            error.__cause__ = None if single.cause is None else made[single.cause]
-            error.__context__ = None if single.context is None else made[single.context]
-            error.__suppress_context__ = single.suppresses_context
+            cause = None if single.cause is None else made[single.cause]
+            context = None if single.context is None else made[single.context]
+            set_attribute(error, "__cause__", cause)
+            set_attribute(error, "__context__", context)
+            set_attribute(error, "__suppress_context__", single.suppresses_context)
         return made[0]
 
 
@@ -90,10 +92,10 @@ class _Single:
 
     def build(self) -> BaseException:
         error = self._loaded()
-        error.__traceback__ = _traceback_of(self.frames)
+        set_attribute(error, "__traceback__", _traceback_of(self.frames))
         if not hasattr(error, "__notes__"):
             for note in self.notes:
-                error.add_note(note)
+                add_note(error, note)
         return error
 
     def _loaded(self) -> BaseException:

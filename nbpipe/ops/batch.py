@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import threading
 from collections import deque
@@ -169,14 +168,21 @@ class Collate:
 
 
 class BatchByCost(Fold):
-    """Gathers items while the sum of their costs stays within `size`."""
+    """Gathers items while the sum of their costs stays within `size`.
+
+    A batch is given when the item behind it comes, and in a route it stands in that item's place.
+    So where the batch behind it is not wanted any more, the first item of that one still is: it
+    comes again as a batch of its own, which is not given. Its size is negative in a state.
+    """
 
     def __init__(self, spec: Batch, node_state: dict[str, Any]) -> None:
         self._spec = spec
         self._collate = Collate(spec)
         self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
-        self._sizes: deque[int] = deque()  # of those given; the first is number `_first`
-        self._first = self._before = 0
+        # Of those given, behind how many items that were not, and size; the first is number
+        # `_first`, and has so many items before it.
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._first = self._before = self._left_out = 0
         self._lock = threading.Lock()  # whoever asks may come in the midst of a push
         self._entries: list[Entry] = []
         self._sum = 0.0
@@ -184,24 +190,35 @@ class BatchByCost(Fold):
     def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
         """Tell how many items belong to the batches that are not wanted."""
         with self._lock:
-            given, known = list(self._sizes), list(self._known)
-        sizes = list(enumerate(given, self._first))
-        ends = list(itertools.accumulate((size for _, size in sizes), initial=self._before))
-        again = [size for number, size in sizes if number in rest]
+            given, known = [*self._sizes, (self._left_out, 0)], list(self._known)
+        again: list[int] = []
+        gone: list[tuple[int, int]] = []
+        at, closes = self._before, False  # whether the item there closes a batch that is wanted
+        for number, (left_out, size) in enumerate(given, self._first):
+            is_wanted = bool(size) and number in rest
+            begins, ends = at + left_out, at + left_out + size
+            if closes and (left_out or (size and not is_wanted)):
+                again.append(-1)
+                at += 1
+            if is_wanted:
+                again.append(size)
+                ends = begins
+            if at < ends:
+                gone.append((at, ends))
+            at, closes = begins + size, is_wanted
         node_state["sizes"] = [*again, *known]
-        gone = [ends[n : n + 2] for n, (number, _) in enumerate(sizes) if number not in rest]
-        return Remaining.of(self._before, [(first, end) for first, end in gone])
+        return Remaining.of(self._before, gone)
 
     def forget(self, start: int) -> None:
         """Forget the sizes of the batches before number `start`."""
         for _ in range(min(start - self._first, len(self._sizes))):
-            self._before += self._sizes.popleft()
+            self._before += sum(self._sizes.popleft())
             self._first += 1
 
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""
         full = None
-        if self._known and len(self._entries) == self._known[0]:
+        if self._is_as_before():
             full = self._close()  # now as it was given before: some item came behind it
         if not self._known:
             cost = self._cost(entry)
@@ -222,19 +239,26 @@ class BatchByCost(Fold):
             )
         return cost
 
-    def _close(self) -> Entry:
+    def _is_as_before(self) -> bool:
+        """Tell whether a batch has the size that it had when the state was taken."""
+        return bool(self._known) and len(self._entries) == abs(self._known[0])
+
+    def _close(self) -> Entry | None:
         entries, self._entries, self._sum = self._entries, [], 0.0
         with self._lock:
-            if self._known:
-                self._known.popleft()
-            self._sizes.append(len(entries))
+            if self._known and self._known.popleft() < 0:
+                self._left_out += len(entries)
+                return None
+            self._sizes.append((self._left_out, len(entries)))
+            self._left_out = 0
         return (entries[0][0], self._collate([entry[1] for entry in entries]))
 
     def flush(self) -> Iterator[Entry]:
         """Return the last batch, unless it is dropped."""
-        known = bool(self._known) and len(self._entries) == self._known[0]
-        if self._entries and (known or not self._spec.drop_last):
-            yield self._close()
+        if self._entries and (self._is_as_before() or not self._spec.drop_last):
+            last = self._close()
+            if last is not None:
+                yield last
 
 
 def split_batch(batch: Any) -> list[Any]:

@@ -219,9 +219,7 @@ class Origins:
         if source is not None and source.plan is not None:
             if epoch is None and source.plan.shuffles:
                 return ()
-            parted = any(map(_parts_order, behind[:-1]))
-            many = 1 if parted else prod(spec.made_of for spec in behind)
-            lengths = self._lengths(failure, epoch or 0)
+            lengths, many = self._lengths(failure, epoch or 0), _known_inputs(behind)
             return self._in_order(source.plan, head, path, epoch or 0, many, lengths=lengths)
         if not head.inputs:
             return (_original(_items_of(head), path[0]),)
@@ -283,6 +281,16 @@ def _holds(stage: Stage, name: str) -> bool:
 
 def _items_of(head: Stage) -> Any:
     return getattr(head.spec, "items", None)
+
+
+def _known_inputs(specs: Sequence[Operation]) -> int:
+    """Return how many neighbours of an order a result is made of, as far as that is known.
+
+    Behind what parts the order a result may be made of several: the first of them is known, with
+    all that it was made of.
+    """
+    parts = next((n for n, spec in enumerate(specs[:-1]) if _parts_order(spec)), len(specs))
+    return prod(spec.made_of for spec in specs[: parts + 1])
 
 
 def _parts_order(spec: Operation) -> bool:

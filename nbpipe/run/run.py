@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
-    *("begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs", "devices"),
-    *("disown", "failures_since", "node_state", "outcome", "renew_functions", "single_epoch"),
-    *("title", "turn", "unnamed_failures"),
+    *("active_s", "begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
+    *("devices", "disown", "failures_since", "node_state", "outcome", "renew_functions"),
+    *("single_epoch", "title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
@@ -275,6 +275,11 @@ class Run(ShownRun):
     def epoch(self) -> int:
         """Number of the epoch in progress, or of the last one; before the first, 0."""
         return self._life.number
+
+    @property
+    def active_s(self) -> float:
+        """Time on a clock that stands still while the run is paused [s]."""
+        return self._life.record.consumer.active_ns(perf_counter_ns()) / 1e9
 
     @property
     def outcome(self) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import StageStats, Status, worker_count
-from ..ops.stage import Stage, regions_of
+from ..ops.stage import CONSUMER, Stage, regions_of
 from .history import (
     WINDOW_S,
     Past,
@@ -76,8 +76,8 @@ def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Han
 # -- Diagnose: what a run says of itself, or of its last epoch -------------------------------------
 EARLY_S = 1.0  # nothing is said of stats of so short a time,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
+_SAME_S = 1e-6  # times that differ by no more are one [s]
 _ONE = {"items": "item", "batches": "batch"}
-_OVER = ("finished", "stopped", "cancelled", "closed")
 
 
 def diagnose(watched: Watched) -> Diagnosis:
@@ -94,7 +94,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
         return _failed(status, watched)
     if status.state == "paused":
         return Diagnosis(None, "paused: no call starts", f"{status.called}.resume() goes on")
-    if status.state in _OVER:
+    if status.is_over:
         return _over(watched, status, stats)
     if status.state != "running":
         iterated = status.called.partition(".")[0]  # the run, or the loader
@@ -183,13 +183,14 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
     rows, since_s = last_stretch(past, status, watched.events)
     averages = averages_of(rows, stats, since_s)
     if not averages:
-        share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
         unit, one = status.unit, status.delivered == 1
         count = f"{format_count(status.delivered)} {_ONE.get(unit, unit) if one else unit}"
         text = f"{status.state}; {count} {'was' if one else 'were'} delivered"
-        return Diagnosis(
-            None, f"{text}, the training loop waited for data {format_share(share)} of the time"
-        )
+        share = format_share(status.waited_share)
+        return Diagnosis(None, f"{text}, the training loop waited for data {share} of the time")
+    loop, whole_s = averages.get(CONSUMER), float(rows[-1]["time_s"]) - since_s
+    if loop is not None and whole_s >= status.elapsed_s - _SAME_S:  # they are the whole epoch
+        averages[CONSUMER] = replace(loop, starved=status.waited_share)
     case = Case.of(watched.stages, averages, status, WINDOW_S, Past(watched, lambda: past))
     found = decide(case)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")

@@ -145,8 +145,9 @@ class Remote:
             status, stats = run.status(), dict(run.stats())
             frame = self._frame(run, status, stats, lately=lately)
             shown = in_frame(frame, status, stats)
-        shown["undo"] = self._undo_target()
-        shown["actions"] = self._actions(shown["state"])
+        has_knobs = any(stage["knobs"] for stage in shown["stages"])  # else none has an effect
+        shown["undo"] = self._undo_target() if has_knobs else None
+        shown["actions"] = self._actions(shown["state"], undo=has_knobs)
         self._last = shown
         return shown
 
@@ -168,12 +169,12 @@ class Remote:
         """The run, or None where it is gone."""
         return self._run()
 
-    def _actions(self, state: str) -> list[str]:
+    def _actions(self, state: str, *, undo: bool) -> list[str]:
         export = ["export"] if self._run() is not None else []
         if state == "closed":
             return export
         going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
-        return [*going, *(["undo"] if self._done else []), *export]
+        return [*going, *(["undo"] if undo and self._done else []), *export]
 
     def _undo_target(self) -> KnobTarget | None:
         with self._lock:

@@ -146,7 +146,10 @@ class Case(NamedTuple):
     @property
     def wait(self) -> str:
         """How long the loop waits, in words."""
-        return f"the training loop waits for data {format_share(self.starved)} of the time"
+        share, whole = format_share(self.starved), format_share(self.status.waited_share)
+        text = f"the training loop waits for data {share} of the time"
+        differs = self.status.is_over and share != whole
+        return f"{text} ({whole} in the whole epoch)" if differs else text
 
 
 def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:

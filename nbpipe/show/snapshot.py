@@ -282,7 +282,7 @@ def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> S
         "elapsed_s": _rounded_s(status.elapsed_s),
         "left_s": None if hangs else _left_s(status, loop.items_per_s),
         "waited_s": _rounded_s(status.waited_s),
-        "waited_share": _rounded_share(loop.starved),
+        "waited_share": _rounded_share(status.waited_share if status.is_over else loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
         "process_bytes": status.process_bytes if status.isolated else None,

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import dataclass
 
 import pytest
 
@@ -94,3 +95,28 @@ def test_a_missing_extra_names_the_line_to_type():
 def test_near_match(name, found):
     """Only a name that is near is offered."""
     assert near_match(name, ["decode", "files"]) == found
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An exception whose attributes cannot be set."""
+
+    code: int
+
+
+def refuse(item):
+    """Fail on every item."""
+    raise FrozenError(item)
+
+
+@pytest.mark.parametrize("place", ["thread", "process", "isolated"])
+def test_an_exception_whose_attributes_cannot_be_set(place):
+    """It is the cause, wherever it was raised, and a notebook shows it and leaves it as it is."""
+    executor = "process" if place == "process" else "thread"
+    pipe = nbpipe.source([7]).map(refuse, executor=executor)
+    with pipe.start(isolate=place == "isolated") as run, pytest.raises(StageError) as caught:
+        list(run)
+    error = caught.value
+    lines = "".join(error._render_traceback_())
+    assert (error.stage, error.__cause__) == ("refuse", FrozenError(7))
+    assert ("raise FrozenError(item)" in lines, error.__suppress_context__) == (True, True)

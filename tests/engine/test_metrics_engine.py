@@ -233,25 +233,34 @@ def test_bytes_and_latency():
 
 
 class Work:
-    """A function that takes time and processor time on clocks of its own [ns]."""
+    """A function that takes time, computes and waits for a core, on clocks of its own [ns]."""
 
-    def __init__(self, time_ns, cpu_ns):
-        self.now_ns = self.spent_ns = 0
-        self.time_ns, self.cpu_ns = time_ns, cpu_ns
+    def __init__(self, time_ns, cpu_ns, wanted_ns=0):
+        self.now_ns = self.spent_ns = self.lacked_ns = 0
+        self.time_ns, self.cpu_ns, self.wanted_ns = time_ns, cpu_ns, wanted_ns
 
     def __call__(self, item):
         self.now_ns += self.time_ns
         self.spent_ns += self.cpu_ns
+        self.lacked_ns += self.wanted_ns
         return item
 
 
-@pytest.mark.parametrize(("here", "module"), [(True, node), (False, regions)])
+@pytest.mark.parametrize("module", [node, regions])
 @pytest.mark.parametrize("more", [1, 2])
-def test_share_of_calls_that_compute(monkeypatch, here, module, more):
+@pytest.mark.parametrize(
+    ("work", "share"),
+    [
+        (Work(4_000, 3_000), 0.75),
+        (Work(8_000, 3_000, 4_000), 0.75),  # on a machine that is full: the same calls
+        (Work(8_000, 0, 4_000), 0.0),  # it sleeps, and wakes up late
+    ],
+)
+def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
     """It is measured where the calls are made; of stages that run together in the first row."""
-    work = Work(4_000, 3_000)
+    here = module is node
     monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
-    monkeypatch.setattr(module, "computing_ns", lambda: work.spent_ns)
+    monkeypatch.setattr(module, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
     with ThreadPoolExecutor(1) as pool:
         chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
         if more > 1:
@@ -259,7 +268,7 @@ def test_share_of_calls_that_compute(monkeypatch, here, module, more):
         with chain.start() as run:
             assert list(run) == list(range(9))
             rows = run.stats()
-    assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (0.75, None)
+    assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (share, None)
     assert more == 1 or rows["more"].cpu_share is None
 
 

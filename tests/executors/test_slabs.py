@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbpipe.executors import channel
 from nbpipe.executors.channel import IDLE_MESSAGES, Ring
 from nbpipe.executors.memory import (
     HEADER_BYTES,
@@ -71,6 +72,20 @@ def test_idle_slabs_are_dropped(ring):
     for _ in range(2 * IDLE_MESSAGES):
         taken(ring, MB)
     assert (large in ring.dropped, ring.held_bytes < 4 * MB) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((48 * MB, 32 * MB), "shared memory is used up: 50.3 MB of 67.1 MB are held by arrays"),
+        ((MB, 80 * MB), "a message needs 83.9 MB of shared memory, and 67.1 MB is the most"),
+    ],
+)
+def test_what_does_not_fit_is_told(monkeypatch, caplog, ring, sizes, words):
+    """What others hold is named where it is in the way, and not where nothing would help."""
+    monkeypatch.setattr(channel, "_warned", set())
+    assert [ring.take(size) is None for size in sizes] == [False, True]
+    assert [record.getMessage().startswith(words) for record in caplog.records] == [True]
 
 
 def test_small_message_leaves_a_large_slab(ring):

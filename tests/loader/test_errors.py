@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import traceback
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -28,6 +29,18 @@ class CellError(Exception):
 
 def _made(code, hint):
     return CellError(code, hint=hint)
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An exception whose attributes cannot be set."""
+
+    code: int
+
+
+def frozen(index):
+    """Fail on every index."""
+    raise FrozenError(index)
 
 
 ERRORS = [
@@ -55,6 +68,14 @@ def test_error_in_a_process():
     assert (len(got), raised.code, raised.hint) == (2, 7, "x")
     assert "raise self.error" in lines
     assert any("stage 'fetch', item 2" in note for note in raised.__notes__)
+
+
+def test_error_that_is_frozen(way):
+    """It arrives as what it is, with its note and its lines, though it takes no attribute."""
+    _, raised = delivered(nbpipe.DataLoader(Made(frozen, 4), 4, **way))
+    lines = "".join(traceback.format_exception(raised))
+    assert (raised, "raise FrozenError(index)" in lines) == (FrozenError(0), True)
+    assert way["num_workers"] == 0 or "stage 'fetch'" in raised.__notes__[0]
 
 
 def test_error_has_no_circle(placed):

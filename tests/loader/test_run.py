@@ -186,6 +186,19 @@ def test_what_the_loop_makes_itself_has_no_sliders(way):
     assert found == [1, 2, 1, 2] if way["num_workers"] else [0] * 4
 
 
+def test_undo_stays_for_what_has_an_effect():
+    """A knob that was turned is not undone while the loop makes its batches itself."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, num_workers=1, workers="thread")
+    remote = Remote.of(loader.run)
+    offered = []
+    for workers in (2, 0, 2):
+        loader.num_workers = workers
+        list(loader)
+        shown = remote.snapshot()
+        offered.append((shown["undo"] is not None, "undo" in shown["actions"]))
+    assert offered == [(True, True), (False, False), (True, True)]
+
+
 def test_failures_name_the_stage(way):
     """A batch that cannot be made is among the failures, and the words are those of a loader."""
     loader = nbpipe.DataLoader(Made(broken, 6), 2, **way)

@@ -6,8 +6,9 @@ import pytest
 
 import nbpipe
 from nbpipe import Retry
+from tests.chains import Hands
 from tests.gates import Calls, quiet
-from tests.resume.checking import at, carried, rest_of
+from tests.resume.checking import at, carried, check_every_cut, rest_of
 
 COUNT = 30
 
@@ -55,6 +56,13 @@ def test_skipped_items_are_not_tried_again(on_error, cut, ordered):
     assert recorded <= set(first.calls.of)
     assert not ordered or {item for item in bad if item < got[-1]} <= recorded
     assert sorted(got + rest) == [item for item in range(COUNT) if item not in recorded]
+
+
+@pytest.mark.parametrize("behind", [["failing", 3], ["flat_map", 2]])
+def test_a_batch_by_cost_keeps_its_place_in_a_route(behind):
+    """It stands where the next batch began, also where that one came to nothing before."""
+    recipe = [["range", 40], ["branches", [["batch_by_cost", 5, False], behind], [["map", 1]]]]
+    assert check_every_cut(recipe, Hands(), Hands())
 
 
 def test_skipped_items_behind_a_buffer_are_not_tried_again():

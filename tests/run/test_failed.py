@@ -213,6 +213,34 @@ def test_source_items_of_a_batch():
         assert run.retry_failed()["source"].spec.rows == 4
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda batches: batches.unbatch(),
+        lambda batches: batches.flat_map(list),
+        lambda batches: batches.filter(bool).unbatch(),
+        lambda batches: batches.shuffle(buffer_size=4).unbatch(),
+    ],
+)
+def test_source_items_of_what_was_in_a_batch(behind):
+    """An item that came out of a batch names all of it, and is among what is tried again."""
+
+    def refuse(number):
+        if number in (105, 110):
+            raise ValueError(number)
+        return number
+
+    batches = nbpipe.source(list(range(100, 112))).batch(4, collate=list)
+    with behind(batches).map(refuse, on_error="skip").start() as run:
+        list(run)
+        named = {failure.source for failure in run.failures()}
+        with run.retry_failed().start() as again:
+            list(again)
+            errors = {failure.error for failure in again.failures()}
+    assert named == {"int 104 and 3 more", "int 108 and 3 more"}
+    assert errors == {"ValueError: 105", "ValueError: 110"}
+
+
 def test_source_items_of_a_stream():
     """What can only be read from its beginning names the place, and is read again up to there."""
     counted = nbpipe.source(lambda: itertools.islice(itertools.count(), 20), name="counted")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, still_alive
+from tests.gates import HANG_S, finished, still_alive, until
 from tests.interrupts import interrupted_everywhere
 
 SWITCH_S = sys.getswitchinterval()
@@ -152,6 +152,25 @@ def test_next_epoch_is_whole(chain, act, step, option):
         assert sorted(items_of(run)) == whole, where
         run.close()
         assert left_behind() == [], where
+
+
+@pytest.mark.parametrize("option", [{}, {"isolate": True}, {"read_ahead": True}])
+def test_an_epoch_that_has_begun_and_is_not_known(monkeypatch, option):
+    """One whose first calls run as the interrupt comes is over, wherever its stages are."""
+    with threads().start(**option) as run:
+        start = run._scheduler.start_epoch
+
+        def hit(*place, **how):
+            epoch = start(*place, **how)
+            until(lambda: epoch.sink.count)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run._scheduler, "start_epoch", hit)
+            with pytest.raises(KeyboardInterrupt):
+                iter(run)
+        again = finished(lambda: [items_of(run), items_of(run)])
+    assert again == [[2 * n for n in range(12)]] * 2
 
 
 @pytest.mark.parametrize(("chain", "step"), [(threads, 2), (coroutines, 2), (joined, 5)])

@@ -11,6 +11,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
+from nbpipe.run.isolated import link
 from nbpipe.run.isolated import machine as isolated
 from nbpipe.show.history import ticks_of
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, in_force, stage
@@ -28,6 +29,21 @@ def held(gate, calls, *, count=100):
 def patience(monkeypatch):
     """Wait for answers of the process as long as it takes: the machine may be busy."""
     monkeypatch.setattr(isolated, "ANSWER_S", HANG_S)
+
+
+# -- states -------------------------------------------------------------------------------
+
+
+def test_a_state_is_waited_for(monkeypatch):
+    """A process too busy to tell its numbers at once still tells where its stages stand."""
+    monkeypatch.setitem(link.Link.ask.__kwdefaults__, "timeout_s", 0.0)
+    with nbpipe.source(range(9)).filter(abs).start(isolate=True) as run:
+        items = iter(run)
+        had = [next(items), next(items)]
+        state = run.state_dict()
+        items.close()
+        run.load_state_dict(state)
+        assert [*had, *drained(run)] == [*range(1, 9)]
 
 
 # -- knobs --------------------------------------------------------------------------------

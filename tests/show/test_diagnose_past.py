@@ -1,5 +1,6 @@
 """What the history tells: how far the stats reach, an epoch's last seconds, calls that wait."""
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ from nbpipe.run import iterator
 from nbpipe.show import rules
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch, proportional, span_s, trials_in
+from nbpipe.show.snapshot import snapshot
 from tests.gates import HANG_S, HangError, set_clock, stacks
 from tests.show.fakes import BEGUN_S, NOW_S, past_of, photographs
 
@@ -104,6 +106,21 @@ def test_epoch_without_a_row():
     """An epoch too short for a row is not judged by the one before it."""
     found = diagnose(watched(state="finished", epoch=7, delivered=3))
     assert str(found).startswith("finished; 3 batches were delivered")
+
+
+def told(run):
+    """Give the shares of waiting that the sentence and the row of the loop tell."""
+    shares = re.findall(r"([\d.]+ %) (?:of the time|in the whole)", diagnose(run).text)
+    return shares, snapshot(run)["waited_share"]
+
+
+def test_an_epoch_that_is_over_is_told_with_one_share_of_waiting():
+    """Of a short one the last seconds are all; of a longer one the sentence tells both shares."""
+    past = past_of(photographs().rows, 3)
+    short = watched(past=past, state="finished", elapsed_s=2.25, waited_s=2.0)
+    assert told(short) == (["89 %"], 0.889)
+    assert told(watched(state="finished", waited_s=16.0)) == (["62 %", "48 %"], 0.481)
+    assert told(watched(state="running", waited_s=16.0)) == (["62 %"], 0.62)
 
 
 # -- calls that wait for one another ------------------------------------------------------

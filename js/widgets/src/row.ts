@@ -170,7 +170,7 @@ export class StageRow {
     );
     const { queued, bound, running, concurrency } = stage;
     this.queue.setBlank(bound === 0);
-    this.queue.update(queued, bound, `${queued} of at most ${bound} ${stage.unit} held ready`);
+    this.queue.update(queued, bound, queueWords(stage));
     this.running.setBlank(stage.shares !== null);
     this.running.update(running, concurrency, `${running} of ${concurrency} calls in progress`);
     const [p50, p95] = [formatTime(stage.latency_p50_s), formatTime(stage.latency_p95_s)];
@@ -289,4 +289,11 @@ export class LoopRow {
   draw(): void {
     this.front.draw(this.session, CONSUMER);
   }
+}
+
+/** Tell what is held; where calls are short, each of them may add a chunk to what prefetch allows. */
+function queueWords({ queued, bound, prefetch, concurrency, unit }: Stage): string {
+  const held = `${queued} of at most ${bound} ${unit} held ready`;
+  const inChunks = bound > prefetch + concurrency;
+  return inChunks ? `${held}: prefetch ${prefetch}, and a chunk for each short call` : held;
 }

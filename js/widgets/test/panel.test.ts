@@ -101,6 +101,13 @@ describe("a panel shows", () => {
     expect(latency?.replace(/\s/g, " ")).toBe("latency: median 2.10 µs, 95th percentile 7.50 ms");
   });
 
+  test("that a queue may hold a chunk beyond its prefetch", () => {
+    model.saved = sampleWithStage({ queued: 54, bound: 54, prefetch: 16, concurrency: 1 });
+    expect(silent().stage("files").querySelector<HTMLElement>(".nbp-queue")?.title).toBe(
+      "54 of at most 54 items held ready: prefetch 16, and a chunk for each short call",
+    );
+  });
+
   test("names from right to left, each in its place", () => {
     const stages = ["קבצים", "فك"].map((address) => ({
       ...(sample().stages as object[])[0],

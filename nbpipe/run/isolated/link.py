@@ -27,7 +27,8 @@ from ...executors.shipping import Shipped, ship
 from ...ops.stage import Chain, Placement, addresses
 
 _ENTRY = f"{__package__}.child:serve"
-ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer
+ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer,
+STATE_S = 10.0  # but for a state: without it a training cannot be saved
 _RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
 _END = None
 

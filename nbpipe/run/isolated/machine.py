@@ -26,7 +26,17 @@ from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
-from .link import ANSWER_S, ChildReport, Link, NoAnswerError, Reply, Values, Workers, pickled
+from .link import (
+    ANSWER_S,
+    STATE_S,
+    ChildReport,
+    Link,
+    NoAnswerError,
+    Reply,
+    Values,
+    Workers,
+    pickled,
+)
 
 # -- RemoteSource: the items of a pipeline in another process, as a source in this one -------------
 MOST = CHUNK_MAX  # items that come at once, where they are small and the loop waits for them
@@ -71,7 +81,8 @@ class RemoteSource(EpochItems):
         Args:
             given: indices that take the place of the source's own order, or None.
         """
-        self._now = RemoteIterator(self, next(self._tickets), given)
+        before, self._now = self._now, RemoteIterator(self, next(self._tickets), given)
+        before.give_up()
         return self._now.ticket
 
     def of_epoch(self) -> RemoteIterator:
@@ -207,6 +218,14 @@ class RemoteIterator(Iterator[Any]):
         if self._link is not None:
             with contextlib.suppress(NoAnswerError):
                 self._link.request("finish", self.ticket).wait(None)
+
+    def give_up(self) -> None:
+        """End it where nobody has: an interrupt came as it began, so that it never was the run's.
+
+        The process waits for the end of an epoch before it begins the next one.
+        """
+        if self._wanted:
+            self.end(0)
 
     def end(self, had: int) -> None:
         """Give up what is left behind so many items: nothing of it is wanted."""
@@ -344,7 +363,9 @@ class IsolatedMachine(Machine):
         if Remaining.read(rest).is_all:
             return {**self.caches(), **self._source.node_state, **here}
         with contextlib.suppress(NoAnswerError):
-            found: Stages | None = self._link.ask("node_state", epoch.context.epoch, rest)
+            found: Stages | None = self._link.ask(
+                "node_state", epoch.context.epoch, rest, timeout_s=STATE_S
+            )
             return None if found is None else {**found, **here}
         return None
 
@@ -353,7 +374,7 @@ class IsolatedMachine(Machine):
         if not self._loaded:
             return {}
         with contextlib.suppress(NoAnswerError):
-            found: Stages = self._link.ask("caches")
+            found: Stages = self._link.ask("caches", timeout_s=STATE_S)
             return found
         return {}
 

@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,14 @@ def rested(run):
     """Wait until no worker has anything to do: else the next epoch starts another one."""
     caller = run._machine.caller("fn")
     until(lambda: len(caller._idle) == len(caller._slots))
+
+
+def is_dead(pid):
+    """Tell whether a process has ended, whether anybody has asked for its end or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_children_come_before_the_last_is_made(bell, gate):
@@ -74,6 +83,21 @@ def test_an_abandoned_generator_is_closed(bell):
             rested(run)
             pids.append(run["fn"].pids)
     assert pids[0] == pids[1] == pids[2]
+
+
+def test_an_abandoned_generator_whose_worker_died(caplog):
+    """Nothing is left to close, and nothing is told; the next epoch has another worker."""
+    with placed(range(3), lambda n: count(), prefetch=5, concurrency=1).start() as run:
+        items = iter(run)
+        finished(next, items)
+        quiet(run)
+        (pid,) = run["fn"].pids
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: is_dead(pid))
+        items.close()
+        quiet(run)
+        assert finished(lambda: list(islice(run, 3))) == [0, 1, 2]
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_generator_of_a_run_that_is_closed(bell):
