@@ -551,6 +551,16 @@ class DataLoader:
 
     def _begun(self, loaded: Position | None, sources: RandomSources) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
+        try:
+            epoch, progress = self._begun_anew(loaded, sources)
+            self._state.progress = progress
+        finally:
+            self._state.begins = self._state.sampled = None
+        return epoch
+
+    def _begun_anew(
+        self, loaded: Position | None, sources: RandomSources
+    ) -> tuple[LoaderEpoch, EpochProgress]:
         goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         draw, stays = self._drawn_seed, self._stays
         ahead = workers * self._factor
@@ -564,8 +574,7 @@ class DataLoader:
         else:  # what goes on draws its first index while torch's generator is as it was
             left = begun(left) if goes_on and left is not None else left
             epoch = self._local_epoch(left, progress)
-        self._state.progress = progress
-        return epoch
+        return epoch, progress
 
     def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
         """Begin an epoch in the calling thread; its chain is what is shown from now on."""

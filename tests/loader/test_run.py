@@ -1,6 +1,5 @@
 """The run of a loader: one for all epochs, there from the start, and how it is shown."""
 
-import functools
 import gc
 import threading
 import weakref
@@ -9,14 +8,11 @@ import pytest
 import torch
 
 import nbpipe
-from nbpipe.base.threads import holds
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
-from nbpipe.run.run import Run
 from nbpipe.show.messages import Remote
 from nbpipe.show.snapshot import snapshot
-from tests.interrupts import Interrupter
 from tests.jupyter.conftest import Outputs
-from tests.loader.conftest import WAYS
+from tests.loader.conftest import WAYS, begun_everywhere
 from tests.loader.datasets import Made, Numbers
 
 THREADS = WAYS["thread"]
@@ -55,32 +51,18 @@ def test_there_is_one_run_from_the_start(way):
 def test_an_epoch_begins_at_one_moment(kind, stays):
     """At any moment in between, the run is finished with the last epoch or in the next one."""
     way = WAYS[kind] | {"persistent_workers": stays}
-    seen, number, place = [], 0, ""
 
-    def look(loader):
-        epochs = {row["epoch"] for row in loader.run.history()}
-        seen.append((where(loader.run), epochs <= {0}))
-
-    while place is not None:
+    def second():
         loader = nbpipe.DataLoader(Numbers(6), 2, **way)
         assert len(list(loader)) == 3
-        interrupter = Interrupter(
-            number, functools.partial(look, loader), waits=functools.partial(is_locked, loader)
-        )
-        with interrupter:
-            epoch = iter(loader)
-        place = interrupter.where
-        look(loader)
-        epoch.close()
-        loader.close()
-        number += 11
+        return loader
+
+    def look(loader):
+        return where(loader.run), {row["epoch"] for row in loader.run.history()} <= {0}
+
+    seen = [said for _, _, said in begun_everywhere(second, look, step=11)]
     before, after = (("finished", 0, 3, 3), True), (("running", 1, 0, 3), True)
     assert [one for place, one in enumerate(seen) if one not in seen[:place]] == [before, after]
-
-
-def is_locked(loader):
-    """Say whether this thread holds the lock of a run that makes batches."""
-    return any(isinstance(one, Run) and holds(one._scheduler.lock) for one in loader.run._makers)
 
 
 def test_an_epoch_that_cannot_begin_is_none():
