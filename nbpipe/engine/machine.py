@@ -593,19 +593,23 @@ class Life:
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
             )
 
-    def status(self, *, trains: bool, **known: Any) -> Status:
+    def status(self, *, trains: bool, total: Callable[..., int | None], **known: Any) -> Status:
         """Tell where the run is.
 
         Args:
             trains: a loop in the background is under way.
+            total: counts the items of an epoch in this order; told when it began [ns], too, or 0
+                of one that is not in progress.
             known: fields that the run knows.
         """
         with self.scheduler.lock:  # of one moment, whoever begins an epoch, or ends it
             moment = self._moment(trains=trains)
             begun, error, epoch = bool(self.begun_ns), self.error, self.epoch
+            order = self.external, 0 if epoch is None else self.begun_ns
             skipped = self._skipped if epoch is None else epoch.skipped
         return Status(
             **moment,
+            total=total(*order),
             cpu_cores=self.machine.cpu_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
             held_bytes=self.machine.held_bytes,

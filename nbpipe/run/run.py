@@ -305,7 +305,7 @@ class Run(ShownRun):
             trains=trains,
             epochs=training.total if training is not None and ours else None,
             epochs_begun=training.begun if training is not None and ours else None,
-            total=self._total(),
+            total=self._total,
             units=self._units,
             links=self._links(),
         )
@@ -315,14 +315,13 @@ class Run(ShownRun):
         links = {address: caller.link for address, caller in callers.items() if caller is not None}
         return {address: link for address, link in links.items() if link}
 
-    def _total(self) -> int | None:
+    def _total(self, external: ExternalOrder | None, begun_ns: int) -> int | None:
         """Return the items of an epoch; they are counted once in one that is in progress."""
-        begun_ns = self._life.begun_ns if self._life.epoch is not None else 0
-        if not begun_ns or self._counted[0] != begun_ns:
-            external = self._life.external
+        counted = self._counted
+        if not begun_ns or counted[0] != begun_ns:
             chain = self._chain if external is None else external_chain(self._chain, external)
-            self._counted = begun_ns, known_length(chain)
-        return self._counted[1]
+            self._counted = counted = begun_ns, known_length(chain)
+        return counted[1]
 
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".

@@ -97,6 +97,23 @@ def test_a_status_is_of_one_epoch():
     assert in_turn(seen) == [("running", 1, 1), ("running", 0, 2)]
 
 
+def test_a_status_counts_the_items_of_its_epoch():
+    """Also where the next one, in another order, has begun meanwhile."""
+
+    def given():
+        run = started()
+        loops[run] = run.iterate([3, 1])
+        assert next(loops[run]) == 3
+        return run
+
+    def counted(run):
+        status = run.status()
+        return status.epoch, status.delivered, status.total
+
+    seen = [done for _, done, _, _ in joined_everywhere(given, counted, turn)]
+    assert in_turn(seen) == [(1, 1, 4), (0, 1, 2)]
+
+
 def test_a_state_is_of_one_epoch():
     """Whoever goes on from it misses nothing, also where an epoch ended while it was taken."""
     rests = []
@@ -109,7 +126,7 @@ def test_a_state_is_of_one_epoch():
 
 def test_a_state_while_an_epoch_begins():
     """It is that of the beginning, before and after."""
-    for _, _, state, where in joined_everywhere(second, begin, nbpipe.Run.state_dict):
+    for _, _, state, where in joined_everywhere(second, begin, nbpipe.Run.state_dict, step=3):
         with started() as other:
             other.load_state_dict(state)
             assert (list(other), other.epoch) == (ITEMS, 1), where
@@ -136,7 +153,7 @@ def test_a_closed_run_knows_what_the_loop_has_had():
 # -- what is done -----------------------------------------------------------------------------
 def test_an_epoch_that_begins_can_be_stopped():
     """Up to its beginning there is nothing to be stopped; from then on it ends at once."""
-    moments = joined_everywhere(second, begin, nbpipe.Run.stop)
+    moments = joined_everywhere(second, begin, nbpipe.Run.stop, step=3)
     seen = [(list(loops[run]), run.status().state) for run, _, _, _ in moments]
     assert in_turn(seen) == [(ITEMS, "finished"), ([], "stopped")]
 
@@ -145,7 +162,7 @@ def test_an_epoch_that_begins_can_be_stopped():
 def test_the_number_of_an_epoch_is_set_while_one_begins(read_ahead):
     """It is the number of that one or of the next; none is lost, none comes without its items."""
     moments = joined_everywhere(
-        lambda: second(read_ahead=read_ahead), begin, lambda run: run.set_epoch(7)
+        lambda: second(read_ahead=read_ahead), begin, lambda run: run.set_epoch(7), step=2
     )
     seen = []
     for run, _, _, _ in moments:
@@ -158,7 +175,7 @@ def test_a_state_is_loaded_while_an_epoch_begins():
     """That epoch, or the next, goes on from it."""
     with in_the_middle() as run:
         state = run.state_dict()
-    moments = joined_everywhere(second, begin, lambda run: run.load_state_dict(state))
+    moments = joined_everywhere(second, begin, lambda run: run.load_state_dict(state), step=3)
     seen = [(list(loops[run]), list(run), run.epoch) for run, _, _, _ in moments]
     assert in_turn(seen) == [(ITEMS[2:], ITEMS, 1), (ITEMS, ITEMS[2:], 0)]
 
@@ -166,7 +183,7 @@ def test_a_state_is_loaded_while_an_epoch_begins():
 def test_a_run_is_closed_while_an_epoch_begins():
     """It does not begin, or it is over; nothing is left at work."""
     seen = []
-    for run, done, _, _ in joined_everywhere(second, begin, nbpipe.Run.close, step=3):
+    for run, done, _, _ in joined_everywhere(second, begin, nbpipe.Run.close, step=5):
         rest = list(loops.pop(run, ()))
         seen.append((type(done), rest, run.status().state))
     expected = [(RunClosedError, [], "closed"), (type(None), [], "closed")]
@@ -175,7 +192,7 @@ def test_a_run_is_closed_while_an_epoch_begins():
 
 def test_a_run_is_paused_while_an_epoch_begins():
     """It begins paused, and has all of its items afterwards."""
-    for run, _, _, where in joined_everywhere(second, begin, nbpipe.Run.pause):
+    for run, _, _, where in joined_everywhere(second, begin, nbpipe.Run.pause, step=3):
         assert run.status().state == "paused", where
         run.resume()
         assert list(loops[run]) == ITEMS, where
