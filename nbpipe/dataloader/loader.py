@@ -144,8 +144,8 @@ class LoaderEpoch(Iterator[Any]):
 
     Args:
         loader: whose epoch it is.
-        items: gives the batches.
         progress: how far it came.
+        items: gives the batches, where they are made in the calling thread.
         closes: the run that makes them ends with the epoch.
 
     Attributes:
@@ -155,16 +155,25 @@ class LoaderEpoch(Iterator[Any]):
     def __init__(
         self,
         loader: DataLoader,
-        items: Iterator[Any],
         progress: EpochProgress,
+        items: Iterator[Any] | None = None,
         *,
         closes: bool = False,
     ) -> None:
         self.over = False
         self._loader = loader
-        self._items = items
+        self._items = iter(()) if items is None else items
         self._closes = closes
         self._progress = progress
+
+    def begin(self, made: WorkerRun, indices: Iterator[Any] | None) -> None:
+        """Have a run begin the epoch, with these indices; where it cannot, there is none."""
+        try:
+            self._items = made.begin(indices, self._progress)
+        except BaseException:
+            self.over = True
+            self._loader.run.not_begun(self)
+            raise
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -543,6 +552,16 @@ class DataLoader:
 
     def _begun(self, loaded: Position | None, sources: RandomSources) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
+        try:
+            epoch, progress = self._begun_anew(loaded, sources)
+            self._state.progress = progress
+        finally:
+            self._state.begins = self._state.sampled = None
+        return epoch
+
+    def _begun_anew(
+        self, loaded: Position | None, sources: RandomSources
+    ) -> tuple[LoaderEpoch, EpochProgress]:
         goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         draw, stays = self._drawn_seed, self._stays
         ahead = workers * self._factor
@@ -550,14 +569,13 @@ class DataLoader:
         if workers:
             free = None if goes_on else self._free_run(progress.position.seed)
             made = free or self._open(progress.position)
-            items = made.begin(left, progress)
-            epoch = LoaderEpoch(self, items, progress, closes=not made.stays)
-            self._live.began(epoch, made.run)
+            epoch = LoaderEpoch(self, progress, closes=not made.stays)
+            self._live.begins(epoch, made.run, progress.position.epoch)
+            epoch.begin(made, left)
         else:  # what goes on draws its first index while torch's generator is as it was
             left = begun(left) if goes_on and left is not None else left
             epoch = self._local_epoch(left, progress)
-        self._state.progress = progress
-        return epoch
+        return epoch, progress
 
     def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
         """Begin an epoch in the calling thread; its chain is what is shown from now on."""
@@ -567,8 +585,8 @@ class DataLoader:
             progress.reading = head.spec.items.now
             indices = iter(head.spec.items)
         local = self._live.local_run(indices, before=progress.delivered)
-        epoch = LoaderEpoch(self, local, progress)
-        self._live.began(epoch, local)
+        epoch = LoaderEpoch(self, progress, local)
+        self._live.begins(epoch, local)
         return epoch
 
     @property

@@ -24,6 +24,7 @@ from ..engine.machine import (
     STOPPED,
     RunRecord,
 )
+from ..engine.machine import READY as UNBEGUN
 from ..engine.stats import (
     BLOCKED,
     READY,
@@ -396,20 +397,26 @@ class WorkerRun(NamedTuple):
 
 # -- all epochs of a loader ------------------------------------------------------------------------
 class _Begun(NamedTuple):
-    """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
+    """One epoch.
 
-    And the thread that began it, by its number.
+    Attributes:
+        number: its number.
+        maker: makes the batches.
+        epoch: its iterator, unless that was dropped.
+        thread: the thread that began it, by its number.
+        later: what is added to the numbers of the maker's epochs.
     """
 
     number: int
     maker: Run | LocalRun
     epoch: weakref.ref[Any]
     thread: int
+    later: int
 
     @property
-    def later(self) -> int:
-        """What is added to the numbers of the maker's epochs."""
-        return self.number - self.maker.epoch
+    def is_at_hand(self) -> bool:
+        """Whether its maker has begun it, and no other behind it."""
+        return self.maker.epoch + self.later == self.number and self.maker.outcome != UNBEGUN
 
     def renumbered(self, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
         """Return failures of the maker with the loader's numbers of epochs."""
@@ -427,8 +434,9 @@ class _Begun(NamedTuple):
 
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
-    *("began", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
-    *("knobs", "local_run", "moved", "on_run", "shown", "title", "turn", "unnamed_failures"),
+    *("begins", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
+    *("knobs", "local_run", "moved", "not_begun", "on_run", "shown", "title", "turn"),
+    "unnamed_failures",
 )
 
 
@@ -495,18 +503,27 @@ class LoaderRun(ShownRun):
         total = known_length(chain)
         return LocalRun(items, chain, before=before, total=total, between_waits=self.between_waits)
 
-    def began(self, epoch: Any, maker: Run | LocalRun) -> None:
-        """Called when an epoch begins.
+    def begins(self, epoch: Any, maker: Run | LocalRun, number: int = 0) -> None:
+        """Called when an epoch is about to begin; it counts as soon as the maker has begun it.
 
         Args:
             epoch: its iterator; it is held weakly.
             maker: makes the batches.
+            number: of the epoch there.
         """
         with self._lock:
             self._number += 1
             self._note(maker)
-            self._begun = [one for one in self._begun if one.going]
-            self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
+            later = self._number - number
+            begun = _Begun(self._number, maker, weakref.ref(epoch), get_ident(), later)
+            last = self._current
+            self._begun = [*(one for one in self._begun if one.going or one is last), begun]
+
+    def not_begun(self, epoch: Any) -> None:
+        """Called when it could not begin: then it is none."""
+        with self._lock:
+            self._begun = [one for one in self._begun if one.epoch() is not epoch]
+            self._number -= 1
 
     def is_busy(self, run: Run) -> bool:
         """Tell whether an epoch of a run is under way."""
@@ -536,7 +553,7 @@ class LoaderRun(ShownRun):
     @property
     def _current(self) -> _Begun | None:
         """The newest epoch that is under way, else the newest."""
-        begun = self._begun
+        begun = [one for one in self._begun if one.is_at_hand]
         return next((one for one in reversed(begun) if one.going), begun[-1] if begun else None)
 
     @property
@@ -585,8 +602,11 @@ class LoaderRun(ShownRun):
             total = known_length(self._pipeline.chain)
             status = Status("ready", 0, total=total, by_loop=is_local(self._pipeline))
         else:
+            going, outcome = current.going, current.maker.outcome
             status = current.maker.status()
-            state = status.state if current.going else current.maker.outcome
+            if status.epoch + current.later != current.number:  # the next one has begun meanwhile
+                return self.status()
+            state = status.state if going else outcome
             status = dataclasses.replace(status, state=state, epoch=current.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")

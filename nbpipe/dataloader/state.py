@@ -603,9 +603,14 @@ class LoaderState:
     Attributes:
         pending: the place that was loaded, until a batch of its epoch is asked for; or None.
         progress: of the newest epoch, or None.
+        begins: where the epoch begins that is not the newest yet, before anything of it was drawn;
+            its samplers and datasets with a state tell their own; or None.
+        sampled: the indices of that epoch, or None.
     """
 
     def __init__(self, dataset: Any, samples: Samples, *, reads: bool) -> None:
+        self.begins: Position | None = None
+        self.sampled: Iterator[Any] | None = None
         self.pending: Position | None = None
         self.progress: EpochProgress | None = None
         self._dataset = dataset
@@ -643,7 +648,9 @@ class LoaderState:
             and no indices where the dataset is iterable.
         """
         now = sources.now if loaded is None or not loaded.begun else {}
-        indices = self._indices(sources, loaded, ahead)
+        if loaded is None:
+            self.sampled, self.begins = None, self._beginning(now, stays=stays)
+        self.sampled = indices = self._indices(sources, loaded, ahead)
         seed, number = self._seed_of(draw, loaded, stays=stays)
         if stays:
             self._kept = seed, number + 1
@@ -714,7 +721,9 @@ class LoaderState:
         """
         progress, position = self.progress, self.loaded()
         if position is None:
-            if progress is None or progress.is_past(sources.sampler_epoch):
+            if (begins := self.begins) is not None:
+                position = self._with_states(begins, sources, by_loop=not workers)
+            elif progress is None or progress.is_past(sources.sampler_epoch):
                 position = self._next(sources, by_loop=not workers, stays=stays)
             else:
                 position = progress.place(self._state_of_dataset)
@@ -723,16 +732,23 @@ class LoaderState:
         return position.written(self.about(sources))
 
     def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
+        position = self._beginning(sources.now, stays=stays)
+        return self._with_states(position, sources, by_loop=by_loop)
+
+    def _beginning(self, now: Mapping[str, Any], *, stays: bool) -> Position:
+        """Return where the next epoch begins, without what samplers and datasets tell."""
         seed, number = self._kept if stays and self._kept is not None else (None, 0)
-        sampler = sources.stateful
-        return Position(
-            **sources.now,
-            begun=False,
-            seed=seed,
-            epoch=number,
-            sampler=None if sampler is None else state_of(sampler),
-            dataset=self._state_of_dataset(by_loop=by_loop),
-        )
+        return Position(**now, begun=False, seed=seed, epoch=number)
+
+    def _with_states(self, place: Position, sources: RandomSources, *, by_loop: bool) -> Position:
+        """Return a beginning with what samplers and datasets tell."""
+        sampler, sampled = sources.stateful, self.sampled
+        if self.begins is not None and isinstance(sampled, StatefulIndices):
+            state = sampled.at(0)
+        else:
+            state = None if sampler is None else state_of(sampler)
+        dataset = self._state_of_dataset(by_loop=by_loop)
+        return replace(place, sampler=state, dataset=dataset)
 
     def _state_of_dataset(self, *, by_loop: bool, had: int = 0) -> Any:
         """Return the dataset's own state; None where it has none, or none before a sample."""

@@ -7,7 +7,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, process_time_ns, time
 from typing import Any, NamedTuple
 
@@ -322,8 +322,11 @@ class Life:
         self.left: EpochPlace | None = None
         self.delivered_before = 0
         self._begun_at: EpochPlace | None = None  # where it was told to go on, in mid-epoch or not
+        self._begins: EpochPlace | None = None  # where the epoch begins that is being built
+        self._before: EpochPlace | None = None  # what `following` was before that
+        self._to_stop = False  # it is to end as soon as it is there
         self._ticket = self._skipped = 0
-        self._lock = threading.RLock()  # an iterator that is garbage may end below us
+        self._patience_s = 0.0  # so long whoever closed it waits for calls in progress
         self._beginning = threading.Lock()
         self._ending: _Ending | None = None
         self._finishing = threading.RLock()
@@ -349,43 +352,32 @@ class Life:
 
     def _start_epoch(self, external: ExternalOrder | None, *, reads_ahead: bool) -> Epoch:
         self.check_open()
-        epoch, owner, me = self.epoch, self.owner, threading.current_thread()
-        if epoch is not None and owner is not None and owner is not me and owner.is_alive():
-            raise ConcurrentIterationError(
-                f"this run is being iterated by thread {owner.name!r}; end that epoch with "
-                "run.stop(), or start a second run for a second loop"
-            )
+        epoch = self.epoch
         if epoch is not None:
+            self.check_free()
             self.end(epoch)
         self._finish()
-        before, place = self.following, self._following(external)
-        self.number = place.epoch
-        self.owner = me
         threads.lower_switch_interval(self)
         try:
-            self._begin(perf_counter_ns())
             if self.external is not None:
                 self.external.close(None)  # an interrupt may have come between an end and this
-            self.external, self.left = external, None
-            self._begun_at = place if place is before else None
-            self.delivered_before = place.delivered
-            self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
-            self.epoch = epoch = self.scheduler.start_epoch(
+            place = self._begin(external)
+            ticket, here, node_state = self.machine.begin(external, place.node_state or {})
+            epoch = self.scheduler.start_epoch(
                 place.epoch, here, node_state, reads_ahead=reads_ahead
             )
-            self.record.consumer.takes(epoch)
-            self.following, self.next_epoch = None, place.epoch + 1
+            self._has_begun(epoch, ticket)
         except BaseException as error:
             threads.restore_switch_interval(self)
             if self.epoch is None:
                 self._not_begun(error)
+            if self.closed:  # meanwhile: what has begun since then ends, too
+                self.close(self._patience_s)
             raise
         return epoch
 
     def _following(self, external: ExternalOrder | None) -> EpochPlace:
-        place = self.following
-        if place is None or place.epoch != self.next_epoch:
-            return EpochPlace(self.next_epoch)
+        place = self._next_place
         if place.external and external is None:
             raise StateError(
                 "the state is of an epoch in an order from outside, so that order is needed to go "
@@ -398,12 +390,28 @@ class Life:
             )
         return place
 
+    @property
+    def _next_place(self) -> EpochPlace:
+        place = self.following
+        told = place is not None and place.epoch == self.next_epoch
+        return place if place is not None and told else EpochPlace(self.next_epoch)
+
     def set_epoch(self, number: int) -> None:
         """Have the next epoch take this number; one that was left is not gone on with any more."""
-        self.next_epoch = number
-        if self.epoch is None:
-            self.left = None
+        with self.scheduler.lock:
+            self.next_epoch = number
+            if self.epoch is None:
+                self.left = None
+            if self._begun_at is not None and self._begun_at.epoch != number:
+                self._begun_at = None
         self.scheduler.drop_ahead(unless=number)
+
+    def go_on_from(self, place: EpochPlace) -> None:
+        """Have the next epoch begin at a place."""
+        with self.scheduler.lock:
+            self.following, self.next_epoch = place, place.epoch
+            self.left = self._begun_at = None
+        self.scheduler.drop_ahead()
 
     def _delivered(self) -> int:
         epoch = self.epoch
@@ -416,20 +424,25 @@ class Life:
             StateError: the epoch was left, and nobody can say where.
         """
         epoch = self.epoch
-        found = self.left if epoch is None else self._place_in(epoch)
-        if found is None:
-            following, number = self.following, self.next_epoch
-            if self.epoch is not None:  # it has begun just now, in another thread
-                return self.place()
-            if following is None or following.epoch != number:
-                return EpochPlace(number, 0, self.machine.caches())
-            return following
+        found = self._place_between() if epoch is None else self._place_in(epoch)
+        if found is None:  # another thread has begun or ended one just now
+            return self.place()
         if found.node_state is None:
             raise StateError(
                 "the process of the stages does not tell where they stand: it died in the epoch, "
                 "or is too busy; go on from an earlier state, or ask again"
             )
         return found
+
+    def _place_between(self) -> EpochPlace | None:
+        """Tell where the next epoch begins, or the last one was left; None while one is there."""
+        with self.scheduler.lock:
+            if self.epoch is not None or self.left is not None:
+                return self.left
+            place = self._begins or self._next_place
+        if place.node_state is None:
+            place = replace(place, node_state=self.machine.caches())
+        return place
 
     def node_state(self, number: int, rest: Remaining) -> Stages | None:
         """Tell where the stages stand in the epoch in progress, if it has this number."""
@@ -439,7 +452,7 @@ class Life:
         with self.scheduler.lock:
             return epoch.node_state(rest)
 
-    def _place_left(self, epoch: Epoch) -> EpochPlace:
+    def _place_left(self, epoch: Epoch) -> EpochPlace | None:
         """Tell where an epoch is left; whatever happens, it must end."""
         try:
             return self._place_in(epoch)
@@ -447,26 +460,55 @@ class Life:
             LOG.warning("it cannot be told where the epoch was left", exc_info=True)
             return EpochPlace(self.number)
 
-    def _place_in(self, epoch: Epoch) -> EpochPlace:
-        delivered = self._delivered()
-        node_state = self.machine.node_state(epoch, delivered)
-        return EpochPlace(
-            self.number, self.delivered_before + delivered, node_state, self.external is not None
-        )
-
-    def _begin(self, now_ns: int) -> None:
-        consumer = self.record.consumer
+    def _place_in(self, epoch: Epoch) -> EpochPlace | None:
+        """Tell where an epoch stands; None where another thread has ended it meanwhile."""
         with self.scheduler.lock:
+            number, before, delivered = self.number, self.delivered_before, self._delivered()
+            outer = self.external is not None
+            if self.epoch is not epoch:
+                return None
+        node_state = self.machine.node_state(epoch, delivered)
+        if self.epoch is not epoch:
+            return None
+        return EpochPlace(number, before + delivered, node_state, outer)
+
+    def _begin(self, external: ExternalOrder | None) -> EpochPlace:
+        """Let the next epoch be in progress, for all who ask; it is built after that."""
+        consumer, now_ns = self.record.consumer, perf_counter_ns()
+        _past = self.error, self.external  # the user's go without the lock
+        me = threading.current_thread()
+        with self.scheduler.lock:
+            place = self._following(external)
             self.record.begin(now_ns)
-        self.had, self.waited_before_ns = 0, consumer.waited_ns
-        self.begun_ns = consumer.active_ns(now_ns)
-        self.elapsed_ns = self.ended_ns = 0  # from here on it is in progress, for all who ask
-        self.outcome, self.error = CANCELLED, None
+            self.number, self.owner, self.external = place.epoch, me, external
+            self.outcome, self.error, self.left = CANCELLED, None, None
+            self.begun_ns, self.elapsed_ns, self.ended_ns = consumer.active_ns(now_ns), 0, 0
+            self.had, self.waited_before_ns = 0, consumer.waited_ns
+            self.delivered_before, self._skipped = place.delivered, 0
+            self._begun_at = place if place is self.following else None
+            self._before, self._to_stop = self.following, False
+            self._begins = replace(place, external=external is not None)
+            self.following, self.next_epoch = None, place.epoch + 1
+        return place
+
+    def _has_begun(self, epoch: Epoch, ticket: int) -> None:
+        with self.scheduler.lock:
+            self.record.consumer.takes(epoch)
+            self._ticket, self.epoch, self._begins = ticket, epoch, None
+        self.check_open()
+        if self._to_stop:
+            self.end(epoch, STOPPED)
 
     def _not_begun(self, error: BaseException) -> None:
+        """Take back an epoch that could not begin, but for what others have said meanwhile."""
         failed = isinstance(error, Exception)
-        self._stop_clock(*(FAILED, error) if failed else (CANCELLED, None))
         with self.scheduler.lock:
+            place, self._begins = self._begins, None
+            if place is None:  # it was refused before it was said to be in progress
+                return
+            if self.following is None and self.next_epoch == place.epoch + 1:
+                self.following, self.next_epoch = self._before, place.epoch
+            self._stop_clock(*(FAILED, error) if failed else (CANCELLED, None))
             self.record.end(self.ended_ns)
 
     def _stop_clock(self, outcome: str, error: BaseException | None) -> None:
@@ -481,20 +523,28 @@ class Life:
         if holds(self.scheduler.lock):  # garbage asks for it, in the midst of something
             in_new_thread(lambda: self.end(epoch, outcome, error))
             return
-        left = None
-        if self.epoch is epoch and outcome in (CANCELLED, FAILED):
-            left = self._place_left(epoch)
-        with self._lock:
-            ours = self.epoch is epoch
-            if ours:
-                self._give_back(left)
-                self._stop_clock(outcome, error)
-                self._ending = _Ending(epoch, self._ticket, self.external, error)
-                self._skipped = epoch.skipped
-                self.had = epoch.at
-                self.epoch, self.left = None, left
+        try:
+            self._hold_back(epoch, held=True)  # the loop has nothing more, be it another thread's
+            left = self._place_left(epoch) if outcome in (CANCELLED, FAILED) else None
+            with self.scheduler.lock:
+                ours = self.epoch is epoch
+                if ours:
+                    self._give_back(left)
+                    self._stop_clock(outcome, error)
+                    self._ending = _Ending(epoch, self._ticket, self.external, error)
+                    self._skipped, self.had = epoch.skipped, epoch.at
+                    self.epoch, self.left = None, left
+        except BaseException:  # an interrupt: it goes on
+            self._hold_back(epoch, held=self.scheduler.paused)
+            raise
         if ours:
             self._finish()
+
+    def _hold_back(self, epoch: Epoch, *, held: bool) -> None:
+        """Let the loop have nothing more of the epoch in progress for now, or let it go on."""
+        with self.scheduler.lock:
+            if self.epoch is epoch:
+                epoch.set_paused(held)
 
     def _finish(self) -> None:
         """Do the rest of an end, or of one that an interrupt hit; it may be done twice."""
@@ -520,8 +570,9 @@ class Life:
             self.following, self.next_epoch = begun, begun.epoch
 
     def stop(self) -> None:
-        """End the epoch in progress as if it were exhausted."""
-        epoch = self.epoch
+        """End the epoch in progress as if it were exhausted, also one that only begins."""
+        with self.scheduler.lock:
+            epoch, self._to_stop = self.epoch, self._begins is not None
         if epoch is not None:
             self.end(epoch, STOPPED)
 
@@ -530,7 +581,7 @@ class Life:
         if holds(self.scheduler.lock):
             in_new_thread(lambda: self.close(timeout_s))
             return
-        self.closed = True
+        self.closed, self._patience_s = True, timeout_s
         epoch = self.epoch
         if epoch is not None:
             self.end(epoch)
@@ -542,53 +593,61 @@ class Life:
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
             )
 
-    def status(self, *, trains: bool, **known: Any) -> Status:
+    def status(self, *, trains: bool, total: Callable[..., int | None], **known: Any) -> Status:
         """Tell where the run is.
 
         Args:
             trains: a loop in the background is under way.
+            total: counts the items of an epoch in this order; told when it began [ns], too, or 0
+                of one that is not in progress.
             known: fields that the run knows.
         """
-        consumer = self.record.consumer
-        elapsed_ns = self.elapsed_ns
-        if self.begun_ns and not self.ended_ns:
-            elapsed_ns = consumer.active_ns(perf_counter_ns()) - self.begun_ns
-        now_ns = self.begun_ns + elapsed_ns
-        since_ns = consumer.waits_since_ns or now_ns
-        waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
-        error = self.error
+        with self.scheduler.lock:  # of one moment, whoever begins an epoch, or ends it
+            moment = self._moment(trains=trains)
+            begun, error, epoch = bool(self.begun_ns), self.error, self.epoch
+            order = self.external, 0 if epoch is None else self.begun_ns
+            skipped = self._skipped if epoch is None else epoch.skipped
         return Status(
-            state=self._state(trains=trains),
-            epoch=self.number,
-            delivered=self.delivered_before + self._delivered(),
-            elapsed_s=elapsed_ns / 1e9,
-            waited_s=waited_ns / 1e9,
+            **moment,
+            total=total(*order),
             cpu_cores=self.machine.cpu_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
             held_bytes=self.machine.held_bytes,
             limit_bytes=self.machine.limit_bytes,
-            resumed=self.delivered_before,
-            skipped=self.skipped,
-            ahead=self.machine.reads_ahead,
+            skipped=skipped + (self.machine.skipped if begun else 0),
+            ahead=self.machine.reads_ahead_of(moment["epoch"]),
             isolated=self.machine.isolated_stages,
             process_bytes=self.machine.process_bytes,
             **known,
         )
 
+    def _moment(self, *, trains: bool) -> dict[str, Any]:
+        consumer, begun_ns, elapsed_ns = self.record.consumer, self.begun_ns, self.elapsed_ns
+        if begun_ns and not self.ended_ns:
+            elapsed_ns = consumer.active_ns(perf_counter_ns()) - begun_ns
+        now_ns = begun_ns + elapsed_ns
+        since_ns = consumer.waits_since_ns or now_ns
+        waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
+        return {
+            "state": self._state(trains=trains),
+            "epoch": self.number,
+            "delivered": self.delivered_before + self._delivered(),
+            "resumed": self.delivered_before,
+            "elapsed_s": elapsed_ns / 1e9,
+            "waited_s": waited_ns / 1e9,
+        }
+
     @property
-    def skipped(self) -> int:
-        """Items of the epoch in progress, or of the last one, that failed and were left out."""
-        epoch = self.epoch
-        here = self._skipped if epoch is None else epoch.skipped
-        return here + (self.machine.skipped if self.begun_ns else 0)
+    def is_in_progress(self) -> bool:
+        """Whether an epoch is in progress, also one that only begins."""
+        return bool(self.begun_ns) and not self.ended_ns
 
     def _state(self, *, trains: bool) -> str:
         if self.closed:
             return "closed"
         if self.scheduler.paused:
             return "paused"
-        in_progress = bool(self.begun_ns) and not self.ended_ns
-        return "running" if trains or in_progress else self.outcome
+        return "running" if trains or self.is_in_progress else self.outcome
 
     def disown(self) -> None:
         """Take note that this process is a fork: locks and threads stayed in the other one."""
@@ -596,6 +655,17 @@ class Life:
         if self.epoch is not None:
             self.epoch.until = 0
         self.machine.disown()
+
+    def check_free(self) -> None:
+        """Refuse a thread other than the one that iterates, or is about to go on with that."""
+        self.check_open()
+        self.check_outside("iterate")
+        owner = self.owner
+        if owner is not None and owner is not threading.current_thread() and owner.is_alive():
+            raise ConcurrentIterationError(
+                f"this run is being iterated by thread {owner.name!r}; end that epoch with "
+                "run.stop(), or start a second run for a second loop"
+            )
 
     def check_open(self) -> None:
         """Refuse a run that cannot work here."""
@@ -736,11 +806,10 @@ class Machine:
         with self.scheduler.lock:
             return self._record.cpu_cores
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether the epoch behind the one in progress has begun."""
+    def reads_ahead_of(self, number: int) -> bool:
+        """Tell whether the epoch behind the one with this number is being read."""
         ahead = self.scheduler.ahead
-        return ahead is not None and ahead.has_begun
+        return ahead is not None and ahead.number == number + 1 and ahead.has_begun
 
     @property
     def held_bytes(self) -> int | None:

@@ -315,15 +315,29 @@ class Scheduler:
             self.end_epoch(self.epoch)
         self.drop_ahead(unless=None if external is not None or node_state else number)
         self.regions.prepare()
-        ready = self.ahead
-        epoch = self._build(number, external, node_state).epoch if ready is None else ready.epoch
-        following = self._build_ahead(number + 1) if reads_ahead else None
-        if isinstance(external, Feed):
-            external.wake = lambda: self._change(self._note_states)
+        with self.lock:  # what others drop from now on is not the epoch that begins
+            ready, self.ahead = self.ahead, None
+        try:
+            built = ready or self._build(number, external, node_state)
+            following = self._build_ahead(number + 1) if reads_ahead else None
+            if isinstance(external, Feed):
+                external.wake = lambda: self._change(self._note_states)
+            self._start_ticker()
+            self._begin(built.epoch, ready, following)
+        except BaseException:
+            if self.epoch is None:
+                self.ahead = ready
+            raise
+        return built.epoch
+
+    def _start_ticker(self) -> None:
         try:
             self._ticker.start()
         except RuntimeError as error:
             raise no_thread("this run", error) from error
+
+    def _begin(self, epoch: Epoch, ready: Ahead | None, following: Ahead | None) -> None:
+        """Let an epoch begin, be it `ready` since it was read ahead, and the one behind it."""
         now_ns = perf_counter_ns()
         with self.lock:
             for runtime in self.runtimes.values():
@@ -337,7 +351,6 @@ class Scheduler:
             self._limit_team()
             seat = self._wake(now_ns)
         self._start(seat)
-        return epoch
 
     def end_epoch(self, epoch: Epoch) -> None:
         """Let nothing of this epoch start any more, and close the iterators it left open.

@@ -18,7 +18,7 @@ from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, Latch, holds, in_new_thread
 from ..engine.epoch import LOG, Epoch
 from ..engine.external import Feed, lot_of
-from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
+from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ArgumentTypeError, ConcurrentIterationError, show_briefly
 from ..executors.device import opened
@@ -133,7 +133,7 @@ class EpochIterator(Iterator[Any]):
         """Whether there is an item to be taken without a wait."""
         epoch = self._epoch
         left = epoch.at < epoch.first + len(epoch.values) or epoch.sink.count > 0
-        return left and not self._scheduler.paused and not self._done
+        return left and not (self._scheduler.paused or epoch.paused or self._done)
 
     def _next(self, epoch: Epoch) -> Entry:
         entry = self._found(epoch)
@@ -179,7 +179,7 @@ class EpochIterator(Iterator[Any]):
             self._taking = True
             at, values, paths = epoch.at, epoch.values, epoch.paths
             here = at - epoch.first
-            if self._shared is not shared or here >= len(values):
+            if self._shared is not shared or at >= epoch.until:
                 return None
             entry = paths[here], self._opened(values[here]) if self._opens else values[here]
             values[here] = None  # from here no call: no interrupt comes before the loop has it
@@ -246,6 +246,10 @@ class EpochIterator(Iterator[Any]):
         """Cancel what is left of the epoch; closing again does nothing."""
         self._end(CANCELLED, None)
 
+    def stop(self) -> None:
+        """End it as if it were exhausted."""
+        self._end(STOPPED, None)
+
     def leave(self, had: int) -> None:
         """Cancel it for a loop elsewhere, which has had so many of the items taken [items]."""
         self._epoch.at, self._epoch.until = had, 0
@@ -264,7 +268,7 @@ class EpochIterator(Iterator[Any]):
             self._at_end()
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("fail", "finish", "leave", "ready", "take"))
+        return shown(self, ("fail", "finish", "leave", "ready", "stop", "take"))
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""
@@ -426,7 +430,7 @@ class Training:
         self.total = whole("train epochs", epochs, minimum=1, unit="epochs")
         self.first: EpochIterator | None = None
         self.error: BaseException | None = None
-        self.stopping = False
+        self.stopping = self._all_begun = False
         self.begun = 0
         self._iterate = iterate
         self._step = step
@@ -440,6 +444,11 @@ class Training:
     def ended(self) -> bool:
         """Whether the loop has ended, in whatever way."""
         return self._ended.is_open
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another epoch is to begin, also between two of them."""
+        return not (self._all_begun or self.stopping or self.ended or self.error is not None)
 
     def wait(self, timeout_s: float | None, between: Callable[[], object] | None) -> bool:
         """Wait for the end of the loop; return whether it has come.
@@ -463,7 +472,11 @@ class Training:
                 return
             first, self.first = self.first, None
             self.begun = number + 1
-            yield first or self._iterate(last=self.begun == self.total)
+            epoch = first or self._iterate(last=self.begun == self.total)
+            self._all_begun = self.begun == self.total
+            if self.stopping:  # since it was asked above
+                epoch.stop()
+            yield epoch
 
     def _loop(self) -> None:
         epoch = None

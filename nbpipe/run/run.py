@@ -266,7 +266,7 @@ class Run(ShownRun):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "paused" if self.paused else "open"
-        if self._life.epoch is not None:
+        if self._life.is_in_progress:
             state += f", epoch {self.epoch} in progress"
         return f"Run({self.title}; {state})"
 
@@ -310,7 +310,7 @@ class Run(ShownRun):
             trains=trains,
             epochs=training.total if training is not None and ours else None,
             epochs_begun=training.begun if training is not None and ours else None,
-            total=self._total(),
+            total=self._total,
             units=self._units,
             links=self._links(),
         )
@@ -320,14 +320,13 @@ class Run(ShownRun):
         links = {address: caller.link for address, caller in callers.items() if caller is not None}
         return {address: link for address, link in links.items() if link}
 
-    def _total(self) -> int | None:
+    def _total(self, external: ExternalOrder | None, begun_ns: int) -> int | None:
         """Return the items of an epoch; they are counted once in one that is in progress."""
-        begun_ns = self._life.begun_ns if self._life.epoch is not None else 0
-        if not begun_ns or self._counted[0] != begun_ns:
-            external = self._life.external
+        counted = self._counted
+        if not begun_ns or counted[0] != begun_ns:
             chain = self._chain if external is None else external_chain(self._chain, external)
-            self._counted = begun_ns, known_length(chain)
-        return self._counted[1]
+            self._counted = counted = begun_ns, known_length(chain)
+        return counted[1]
 
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".
@@ -500,6 +499,8 @@ class Run(ShownRun):
         last: bool = False,
     ) -> EpochIterator:
         chain = self._chain if external is None else external_chain(self._chain, external)
+        if self._training is not None and self._training.goes_on:
+            self._life.check_free()
         epoch = self._life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
         iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
@@ -549,16 +550,16 @@ class Run(ShownRun):
             RunClosedError: the run is closed, or was started in another process.
         """
         self._life.check_open()
-        place = read(self._chain, self._seed, state)
-        self._life.following, self._life.left = place, None
-        self._life.next_epoch = place.epoch
-        self._scheduler.drop_ahead()
+        self._life.go_on_from(read(self._chain, self._seed, state))
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted, and what `train` started."""
-        if self._training is not None:
-            self._training.stopping = True
+        training = self._training
+        if training is not None:
+            training.stopping = True
         self._life.stop()
+        if (started := self._training) is not training and started is not None:
+            started.stopping = True  # its first epoch has begun before it
 
     def pause(self) -> None:
         """Start no further call; `__next__` waits until `resume()`."""
@@ -610,6 +611,7 @@ class Run(ShownRun):
         before = self._training, self._life.owner
         self._training = training
         self._life.owner = training.thread
+        training.stopping = self.stopped  # the first epoch, before anybody knew of the others
         try:
             training.thread.start()
         except RuntimeError as error:

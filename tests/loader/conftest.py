@@ -2,7 +2,10 @@
 
 import pytest
 
+from nbpipe.base.threads import holds
+from nbpipe.run.run import Run
 from tests.executors.processes.conftest import start_server
+from tests.interrupts import Interrupter
 
 WAYS = {
     "inline": {"num_workers": 0},
@@ -27,3 +30,36 @@ def way(request):
 def placed(request):
     """Give the arguments of a loader with two workers."""
     return WAYS[request.param]
+
+
+def begun_everywhere(prepare, look, *, step):
+    """Begin an epoch, and look at the loader at one moment after the other, as another thread may.
+
+    Args:
+        prepare: makes a loader; it is closed when that moment was looked at.
+        look: is given it.
+        step: so many moments further it is done again.
+
+    Yields:
+        The loader, the epoch that has begun, and what was seen.
+    """
+    number, where = 0, ""
+    while where is not None:
+        loader, seen = prepare(), []
+        interrupter = Interrupter(
+            number,
+            lambda loader=loader, seen=seen: seen.append(look(loader)),
+            waits=lambda loader=loader: _is_locked(loader),
+        )
+        with interrupter:
+            epoch = iter(loader)
+        where = interrupter.where
+        yield loader, epoch, seen[0] if where is not None else look(loader)
+        epoch.close()
+        loader.close()
+        number += step
+
+
+def _is_locked(loader):
+    """Say whether this thread holds the lock of a run that makes batches."""
+    return any(isinstance(one, Run) and holds(one._scheduler.lock) for one in loader.run._makers)

@@ -12,7 +12,7 @@ from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
 from nbpipe.show.messages import Remote
 from nbpipe.show.snapshot import snapshot
 from tests.jupyter.conftest import Outputs
-from tests.loader.conftest import WAYS
+from tests.loader.conftest import WAYS, begun_everywhere
 from tests.loader.datasets import Made, Numbers
 
 THREADS = WAYS["thread"]
@@ -43,6 +43,53 @@ def test_there_is_one_run_from_the_start(way):
     epochs = [(state, epoch, done, 3) for epoch in range(2) for state, done in steps]
     assert found == [("ready", 0, 0, 3), *epochs]
     assert loader.run is run
+
+
+@pytest.mark.parametrize(
+    ("kind", "stays"), [("inline", False), ("thread", False), ("thread", True)]
+)
+def test_an_epoch_begins_at_one_moment(kind, stays):
+    """At any moment in between, the run is finished with the last epoch or in the next one."""
+    way = WAYS[kind] | {"persistent_workers": stays}
+
+    def second():
+        loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+        assert len(list(loader)) == 3
+        return loader
+
+    def look(loader):
+        return where(loader.run), {row["epoch"] for row in loader.run.history()} <= {0}
+
+    seen = [said for _, _, said in begun_everywhere(second, look, step=11)]
+    before, after = (("finished", 0, 3, 3), True), (("running", 1, 0, 3), True)
+    assert [one for place, one in enumerate(seen) if one not in seen[:place]] == [before, after]
+
+
+def test_an_epoch_that_cannot_begin_is_none():
+    """Its number is that of the next one, and the one before it is still told of."""
+    sampler = Fails()
+    loader = nbpipe.DataLoader(Numbers(6), 2, sampler=sampler, persistent_workers=True, **THREADS)
+    assert len(list(loader)) == 3
+    sampler.errors = [ValueError("not now")]
+    with pytest.raises(ValueError, match="not now"):
+        iter(loader)
+    assert where(loader.run) == ("finished", 0, 3, 3)
+    assert (len(list(loader)), where(loader.run)) == (3, ("finished", 1, 3, 3))
+    loader.close()
+
+
+class Fails:
+    """A sampler that fails with each of some errors, once."""
+
+    errors = ()
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        if self.errors:
+            raise self.errors.pop()
+        return iter(range(6))
 
 
 def test_stats_are_those_of_the_newest_epoch(way):

@@ -16,7 +16,7 @@ from torch.utils.data import (
 
 import nbpipe
 from nbpipe import StateError
-from tests.loader.conftest import WAYS
+from tests.loader.conftest import WAYS, begun_everywhere
 from tests.loader.datasets import Drawn, Numbers, Parted, Ranged, Stream, Workers, narrow
 from tests.loader.stateful import (
     Backwards,
@@ -49,6 +49,36 @@ def test_cut_at_every_batch(at, seeded, thread_or_not):
     state, wanted = cut(functools.partial(make, **thread_or_not), at)
     assert resumed(make, state) == wanted
     assert resumed(functools.partial(make, **THREADS), state) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "stays"), [("inline", False), ("thread", False), ("thread", True)]
+)
+@pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
+def test_a_state_while_an_epoch_begins(kind, stays, seeded):
+    """Another thread may take it at any moment: the order is that of this epoch, and the next."""
+    make = functools.partial(numbers, seeded=seeded, persistent_workers=stays, **WAYS[kind])
+
+    def second():
+        torch.manual_seed(3)
+        loader = make()
+        assert len(list(loader)) == len(loader)
+        return loader
+
+    for loader, epoch, state in begun_everywhere(second, nbpipe.DataLoader.state_dict, step=47):
+        wanted = [[plain(batch) for batch in items] for items in (epoch, loader)]
+        assert resumed(make, state, 2) == wanted
+
+
+def test_a_state_with_that_of_a_sampler_while_an_epoch_begins():
+    """It is that of before the first index was drawn."""
+    make = functools.partial(nbpipe.DataLoader, Numbers(9), 2, **WAYS["thread"])
+
+    def begun():
+        return make(sampler=Walk(9))
+
+    for _, epoch, state in begun_everywhere(begun, nbpipe.DataLoader.state_dict, step=47):
+        assert resumed(begun, state, 1) == [[plain(batch) for batch in epoch]]
 
 
 @pytest.mark.parametrize("other", WAYS)

@@ -193,6 +193,28 @@ def test_one_epoch_after_the_other_without_an_item():
         assert drained(run) == list(range(60))
 
 
+class FailsOnce:
+    """A stage whose first call fails."""
+
+    def __init__(self):
+        self.errors = [ValueError("once")]
+
+    def __call__(self, item):
+        if self.errors:
+            raise self.errors.pop()
+        return item
+
+
+def test_what_an_epoch_left_out_is_not_said_of_the_next():
+    """Not even just behind it, while what the process said of the last one is fresh."""
+    pipe = nbpipe.source(range(3)).map(FailsOnce(), on_error="skip", concurrency=1)
+    with pipe.start(isolate=True) as run:
+        assert (drained(run), run.status().skipped) == ([1, 2], 1)
+        loop = iter(run)
+        before, first, inside = run.status().skipped, next(loop), run.status().skipped
+        assert (before, first, inside) == (0, 0, 0)
+
+
 def test_items_that_are_small_and_many():
     """A hundred thousand numbers come through in order."""
     with nbpipe.source(range(100_000)).map(abs, concurrency=2).start(isolate=True) as run:

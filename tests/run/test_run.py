@@ -189,6 +189,96 @@ def test_an_epoch_that_begins_is_said_to_run():
             assert (drained(run), run.epoch) == ([0, 1, 2], epoch)
 
 
+class Asked:
+    """A data set that does something when it is asked for its length, once."""
+
+    def __init__(self, count=3):
+        self.count = count
+        self.then = None
+
+    def __len__(self):
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return self.count
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_an_epoch_that_begins_is_stopped():
+    """Its loop has nothing, and the next epoch all; nothing is to be said twice."""
+    items = Asked()
+    with nbpipe.source(items).map(abs).start() as run:
+        items.then = run.stop
+        assert (drained(run), run.status().state) == ([], "stopped")
+        assert (drained(run), run.epoch) == ([0, 1, 2], 1)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_training_is_stopped_as_an_epoch_begins(epoch):
+    """That epoch and all behind it: the loop ends without another item."""
+    items, got = Asked(), []
+    with nbpipe.source(items).map(abs).start() as run:
+
+        def step(item):
+            got.append(item)
+            items.then = run.stop if item == items.count - 1 else None
+
+        items.then = None if epoch else run.stop
+        assert finished(run.train(step, 3).wait)
+        assert (got, run.status().state) == ([0, 1, 2] * epoch, "stopped")
+
+
+@pytest.mark.parametrize("close", [lambda run: run.close(), lambda run: finished(run.close)])
+def test_a_run_that_is_closed_as_an_epoch_begins_begins_none(close):
+    """Whoever closes it, that loop's own thread or another one; no thread is left."""
+    items = Asked()
+    run = nbpipe.source(items).map(abs).start()
+    items.then = lambda: close(run)
+    with pytest.raises(nbpipe.RunClosedError):
+        drained(run)
+    assert run.status().state == "closed"
+
+
+def test_what_an_epoch_left_out_is_not_said_of_the_next():
+    """Nor is it said to be read ahead, when it begins, or not to be in progress."""
+    items, seen, errors = Asked(), [], iter([ValueError("once")])
+
+    def fails_once(item):
+        for error in errors:
+            raise error
+        return item
+
+    pipe = nbpipe.source(items).map(fails_once, on_error="skip", name="once", concurrency=1)
+    with pipe.start(read_ahead=True) as run:
+        loop = iter(run)
+        assert next(loop) == 1
+        until(lambda: run.status().ahead)
+        assert ([*loop], run.status().skipped) == ([2], 1)
+        items.then = lambda: seen.append((run.status().skipped, run.status().ahead, repr(run)))
+        assert drained(run) == [0, 1, 2]
+    assert seen == [(0, False, "Run(source > once; open, epoch 1 in progress)")]
+
+
+def test_what_is_told_in_an_epoch_left_untouched_holds():
+    """The number of the next epoch, or another state, is not taken back when that one ends."""
+    with nbpipe.source(range(3)).map(abs, name="same").start() as run:
+        first = iter(run)
+        assert next(first) == 0
+        inside = run.state_dict()
+        for tell, expected in (
+            (lambda: run.set_epoch(5), ([0, 1, 2], 5)),
+            (lambda: run.set_epoch(0), ([1, 2], 0)),
+            (lambda: run.load_state_dict({**inside, "epoch": 3, "seal": None}), ([1, 2], 3)),
+        ):
+            run.load_state_dict(inside)
+            loop = iter(run)
+            tell()
+            loop.close()
+            assert (drained(run), run.epoch) == expected
+
+
 # -- two threads ------------------------------------------------------------------------------
 def test_iterating_from_two_threads_is_refused():
     """While one thread iterates, another one is told so; afterwards it may."""

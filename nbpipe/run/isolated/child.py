@@ -185,6 +185,12 @@ class ItemServer:
         self._finishing = threading.Lock()
         threading.Thread(target=self._serve, name="nbpipe-isolated-child", daemon=True).start()
 
+    @property
+    def ticket(self) -> int:
+        """Of the epoch in progress, or of the last one; 0 where none has begun."""
+        token = self._token  # in this order: it is that of an epoch that has begun
+        return 0 if self._epoch is None else token
+
     def finish(self, token: int) -> None:
         """End an epoch of which the loop has had everything; called in another thread.
 
@@ -340,6 +346,7 @@ class ControlServer:
         number, run = self._loaded.number, self._loaded.run
         if run is None:
             return None
+        ticket = self._items.ticket  # first: one that begins now has skipped nothing yet
         failures, failed = run.failures_since(heard[1] if heard[0] == number else 0)
         rows = dict(run.stats())
         del rows[CONSUMER]
@@ -357,6 +364,7 @@ class ControlServer:
             },
             process_bytes=psutil.Process().memory_info().rss,
             skipped=status.skipped,
+            ticket=ticket,
         )
 
     def _history(self) -> list[Row]:

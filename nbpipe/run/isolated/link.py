@@ -366,6 +366,7 @@ class ChildReport:
         workers: of the stages that have some, by address.
         process_bytes: resident memory of the process [bytes].
         skipped: items of its epoch that failed and were left out [items].
+        ticket: of that epoch; 0 where none has begun.
     """
 
     stats: dict[str, StageStats]
@@ -376,3 +377,4 @@ class ChildReport:
     workers: dict[str, Workers]
     process_bytes: int
     skipped: int
+    ticket: int

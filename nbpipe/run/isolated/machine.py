@@ -85,6 +85,11 @@ class RemoteSource(EpochItems):
         before.give_up()
         return self._now.ticket
 
+    @property
+    def ticket(self) -> int:
+        """Of the epoch in progress, or of the last one; 0 before the first."""
+        return self._now.ticket
+
     def of_epoch(self) -> RemoteIterator:
         """Return the items of the epoch that begins."""
         return self._now
@@ -346,14 +351,15 @@ class IsolatedMachine(Machine):
     ) -> tuple[int, ExternalOrder | None, Stages]:
         """Called when an epoch begins: send what a cell has changed, and the order."""
         self._source.node_state = node_state
+        indices = external.indices if isinstance(external, Listed) else None
+        ticket = self._source.begin(indices)
         if self._stale:
             self._stale = False
             shipped = pickled(self._chain)
             if shipped.digest != self._digest:
                 with self._lock:
                     self._load(self._link, shipped)
-        indices = external.indices if isinstance(external, Listed) else None
-        return self._source.begin(indices), None, node_state
+        return ticket, None, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
         """Ask the stages here, then the process for its own."""
@@ -502,8 +508,9 @@ class IsolatedMachine(Machine):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]
-        """Items that failed in the process and were left out [items]."""
-        return self._recent_report().skipped
+        """Items of the epoch that failed in the process and were left out [items]."""
+        report = self._recent_report()
+        return report.skipped if report.ticket == self._source.ticket else 0
 
     @property
     def held_bytes(self) -> int | None:
@@ -566,7 +573,7 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     rows = stats(scheduler, perf_counter_ns())
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
-    return ChildReport(rows, (), (0, 0), None, None, dict.fromkeys(served, Workers()), 0, 0)
+    return ChildReport(rows, (), (0, 0), None, None, dict.fromkeys(served, Workers()), 0, 0, 0)
 
 
 # -- history: that of the process, and the rows of the loop here --------------------------
