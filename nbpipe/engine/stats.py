@@ -161,7 +161,7 @@ class Histogram:
         all take as long, that is how long they take.
         """
         calls, old = self.calls, self._old_calls
-        buckets = sorted(calls.keys() | old.keys())
+        buckets = sorted({**old, **calls})
         if not buckets:
             return [0.0 for _ in shares]
         counts = [calls.get(bucket, 0) + old.get(bucket, 0) for bucket in buckets]
@@ -171,14 +171,11 @@ class Histogram:
             rank = share * below[-1]
             place = bisect_left(below, rank)
             bucket, count = buckets[place], counts[place]
-            octave, quarter = divmod(bucket, 4)
-            width = (1 << (octave - 1) if octave else 0) / 4
-            low = width * (4 + quarter)
-            spent_ns = self.spent_ns.get(bucket, 0) + self._old_ns.get(bucket, 0)
-            mean = min(max(low, spent_ns / count), low + width)
-            reach = min(mean - low, low + width - mean)
-            inside = (rank - below[place] + count) / count
-            found.append((mean + reach * (2 * inside - 1)) / 1e9)
+            width = 2.0 ** ((bucket >> 2) - 3)
+            low = width * (4 + (bucket & 3))
+            mean = (self.spent_ns.get(bucket, 0) + self._old_ns.get(bucket, 0)) / count
+            reach = max(0.0, min(mean - low, low + width - mean))
+            found.append((mean + reach * (2 * (rank - below[place]) / count + 1)) / 1e9)
         return found
 
 
