@@ -292,8 +292,7 @@ class LocalRun(Iterator[Any]):
 
     def history(self) -> list[Row]:
         """Return one row a second and stage."""
-        with self._lock:
-            return self._record.history()
+        return self._record.history(self._lock)
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the batch that could not be made, where one could not."""

@@ -7,6 +7,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, process_time_ns, time
 from typing import Any, NamedTuple
@@ -240,9 +241,11 @@ class RunRecord:
         (since_ns, before_ns), (now_ns, spent_ns) = readings[first], readings[-1]
         return (spent_ns - before_ns) / max(1, now_ns - since_ns)
 
-    def history(self) -> list[Row]:
-        """Return all rows, oldest first."""
-        return [dict(row) for tick in self._ticks for row in tick]
+    def history(self, lock: AbstractContextManager[object]) -> list[Row]:
+        """Return all rows, oldest first; `lock` is that under which they are kept."""
+        with lock:
+            ticks = self._ticks.copy()
+        return [dict(row) for tick in ticks for row in tick]
 
 
 def sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
@@ -781,8 +784,7 @@ class Machine:
 
     def history(self) -> list[Row]:
         """Return the rows of all stages and of the consumer, oldest first."""
-        with self.scheduler.lock:
-            return self._record.history()
+        return self._record.history(self.scheduler.lock)
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last failed items, oldest first."""

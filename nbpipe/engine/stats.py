@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from itertools import accumulate
@@ -11,8 +11,6 @@ from math import inf
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
-
-import numpy as np
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
 from ..errors import UnknownStageError, near_match
@@ -136,39 +134,25 @@ class Histogram:
     """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
 
     Attributes:
-        fresh: what is in no bucket yet: durations [ns], and how many calls took so long.
+        calls: by the number of a bucket, the calls that took so long; few buckets have any.
+        spent_ns: likewise, the time of all of them [ns].
         until_ns: from then on it is to be turned before anything is added.
     """
 
-    __slots__ = ("_new", "_new_ns", "_old", "_old_ns", "fresh", "until_ns")
+    __slots__ = ("_old_calls", "_old_ns", "calls", "spent_ns", "until_ns")
 
     def __init__(self) -> None:
-        self._new: Counter[int] = Counter()  # by the number of a bucket, the calls; few have any
-        self._old: Counter[int] = Counter()
-        self._new_ns: Counter[int] = Counter()  # the time of all calls in a bucket
-        self._old_ns: Counter[int] = Counter()
-        self.fresh: list[tuple[int, int]] = []
+        self.calls: defaultdict[int, int] = defaultdict(int)
+        self.spent_ns: defaultdict[int, int] = defaultdict(int)
+        self._old_calls: dict[int, int] = {}
+        self._old_ns: dict[int, int] = {}
         self.until_ns = 0
-
-    def sort(self) -> None:
-        """Put what is fresh into its buckets, four an octave."""
-        if not self.fresh:
-            return
-        durations_ns, calls = map(np.array, zip(*self.fresh, strict=True))
-        mantissas, octaves = np.frexp(durations_ns)
-        places = octaves << 2 | (8 * mantissas).astype(np.intp) & 3
-        counts, spent_ns = np.bincount(places, calls), np.bincount(places, calls * durations_ns)
-        (buckets,) = counts.nonzero()
-        for known, found in ((self._new, counts), (self._new_ns, spent_ns)):
-            known.update(dict(zip(buckets.tolist(), found[buckets].tolist(), strict=True)))
-        self.fresh = []
 
     def turn(self, now_ns: int) -> None:
         """Forget what is old, and begin to count anew."""
-        self.sort()
         lasts = now_ns <= self.until_ns + WINDOW_NS
-        self._old, self._old_ns = (self._new, self._new_ns) if lasts else (Counter(), Counter())
-        self._new, self._new_ns = Counter(), Counter()
+        self._old_calls, self._old_ns = (self.calls, self.spent_ns) if lasts else ({}, {})
+        self.calls, self.spent_ns = defaultdict(int), defaultdict(int)
         self.until_ns = now_ns + WINDOW_NS
 
     def quantiles_s(self, *shares: float) -> list[float]:
@@ -177,24 +161,22 @@ class Histogram:
         Within a bucket calls are taken to lie evenly around their mean, as far as it is wide: where
         all take as long, that is how long they take.
         """
-        self.sort()
-        whole, spent_ns = self._new + self._old, self._new_ns + self._old_ns
-        buckets = sorted(whole)
+        calls, old = self.calls, self._old_calls
+        buckets = sorted({**old, **calls})
         if not buckets:
             return [0.0 for _ in shares]
-        counts = [whole[bucket] for bucket in buckets]
+        counts = [calls.get(bucket, 0) + old.get(bucket, 0) for bucket in buckets]
         below = list(accumulate(counts))  # calls in each bucket and those before it
         found = []
         for share in shares:
             rank = share * below[-1]
             place = bisect_left(below, rank)
-            bits, quarter = divmod(buckets[place], 4)
-            width = (1 << (bits - 1) if bits else 0) / 4
-            low = width * (4 + quarter)
-            mean = min(max(low, spent_ns[buckets[place]] / counts[place]), low + width)
-            reach = min(mean - low, low + width - mean)
-            inside = (rank - below[place] + counts[place]) / counts[place]
-            found.append((mean + reach * (2 * inside - 1)) / 1e9)
+            bucket, count = buckets[place], counts[place]
+            width = 2.0 ** ((bucket >> 2) - 3)
+            low = width * (4 + (bucket & 3))
+            mean = (self.spent_ns.get(bucket, 0) + self._old_ns.get(bucket, 0)) / count
+            reach = max(0.0, min(mean - low, low + width - mean))
+            found.append((mean + reach * (2 * (rank - below[place]) / count + 1)) / 1e9)
         return found
 
 
@@ -235,7 +217,6 @@ class Counters:
     def sample(self, now_ns: int, running_ns: int) -> None:
         """Keep a reading for later rates."""
         self.readings.append(self.read(now_ns, running_ns))
-        self.histogram.sort()
 
     def window_start(self, now_ns: int) -> Reading | None:
         """Return the latest reading that is at least 5 s old, else the oldest."""
@@ -422,7 +403,10 @@ class StageRuntime:
         each_ns, histogram = busy_ns // calls, counters.histogram
         if now_ns > histogram.until_ns:
             histogram.turn(now_ns)
-        histogram.fresh.append((each_ns, calls))
+        octave = each_ns.bit_length()
+        bucket = octave << 2 | (each_ns << 3 >> octave) & 3  # four an octave
+        histogram.calls[bucket] += calls
+        histogram.spent_ns[bucket] += busy_ns
         if away_ns:
             each_ns += away_ns // calls
         cost_ns = self.cost_ns

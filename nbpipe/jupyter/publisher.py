@@ -54,9 +54,13 @@ class RunFeed:
         """The run, or None where it is gone."""
         return self._remote.run
 
-    def snapshot(self, *, lately: bool = False) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return how the run is, as `Remote.snapshot` does."""
-        return self._remote.snapshot(lately=lately)
+        return self._remote.snapshot()
+
+    def glance(self) -> Snapshot:
+        """Return how the run is, as `Remote.glance` does."""
+        return self._remote.glance()
 
     # -- what the publisher asks ----------------------------------------------------------
     @property
@@ -68,7 +72,7 @@ class RunFeed:
     def publish(self, *, lately: bool = True) -> None:
         """Send what changed since the last time; `lately` as of `Remote.snapshot`."""
         with self._sending:
-            shown, before = self.snapshot(lately=lately), self._sent
+            shown, before = self._remote.publish(lately=lately), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
                 self._send({"type": "tick", "snapshot": _news(shown, before)})
@@ -204,11 +208,12 @@ class Publisher:
             self._wake.acquire(timeout=self._tick_s)
 
     def _wanted(self) -> list[Published]:
-        """Drop the feeds at which nobody looks, and return the others."""
+        """Drop the feeds at which nobody looks, and return the others, those of one run first."""
         for key, feed in self._feeds.copy().items():
             if not feed.wanted:
                 self._feeds.pop(key, None)
-        return list(self._feeds.copy().values())
+        # Whoever shows many runs glances at what they have just published.
+        return sorted(self._feeds.copy().values(), key=lambda feed: not isinstance(feed, RunFeed))
 
     def _publish(self, feed: Published) -> None:
         try:

@@ -181,7 +181,7 @@ class KernelRuns:
         """Return the open runs, oldest first, and the newest as it was last.
 
         Args:
-            lately: as of `Remote.snapshot`.
+            lately: as `Remote.glance` sees them.
         """
         with self._lock:
             self._entries = entries = self._kept()
@@ -190,7 +190,8 @@ class KernelRuns:
         for entry in entries[-_MOST_ROWS:]:
             run, feed = entry.run(), self._feed(entry)
             if feed is not None and (entry is entries[-1] or (run is not None and not run.closed)):
-                row = _row(entry, names.get(id(run), ""), feed.snapshot(lately=lately))
+                shown = feed.glance() if lately else feed.snapshot()
+                row = _row(entry, names.get(id(run), ""), shown)
                 found.append(ListedRun(row, feed))
         return found
 
@@ -202,8 +203,10 @@ class KernelRuns:
         runs = {id(run) for one in self._entries if (run := one.run()) is not None}
         found: dict[int, str] = {}
         for name, value in dict(self._variables()).items():
+            if name.startswith("_"):
+                continue
             one = getattr(value, "run", None) if _is_loader(value) else value
-            if id(one) in runs and not name.startswith("_"):
+            if id(one) in runs:
                 found.setdefault(id(one), name)
         return found
 

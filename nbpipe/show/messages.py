@@ -9,6 +9,7 @@ became of it is told later, as `{"type": "exported", "id": 8, "ok": true, "path"
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
 import weakref
@@ -38,6 +39,7 @@ _MOST_VIEWS = 64
 _LONGEST = 64  # characters of a view's name
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
+_JUST_NOW_S = 0.02  # what was published so lately need not be looked at again [s]
 _FRAMED_S = 0.9  # of what is looked at several times a second, all but the numbers is so old [s]
 _LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
 _LONGEST_WRITTEN = 4096  # characters of a path that was written
@@ -108,7 +110,8 @@ class Remote:
         self._turns = 0  # of its knobs
         self._framed: _Framed | None = None
         weakref.finalize(self, _end_all, self._unwatch).atexit = False  # knobs outlive runs
-        self._last = self.snapshot()
+        self._last = self._published = self.snapshot()
+        self._published_s = -math.inf
 
     @classmethod
     def of(cls, run: Watched) -> Remote:
@@ -150,6 +153,17 @@ class Remote:
         shown["actions"] = self._actions(shown["state"], undo=has_knobs)
         self._last = shown
         return shown
+
+    def publish(self, *, lately: bool) -> Snapshot:
+        """Return `snapshot(lately=lately)`, for a view; a glance within a moment sees the same."""
+        self._published, self._published_s = self.snapshot(lately=lately), monotonic()
+        return self._published
+
+    def glance(self) -> Snapshot:
+        """Return what was published just now, or else `snapshot(lately=True)`."""
+        if monotonic() - self._published_s < _JUST_NOW_S:
+            return self._published
+        return self.snapshot(lately=True)
 
     def _frame(
         self, run: Watched, status: Status, stats: Mapping[str, StageStats], *, lately: bool

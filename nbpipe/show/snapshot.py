@@ -299,7 +299,7 @@ def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> S
 
 def snapshot_key(snapshot: Snapshot) -> object:
     """Return what two snapshots that look the same have in common: all but their time."""
-    return {name: part for name, part in snapshot.items() if name != "time_s"}
+    return {**snapshot, "time_s": None}
 
 
 def regions(stages: Mapping[str, Stage]) -> list[list[str]]:

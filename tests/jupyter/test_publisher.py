@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from nbpipe.jupyter.publisher import Publisher
+import nbpipe
+from nbpipe.jupyter.publisher import Publisher, RunFeed
 from tests.gates import finished
 
 
@@ -76,6 +77,34 @@ def test_feed_that_fails_is_left_alone(publisher, caplog):
     ended(publisher, good)
     found = (good.published, bad.published, len(caplog.records))
     assert found == (3, 1, 1)
+
+
+class Watching(Feed):
+    """A feed that looks once at what was told before it."""
+
+    def __init__(self, told):
+        super().__init__(1)
+        self.told = told
+
+    def publish(self):
+        super().publish()
+        self.told.append("list")
+
+
+def test_feed_of_one_run_publishes_before_the_list_of_all(publisher):
+    """The list looks at what the others published, however long it has been there."""
+    told = []
+    every = Watching(told)
+    with nbpipe.source([1]).start() as run:
+        one = RunFeed(run, lambda message: told.append(message["type"]))
+        one.receive({"op": "view", "id": 1, "view": "a", "open": True})
+        run.pause()
+        publisher._feeds[id(every)] = every
+        publisher.add(one)
+        every.over.wait()
+        one.close()
+        ended(publisher)
+    assert told == ["hello", "tick", "list"]
 
 
 class Garbage(Feed):

@@ -332,3 +332,17 @@ def test_quick_look_sees_what_a_person_waits_for(watched, change):
     change(watched)
     found = [remote.snapshot(lately=lately) for lately in (True, False)]
     assert snapshot_key(found[0]) == snapshot_key(found[1])
+
+
+def test_glance_sees_what_was_published_just_now(watched, monkeypatch):
+    """What a view is sent serves the list of runs of that moment; a second later it is old."""
+    now_s = [1.0]
+    monkeypatch.setattr("nbpipe.show.messages.monotonic", lambda: now_s[0])
+    remote = Remote(watched)
+    watched.now = replace(watched.now, delivered=413)
+    shown = [remote.glance(), remote.publish(lately=True)]
+    watched.now = replace(watched.now, delivered=414)
+    shown.append(remote.glance())
+    now_s[0] += 1
+    shown.append(remote.glance())
+    assert [one["delivered"] for one in shown] == [413, 413, 413, 414]
