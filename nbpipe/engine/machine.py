@@ -626,7 +626,7 @@ class Life:
 
     def _moment(self, *, trains: bool) -> dict[str, Any]:
         consumer, begun_ns, elapsed_ns = self.record.consumer, self.begun_ns, self.elapsed_ns
-        if begun_ns and not self.ended_ns:
+        if self.is_in_progress:
             elapsed_ns = consumer.active_ns(perf_counter_ns()) - begun_ns
         now_ns = begun_ns + elapsed_ns
         since_ns = consumer.waits_since_ns or now_ns
