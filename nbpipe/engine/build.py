@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Made, Recording
-from ..ops.chain import absorbed, unit_behind
+from ..ops.chain import absorbed, minds_order, unit_behind
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Fold, Remaining
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
@@ -36,7 +37,7 @@ from .join import (
 )
 from .lineage import Drops
 from .map import FoldStep, MapNode, StreamNode
-from .node import Node, Stages
+from .node import Node, Stages, numbers_in
 from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .step import EpochContext, Step, step_of
@@ -56,6 +57,7 @@ class Part:
         nodes: list[Node],
         context: EpochContext,
     ) -> None:
+        self.behind: Chain = ()  # the stages behind those that are added next
         self._builder = builder
         self._epoch = builder.epoch
         self.own = self._context = context
@@ -80,9 +82,11 @@ class Part:
     def _runtime(self, stage: Stage) -> StageRuntime:
         return self._builder.runtime(self._place, stage, batched=self._batched)
 
-    def _input(self, number: int, chain: Chain) -> list[Node]:
-        place = f"{self._place}{number}/"
-        return self._builder.nodes(chain, place, self._passes, context=self._context)
+    def _input(self, stage: Stage, number: int) -> list[Node]:
+        place, behind = f"{self._place}{number}/", (stage, *self.behind)
+        return self._builder.nodes(
+            stage.inputs[number], place, self._passes, context=self._context, behind=behind
+        )
 
     def _append(self, node: Node) -> None:
         if self._nodes:
@@ -107,7 +111,7 @@ class Part:
     def source(self, stage: Stage, spec: Any) -> None:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
-            self._nodes.extend(self._input(0, stage.inputs[0]))
+            self._nodes.extend(self._input(stage, 0))
             join = ConcatJoin(deepen=False)
             self._append(JoinNode(self._runtime(stage), self._epoch, join))
             return
@@ -128,8 +132,10 @@ class Part:
         previous = self._nodes[-1]
         flat = spec.expands
         fuses = self._builder.regions is not None and stage.executor == "inline" and not flat
-        if fuses and _takes_fused(previous):
+        order = self._order((runtime,))
+        if fuses and _takes_fused(previous) and not order:
             previous.rest += (step,)
+            previous.free += self._free((runtime,))
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
             previous.watch(budget, len(previous.rest_budgets))
@@ -146,10 +152,26 @@ class Part:
             )
         else:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
+        node.order, node.free = order, self._free((runtime,))
         if spec.max_failures is not None:
             node.budget = budget
             node.watch(budget, 0)
         self._append(node)
+
+    def _free(self, runtimes: Sequence[StageRuntime]) -> tuple[str, ...]:
+        """Return the addresses of stages that keep no order, where stages behind mind it."""
+        if not minds_order(self.behind):
+            return ()
+        return tuple(one.address for one in runtimes if not one.stage.spec.in_order)
+
+    def _order(self, runtimes: Sequence[StageRuntime]) -> deque[int]:
+        """Return in which order the results of stages that run together came before."""
+        order: list[int] | None = None
+        for runtime in runtimes:
+            if not runtime.stage.spec.in_order:
+                own = numbers_in(self._node_state(runtime).get("order", ()))
+                order = own if order is None else [order[n] for n in own if n < len(order)]
+        return deque(order or ())
 
     def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
         """Return for the paths of items of which only some children are wanted, those."""
@@ -159,7 +181,7 @@ class Part:
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
         budgets, address = self._builder.budgets, runtime.address
         past, known = budgets.get(address), self._node_state(runtime).get("failed", (0, 0))
-        before = known if past is None else (past.failures, past.seen)
+        before = known if past is None else (past.failures + known[0], past.seen + known[1])
         budgets[address] = budget = Budget(address, stage.spec.max_failures, before)
         return budget
 
@@ -172,6 +194,7 @@ class Part:
         self._batched = self._batched or any(one.spec.unit == "batches" for one in group)
         node = node_of(group, runtimes[-1], self._epoch, region, self._children(runtimes[0]))
         node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
+        node.order, node.free = self._order(runtimes), self._free(runtimes)
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
         for place, budget in enumerate(budgets):
@@ -248,7 +271,7 @@ class Part:
 
     def join(self, stage: Stage, spec: Any) -> None:
         """Add what several pipelines are joined by, and their nodes."""
-        inputs = [self._input(number, chain) for number, chain in enumerate(stage.inputs)]
+        inputs = [self._input(stage, number) for number in range(len(stage.inputs))]
         runtime = self._runtime(stage)
         join, at_first = spec.join(
             GoesOn(
@@ -276,12 +299,17 @@ class Part:
         builder, here, passes = self._builder, self._place, self._passes
         context = self._context
 
-        def build(number: int) -> Sequence[Node]:
-            return builder.nodes(above, here, (number, *passes), context=context)[::-1]
-
+        behind = (stage, *self.behind)
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         number = node_state.get("pass", 0)
+        later = dict(enumerate(node_state.get("later", ()), number + 1))
+
+        def build(number: int) -> Sequence[Node]:
+            builder.tell(later.pop(number, {}))
+            part = (number, *passes)
+            return builder.nodes(above, here, part, context=context, behind=behind)[::-1]
+
         self._nodes.extend(build(number)[::-1])
         self._batched = any(s.spec.unit == "batches" for s in above)
         node = RepeatNode(
@@ -293,7 +321,6 @@ class Part:
             node_state=node_state,
         )
         self._append(node)
-        self._drop(runtime, node_state)
 
     def route(self, stage: Stage, spec: Any) -> None:
         """Add what chooses branches, the branches, and what puts their items in order again."""
@@ -409,8 +436,10 @@ class Builder:
         passes: tuple[int, ...],
         above: Node | None = None,
         context: EpochContext | None = None,
+        *,
+        behind: Chain = (),
     ) -> list[Node]:
-        """Return the nodes of a chain, most upstream first."""
+        """Return the nodes of a chain, most upstream first; `behind` it stand these stages."""
         nodes: list[Node] = [] if above is None else [above]
         part = Part(self, place, passes, nodes, context or self.epoch.context)
         cache = self._begun_elsewhere(chain, place)
@@ -421,13 +450,17 @@ class Builder:
         )
         spec, used = absorbed(chain)
         if last_repeat >= used:
-            part.repeat(chain, last_repeat)
             used = last_repeat + 1
+            part.behind = (*chain[used:], *behind)
+            part.repeat(chain, last_repeat)
         elif spec is not None:
+            part.behind = (*chain[used:], *behind)
             part.source(chain[0], spec)
         else:
             used = 0
         for group in regions_of(chain[used:]):
+            used += len(group)
+            part.behind = (*chain[used:], *behind)
             part.add(group)
             if cache is not None and group[-1] is cache[0]:
                 part.make_as_of(part.own.epoch, passes)
@@ -474,6 +507,10 @@ class Builder:
         for store, made in tuple(self._caches.values()):
             if made is None:
                 self._caches[id(store)] = store, _made(store)
+
+    def tell(self, stages: Stages) -> None:
+        """Take what is to know of where the stages stand in a later pass."""
+        self._node_state.update(stages)
 
     def node_state(self, address: str) -> dict[str, Any]:
         """Return where a stage stands; later passes of a repeat begin at their beginning."""

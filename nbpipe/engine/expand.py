@@ -6,6 +6,7 @@ import inspect
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from time import perf_counter_ns
 from typing import Any
 
 from ..base.seeding import Entry, Path
@@ -402,7 +403,8 @@ class ExpandNode(Node):
     """Draws from one iterator for each item, `concurrency` of them side by side.
 
     In order, the first expansion hands on at once; later ones work ahead into buffers that
-    count against the same bound, which always leaves one place to the first.
+    count against the same bound, which always leaves one place to the first. Where results come in
+    the order of before (`Node.order`), those of other expansions wait in buffers, too.
 
     Args:
         opener: makes the iterator of an expansion and says what a failure does.
@@ -489,6 +491,10 @@ class ExpandNode(Node):
         runtime, room = self.runtime, self.room()
         if runtime.active >= runtime.concurrency:
             return None
+        if self.order and not self.running:
+            awaited = self._awaited()
+            if awaited is not None or self.inbox.count:
+                return awaited, max(room, 1)
         calls = runtime.active - self.running
         for place, expansion in enumerate(self.live):
             calls += not expansion.over
@@ -509,6 +515,11 @@ class ExpandNode(Node):
         if allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
+
+    def _awaited(self) -> Expansion | None:
+        """Return the expansion whose turn it is, where it has begun and is not over."""
+        found = (x for x in self.live if x.seq == self.order[0])
+        return next((x for x in found if not (x.held or x.over)), None)
 
     def _room_ahead(self) -> int:
         """Return the places for results of expansions that work ahead: all but one for the first.
@@ -605,30 +616,58 @@ class ExpandNode(Node):
         expansion.owed -= settled
         expansion.held = expansion.held and not final
         expansion.drawn += len(results)
-        if not self.ordered or self.live[0] is expansion:
+        if not self.order and (not self.ordered or self.live[0] is expansion):
             self._hand_on(expansion, results, now_ns, irregular=task.irregular)
         else:
             expansion.buffer.extend(results)
             expansion.irregular = expansion.irregular or task.irregular
             self.buffered += len(results)
-        self._next_in_order(now_ns)
+        self._next_in_order(now_ns, over=False)
         if final:
             self.note_state(now_ns)
 
-    def _next_in_order(self, now_ns: int) -> None:
+    def _next_in_order(self, now_ns: int, *, over: bool) -> None:
         if not self.ordered:
-            for x in [x for x in self.live if x.over and not x.held]:
+            if self.order:
+                self._hand_on_as_before(now_ns, over=over)
+            for x in [x for x in self.live if x.over and not x.held and not x.buffer]:
                 self.live.remove(x)
                 self._ended(x)
             return
         while self.live and not self.done and self.live[0].over and not self.live[0].held:
             self._ended(self.live.pop(0))
             if self.live and self.live[0].buffer and not self.done:
-                following = self.live[0]
-                self.buffered -= len(following.buffer)
-                results, following.buffer = following.buffer, []
-                self.epoch.dropped.append(results)
-                self._hand_on(following, results, now_ns, irregular=following.irregular)
+                self._hand_on_waiting(self.live[0], len(self.live[0].buffer), now_ns)
+
+    def _hand_on_waiting(self, expansion: Expansion, count: int, now_ns: int) -> None:
+        """Hand on the first results that wait in a buffer."""
+        results, expansion.buffer = expansion.buffer[:count], expansion.buffer[count:]
+        self.buffered -= len(results)
+        self.epoch.dropped.append(results)
+        self._hand_on(expansion, results, now_ns, irregular=expansion.irregular)
+
+    def _hand_on_as_before(self, now_ns: int, *, over: bool) -> None:
+        """Hand on what waits, in the order in which it came before; the rest behind it.
+
+        Args:
+            now_ns: when.
+            over: no input comes any more.
+        """
+        order, live = self.order, {x.seq: x for x in self.live}
+        while order and not self.done:
+            if order[0] >= self.seq_in and not over:
+                return
+            expansion = live.get(order[0])
+            if expansion is not None:
+                items = (n for n, one in enumerate(expansion.buffer, 1) if type(one) is tuple)
+                count = next(items, 0)
+                if not count and (expansion.held or not expansion.over):
+                    return
+                self._hand_on_waiting(expansion, count or len(expansion.buffer), now_ns)
+            order.popleft()
+        for x in self.live:
+            if x.buffer and not self.done:
+                self._hand_on_waiting(x, len(x.buffer), now_ns)
 
     def _ended(self, expansion: Expansion) -> None:
         """Note that nothing more comes of an expansion; one that failed was counted then."""
@@ -659,11 +698,16 @@ class ExpandNode(Node):
         """Tell which inputs, and which children of those in work, are wanted."""
         address = self.runtime.address
         if self.source:
-            self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
+            inputs = self.drops.inputs(rest)
+            self.opener.note(inputs, stages.setdefault(address, {}))
+            if self.free:
+                self.note_order(rest, inputs, None, stages)
             return rest
         inputs, parts = self.children.inputs(rest)
         if parts:
             stages.setdefault(address, {})["children"] = parts
+        if self.free:
+            self.note_order(rest, inputs, self.children.order(rest), stages)
         return inputs
 
     def input_of(self, result: int) -> int:
@@ -688,6 +732,8 @@ class ExpandNode(Node):
 
     def exhausted(self) -> bool:
         """Tell whether every expansion came to its end."""
+        if self.order and not self.inbox.count and not self.running:
+            self._next_in_order(perf_counter_ns(), over=True)
         return not self.inbox.count and not self.live
 
     def let_go(self) -> None:

@@ -156,13 +156,13 @@ class Budget:
         before: how many had failed, and how many were done, before the epoch went on here.
 
     Attributes:
-        failures: items that failed.
+        failures: items that failed; `had`: those before it began.
         seen: items that the stage has done, those before included.
         missed: items that never came to it: a stage that runs with it had left them out.
         broken: 1 when the last failure was one too many.
     """
 
-    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "missed", "seen")
+    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "had", "missed", "seen")
 
     def __init__(
         self, stage: str, limit: int | float | None, before: Sequence[int] = (0, 0)
@@ -170,6 +170,7 @@ class Budget:
         self._stage = stage
         self._limit = limit
         self.failures, self.before = before
+        self.had = self.failures
         self.seen = self.before
         self.missed = self.broken = 0
 

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
+from ..ops.index import LONGEST
 from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
@@ -392,6 +393,17 @@ class _PastPass:
     begun: int
     end: int
 
+    def part(self, rest: Remaining) -> Remaining:
+        """Return what is wanted of this pass, given what is of all."""
+        return rest.within(self.end).since(self.begun)
+
+
+def _begun_pass(last: Node, rest: Remaining) -> Stages:
+    """Tell where the stages of a later pass stand; nothing where it begins at its beginning."""
+    stages = stages_of(last, rest, alone=True)
+    begins = rest.is_all and not any("order" in about for about in stages.values())
+    return {} if begins else stages
+
 
 @dataclass(frozen=True, slots=True)
 class _TakenBack:
@@ -450,17 +462,19 @@ class RepeatNode(PumpNode):
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
         address = self.runtime.address
-        found = next((one for one in self._past if rest.start < one.end), None)
-        if found is None:
+        passes = [one for one in self._past if rest.start < one.end]
+        if not passes:
             note(stages, address, {"pass": self._built, "moved": self._moved})
             return (rest.since(self._begun),)
-        node_state: dict[str, Any] = {"pass": found.number, "moved": True}
-        stages.update(stages_of(found.last, rest.within(found.end).since(found.begun)))
-        later = [(a, b) for a, b in rest.gaps if b > found.end]
-        if later:
-            left_out = rest.within(found.end).left_out
-            runs = [(max(a, found.end) - left_out, b - left_out) for a, b in later]
-            node_state["drop"] = Remaining.of(0, runs).data
+        first, *later = passes
+        stages.update(stages_of(first.last, first.part(rest)))
+        node_state: dict[str, Any] = {"pass": first.number, "moved": True}
+        present = _PastPass(self._built, self.upstream[0], self._begun, LONGEST)
+        told = [_begun_pass(one.last, one.part(rest)) for one in [*later, present]]
+        while told and not told[-1]:
+            told.pop()
+        if told:
+            node_state["later"] = told
         note(stages, address, node_state)
         return (None,)
 

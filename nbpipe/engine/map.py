@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from time import perf_counter_ns
 from typing import Any, cast
 
 from ..base.seeding import Entry
@@ -95,7 +96,13 @@ class MapNode(Node):
             return self.returned[0][0] < self.ends_at
         if self.ends_at < _NEVER or self.inbox.count < self.needs:
             return False
-        return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
+        has_place = self.room() > 0 or self.is_awaited
+        return has_place and (self.epoch.memory is None or self.epoch.admits(self))
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether results wait for that of an item which nobody is at work on."""
+        return bool(self.order) and not self.running
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
@@ -108,7 +115,9 @@ class MapNode(Node):
         under_way = self.reserved if lot > 1 else self.waiting + self.running
         places = runtime.prefetch + runtime.concurrency * lot + self.gathers
         places -= under_way + out.count + out.lent  # as `room` does, without a call
-        if places < lot or available < self.needs or self.done or self.ends_at < _NEVER:
+        if available < self.needs or self.done or self.ends_at < _NEVER:
+            return None
+        if places < lot and not self.is_awaited:
             return None
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
@@ -227,28 +236,69 @@ class MapNode(Node):
         if isinstance(task.results, Sized):
             sizes = task.results.sizes[at : at + count]
         made = chunk_of((paths, results, sizes))
+        if self.order:
+            self._await_turn(seq, made, now_ns, irregular=irregular)
+            return
         if self.ordered and seq != self.seq_out:
             self.ready[seq] = (made, irregular)
             self.waiting += count
             return
         while True:
-            self.reserved -= count
-            self.seq_out += count
-            self.emit(made, now_ns, irregular=irregular)
-            if irregular or not self.ordered:  # only now it is known what ended the epoch
-                self.log.note(seq, made.values)
+            self._hand_on(seq, made, now_ns, irregular=irregular)
             seq = self.seq_out
             if seq not in self.ready or self.done:
                 return
-            made, irregular = self.ready.pop(seq)
-            count = len(made.values)
-            self.waiting -= count
-            if irregular:
-                self.epoch.dropped.append(made)  # what is left out of it ends without the lock
+            made, irregular = self._ready(seq)
+
+    def _hand_on(self, seq: int, made: Chunk, now_ns: int, *, irregular: bool) -> None:
+        count = len(made.values)
+        self.reserved -= count
+        self.seq_out += count
+        self.emit(made, now_ns, irregular=irregular)
+        if irregular or not self.ordered:  # only now it is known what ended the epoch
+            self.log.note(seq, made.values)
+
+    def _ready(self, seq: int) -> tuple[Chunk, bool]:
+        """Take results whose turn has come."""
+        made, irregular = self.ready.pop(seq)
+        self.waiting -= len(made.values)
+        if irregular:
+            self.epoch.dropped.append(made)  # what is left out of it ends without the lock
+        return made, irregular
+
+    def _await_turn(self, seq: int, made: Chunk, now_ns: int, *, irregular: bool) -> None:
+        """Hand results on in the order in which they came before, and all others behind those.
+
+        An error that ends the epoch comes at once: what waits is wanted again then.
+        """
+        rows = zip(*(made if made.sizes is not None else made[:2]), strict=True)
+        for number, row in enumerate(rows, seq):
+            one = Chunk.of([row])
+            if self.ends_at == number:
+                self._hand_on(number, one, now_ns, irregular=True)
+            else:
+                self.ready[number] = (one, irregular)
+                self.waiting += 1
+        self._hand_on_ready(now_ns)
+
+    def _hand_on_ready(self, now_ns: int) -> None:
+        """Hand on what waits and whose turn has come; all of it where nobody else has one."""
+        order, ready = self.order, self.ready
+        while order and order[0] in ready and not self.done:
+            seq = order.popleft()
+            made, irregular = self._ready(seq)
+            self._hand_on(seq, made, now_ns, irregular=irregular)
+        for seq in sorted(ready) if not order else ():
+            if not self.done:
+                made, irregular = self._ready(seq)
+                self._hand_on(seq, made, now_ns, irregular=irregular)
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Leave out what was dropped; a batch stands for all of its items."""
         inputs, size = self.log.inputs(rest), self.gather
+        if self.free:
+            came = self.log.order(rest) if isinstance(self.log, Arrivals) else None
+            self.note_order(rest, inputs, came, stages)
         if not size:
             return inputs
         return Remaining(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
@@ -278,6 +328,9 @@ class MapNode(Node):
         """Tell whether all input was handed on."""
         if self.inbox.count < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
+        if self.order and not (self.inbox.count or self.running or self.returned):
+            self.order.clear()  # what they wait for does not come any more
+            self._hand_on_ready(perf_counter_ns())
         return not self.inbox.count and not self.reserved
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress, islice
 from time import perf_counter_ns
 from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from ..base.seeding import Entry
 from ..base.threads import core_times_ns
@@ -285,6 +288,9 @@ class Node(ABC):
         judged: budgets that are limited, each with its stage's place among those that run here.
         own_first: items come to this stage first, then to those that run with it; else last.
         gives_one: each of its results, those that are left out too, is that of one input.
+        order: numbers of the inputs whose results come first, in the order in which they came
+            before the epoch went on here; what comes early waits.
+        free: addresses of the stages that keep no order, where stages behind them mind it.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
@@ -324,6 +330,8 @@ class Node(ABC):
     judged: tuple[tuple[int, Budget], ...] = ()
     counts_in: bool = True
     gives_one: bool = True
+    order: deque[int] = field(default_factory=deque)
+    free: tuple[str, ...] = ()
     perform: Callable[[Task], object] = field(init=False)
     new_results: type[list[Any]] = field(init=False)
 
@@ -702,6 +710,28 @@ class Node(ABC):
         """
         return result
 
+    def note_order(
+        self, rest: Remaining, inputs: Remaining, came: Iterable[int] | None, stages: Stages
+    ) -> None:
+        """Note in which order the results came that are wanted again.
+
+        Args:
+            rest: the results that are wanted.
+            inputs: the inputs that are.
+            came: the input of each wanted result, as they came; None where they came in order.
+            stages: takes the order, as runs of numbers of those inputs.
+        """
+        ranks: Iterable[int]
+        if came is None:
+            ranks = range(self.out.total - rest.within(self.out.total).left_out)
+        else:
+            later = (number for number in self.order if number in inputs)
+            ranks = inputs.ranks(np.array([*came, *later], np.int64)).tolist()
+        order = runs_of(ranks)
+        for address in self.free if order else ():
+            note(stages, address, {"order": order})
+            order = [[0, sum(end - first for first, end in order)]]  # behind it, as they come
+
     @abstractmethod
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Called with what may still be wanted; what lies before that is not needed."""
@@ -738,12 +768,34 @@ def _row(result: Any, *, sized: bool) -> tuple[Any, ...]:
     return (*row, 0) if sized else row
 
 
+def runs_of(numbers: Iterable[int]) -> list[list[int]]:
+    """Write numbers as runs of successive ones: the first, and one more than the last."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return runs
+
+
+def numbers_in(runs: Iterable[Sequence[int]]) -> list[int]:
+    """Return the numbers that were written as runs."""
+    return [number for first, end in runs for number in range(first, end)]
+
+
 # -- Where the stages of an epoch stand: from what the loop has had, upwards to the sources --------
-def stages_of(last: Node, rest: Remaining) -> Stages:
-    """Tell where all stages stand, given what is wanted of the last one."""
+def stages_of(last: Node, rest: Remaining, *, alone: bool = False) -> Stages:
+    """Tell where all stages stand, given what is wanted of the last one.
+
+    Args:
+        last: the last node.
+        rest: what is wanted of it.
+        alone: failures of earlier passes are told elsewhere.
+    """
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
-        _note_failures(node, *node.done_with(below), stages)
+        _note_failures(node, *node.done_with(below), stages, alone=alone)
     return stages
 
 
@@ -787,13 +839,14 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
     return found
 
 
-def _note_failures(node: Node, seen: int, again: int, stages: Stages) -> None:
+def _note_failures(node: Node, seen: int, again: int, stages: Stages, *, alone: bool) -> None:
     """Note how many items failed of those that are not wanted again, and how many those are."""
     runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
     for runtime, budget in zip(runtimes, budgets, strict=True):
         if budget is None:
             continue
-        failures = max(0, budget.failures - budget.broken - again)
-        done = budget.before + seen - budget.missed
+        had, before = (budget.had, 0) if alone else (0, budget.before)
+        failures = max(0, budget.failures - had - budget.broken - again)
+        done = before + seen - budget.missed
         if failures or (done and budget.is_share):
             stages.setdefault(runtime.address, {})["failed"] = [failures, done]

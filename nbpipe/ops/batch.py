@@ -55,6 +55,11 @@ class Batch(Operation):
         return {"size": self.size, "drop_last": self.drop_last, "by_cost": by_cost}
 
     @property
+    def remembers(self) -> bool:
+        """It does where it gathers by cost: their sum."""
+        return self.cost is not None
+
+    @property
     def made_of(self) -> int:
         """How many items a whole batch has, unless that is a matter of cost."""
         return int(self.size) if self.cost is None else 1

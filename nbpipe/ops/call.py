@@ -125,6 +125,11 @@ class Call(Operation):
         return self.policy.max_failures
 
     @property
+    def in_order(self) -> bool:
+        """Whether results come in the order of its input."""
+        return self.ordered
+
+    @property
     def may_lose(self) -> bool:
         """Whether failed items are left out, or the order is a matter of time."""
         return self.uncounted or self.policy.skips or not self.ordered

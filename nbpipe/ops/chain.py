@@ -143,6 +143,29 @@ def _is_shuffled_later(chain: Chain) -> bool:
     return next((bool(effect) for effect in effects if effect is not False), False)
 
 
+def minds_order(chain: Chain, *, gathers: bool = False) -> bool:
+    """Tell whether items that come here again must come in the order in which they came before.
+
+    So they must in front of a stage that remembers some, and of one that takes apart again what
+    was made of several.
+
+    Args:
+        chain: the stages behind a place.
+        gathers: what comes there is made of several.
+    """
+    for stage in chain:
+        spec = stage.spec
+        takes_apart = spec.expands or spec.runs == "unbatch"
+        if spec.remembers or (gathers and takes_apart):
+            return True
+        inner = [one for branch in stage.inputs for one in branch]
+        if minds_order(tuple(inner), gathers=gathers):
+            return True
+        joins = bool(inner) and not spec.branches
+        gathers = gathers or joins or spec.gathers or any(one.spec.gathers for one in inner)
+    return False
+
+
 def index_plan(chain: Chain) -> IndexPlan | None:
     """Return the index order of a chain that is nothing but one, else None."""
     source = chain[0].spec.indexed(chain[0], index_plan) if chain else None

@@ -14,6 +14,7 @@ from .remaining import Remaining, Run, are_inside
 from .stage import Chain, Stage, addresses
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
+_ANEW = _BUFFER | {"order"}
 
 
 def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -191,9 +192,10 @@ def _merge(
 ) -> None:
     source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
     for address, about in stages.items():
-        if address == source or set(about) <= _BUFFER:
+        if address == source or set(about) <= _ANEW:
             continue
-        if set(about) - {"children", "failed"} or ("children" in about and address in gathered):
+        counts = set(about) - {"children", "failed", "order"}
+        if counts or ("children" in about and address in gathered):
             raise StateError(
                 f"stage {address!r} goes on only where its rank gets the same items as before: it "
                 "counts what it has had; start as many ranks as before (behind a claim that is not "
@@ -227,7 +229,7 @@ def _behind_batches(chain: Chain) -> set[str]:
     return found
 
 
-FORMAT = 1
+FORMAT = 2
 
 State = dict[str, Any]
 

@@ -81,6 +81,11 @@ class Window(Operation):
     stride: int = 1
 
     @property
+    def remembers(self) -> bool:
+        """It does: windows overlap."""
+        return True
+
+    @property
     def made_of(self) -> int:
         """How many items a window has."""
         return self.size

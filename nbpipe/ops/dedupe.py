@@ -28,6 +28,11 @@ class Dedupe(Operation):
     key: Function | None = None
     last: int = 10_000
 
+    @property
+    def remembers(self) -> bool:
+        """It does: their keys."""
+        return True
+
     def detail(self) -> str:
         """Return how far it looks back."""
         return f"last {self.last:,}"

@@ -164,17 +164,17 @@ class Remaining:
 
     def ranked(self, other: Remaining) -> Remaining:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
+        (start,) = self.ranks(np.array([other.start])).tolist()
+        firsts, ends = map(self.ranks, other.arrays)
+        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
+
+    def ranks(self, numbers: Rows) -> Rows:
+        """Return how many items below each of `numbers`, of shape (n,) int64, are wanted."""
         begins, counts = self.places()
         most = np.append(np.diff(counts), _MOST)
-
-        def inner(numbers: Rows) -> Rows:
-            run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
-            found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
-            return found
-
-        (start,) = inner(np.array([other.start])).tolist()
-        firsts, ends = map(inner, other.arrays)
-        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
+        run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
+        found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
+        return found
 
     def pick(self, rows: Rows) -> Rows:
         """Return the numbers of the wanted items `rows`, an array of shape (n,) int64."""
@@ -256,5 +256,9 @@ class Dropping(Fold):
 
 
 def are_inside(stages: Mapping[str, Any]) -> bool:
-    """Tell whether stages stand inside an epoch: what they tell of caches is no place."""
-    return any(set(about) - {"rest", "by", "made", "whole"} for about in stages.values())
+    """Tell whether stages stand inside an epoch.
+
+    What they tell of caches is no place, nor in which order items came that nobody has had.
+    """
+    about_none_had = {"rest", "by", "made", "whole", "order"}
+    return any(set(about) - about_none_had for about in stages.values())

@@ -46,12 +46,14 @@ class Operation:
         may_branch: such a branch may hold it.
         uncounted: how many items it gives depends on the items.
         expands: it may give any number of results for one item.
+        remembers: what it makes of an item depends on those before it.
         new_order: as `permutes`, where its arguments do not matter.
         positional: arguments of its method that are written without their names.
         derived: fields that are no arguments, but made of them.
         numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
         deepens: it puts the number of the input in front of each path.
+        in_order: results come in the order of its input.
         chooses: which items it gives, and how often, is not a matter of each by itself.
         permutes: it makes another order of indices (True), or keeps the one before it (False);
             None where it needs the items themselves.
@@ -83,6 +85,16 @@ class Operation:
     def function(self) -> Any:
         """The user's function, or None."""
         return None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what it makes of an item depends on those before it."""
+        return False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether results come in the order of its input."""
+        return True
 
     @property
     def rows(self) -> int | None:
