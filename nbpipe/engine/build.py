@@ -9,7 +9,7 @@ from typing import Any
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Made, Recording
-from ..ops.chain import absorbed, minds_order, unit_behind
+from ..ops.chain import absorbed, unit_behind, unordered
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Fold, Remaining
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
@@ -57,7 +57,6 @@ class Part:
         nodes: list[Node],
         context: EpochContext,
     ) -> None:
-        self.behind: Chain = ()  # the stages behind those that are added next
         self._builder = builder
         self._epoch = builder.epoch
         self.own = self._context = context
@@ -82,11 +81,9 @@ class Part:
     def _runtime(self, stage: Stage) -> StageRuntime:
         return self._builder.runtime(self._place, stage, batched=self._batched)
 
-    def _input(self, stage: Stage, number: int) -> list[Node]:
-        place, behind = f"{self._place}{number}/", (stage, *self.behind)
-        return self._builder.nodes(
-            stage.inputs[number], place, self._passes, context=self._context, behind=behind
-        )
+    def _input(self, number: int, chain: Chain) -> list[Node]:
+        place = f"{self._place}{number}/"
+        return self._builder.nodes(chain, place, self._passes, context=self._context)
 
     def _append(self, node: Node) -> None:
         if self._nodes:
@@ -111,7 +108,7 @@ class Part:
     def source(self, stage: Stage, spec: Any) -> None:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
-            self._nodes.extend(self._input(stage, 0))
+            self._nodes.extend(self._input(0, stage.inputs[0]))
             join = ConcatJoin(deepen=False)
             self._append(JoinNode(self._runtime(stage), self._epoch, join))
             return
@@ -160,15 +157,13 @@ class Part:
 
     def _free(self, runtimes: Sequence[StageRuntime]) -> tuple[str, ...]:
         """Return the addresses of stages that keep no order, where stages behind mind it."""
-        if not minds_order(self.behind):
-            return ()
-        return tuple(one.address for one in runtimes if not one.stage.spec.in_order)
+        return tuple(one.address for one in runtimes if one.address in self._builder.unordered)
 
     def _order(self, runtimes: Sequence[StageRuntime]) -> deque[int]:
         """Return in which order the results of stages that run together came before."""
         order: list[int] | None = None
         for runtime in runtimes:
-            if not runtime.stage.spec.in_order:
+            if runtime.address in self._builder.unordered:
                 own = numbers_in(self._node_state(runtime).get("order", ()))
                 order = own if order is None else [order[n] for n in own if n < len(order)]
         return deque(order or ())
@@ -271,7 +266,7 @@ class Part:
 
     def join(self, stage: Stage, spec: Any) -> None:
         """Add what several pipelines are joined by, and their nodes."""
-        inputs = [self._input(stage, number) for number in range(len(stage.inputs))]
+        inputs = [self._input(number, chain) for number, chain in enumerate(stage.inputs)]
         runtime = self._runtime(stage)
         join, at_first = spec.join(
             GoesOn(
@@ -299,7 +294,6 @@ class Part:
         builder, here, passes = self._builder, self._place, self._passes
         context = self._context
 
-        behind = (stage, *self.behind)
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         number = node_state.get("pass", 0)
@@ -307,8 +301,7 @@ class Part:
 
         def build(number: int) -> Sequence[Node]:
             builder.tell(later.pop(number, {}))
-            part = (number, *passes)
-            return builder.nodes(above, here, part, context=context, behind=behind)[::-1]
+            return builder.nodes(above, here, (number, *passes), context=context)[::-1]
 
         self._nodes.extend(build(number)[::-1])
         self._batched = any(s.spec.unit == "batches" for s in above)
@@ -399,6 +392,7 @@ class Builder:
 
     Attributes:
         budgets: of failures, by address: the next pass of a repeat counts on.
+        unordered: addresses of the stages that keep no order, where stages behind them mind it.
     """
 
     def __init__(
@@ -417,6 +411,7 @@ class Builder:
         self.epoch = epoch
         self._runtime_of = runtime_of
         self._addresses = address_book(chain)
+        self.unordered = unordered(chain)
         self.regions = regions
 
     @property
@@ -436,10 +431,8 @@ class Builder:
         passes: tuple[int, ...],
         above: Node | None = None,
         context: EpochContext | None = None,
-        *,
-        behind: Chain = (),
     ) -> list[Node]:
-        """Return the nodes of a chain, most upstream first; `behind` it stand these stages."""
+        """Return the nodes of a chain, most upstream first."""
         nodes: list[Node] = [] if above is None else [above]
         part = Part(self, place, passes, nodes, context or self.epoch.context)
         cache = self._begun_elsewhere(chain, place)
@@ -450,17 +443,13 @@ class Builder:
         )
         spec, used = absorbed(chain)
         if last_repeat >= used:
-            used = last_repeat + 1
-            part.behind = (*chain[used:], *behind)
             part.repeat(chain, last_repeat)
+            used = last_repeat + 1
         elif spec is not None:
-            part.behind = (*chain[used:], *behind)
             part.source(chain[0], spec)
         else:
             used = 0
         for group in regions_of(chain[used:]):
-            used += len(group)
-            part.behind = (*chain[used:], *behind)
             part.add(group)
             if cache is not None and group[-1] is cache[0]:
                 part.make_as_of(part.own.epoch, passes)

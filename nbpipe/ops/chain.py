@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -143,23 +143,33 @@ def _is_shuffled_later(chain: Chain) -> bool:
     return next((bool(effect) for effect in effects if effect is not False), False)
 
 
-def minds_order(chain: Chain, *, gathers: bool = False) -> bool:
-    """Tell whether items that come here again must come in the order in which they came before.
+def unordered(chain: Chain) -> list[str]:
+    """Return the addresses of the stages that keep no order, where stages behind them mind it.
 
-    So they must in front of a stage that remembers some, and of one that takes apart again what
+    So does, where items come again, one that remembers some, and one that takes apart again what
     was made of several.
-
-    Args:
-        chain: the stages behind a place.
-        gathers: what comes there is made of several.
     """
+    return list(_unordered(chain, "", (), address_book(chain)))
+
+
+def _unordered(chain: Chain, place: str, behind: Chain, book: Mapping[str, str]) -> Iterator[str]:
+    for used, stage in enumerate(chain, 1):
+        following = (*chain[used:], *behind)
+        for number, inner in enumerate(() if stage.spec.branches else stage.inputs):
+            yield from _unordered(inner, f"{place}{number}/", (stage, *following), book)
+        if not stage.spec.in_order and _minds_order(following):
+            yield book[place + stage.name]
+
+
+def _minds_order(chain: Chain, *, gathers: bool = False) -> bool:
+    """Tell of stages; `gathers`: what comes to them is made of several items."""
     for stage in chain:
         spec = stage.spec
         takes_apart = spec.expands or spec.runs == "unbatch"
         if spec.remembers or (gathers and takes_apart):
             return True
         inner = [one for branch in stage.inputs for one in branch]
-        if minds_order(tuple(inner), gathers=gathers):
+        if _minds_order(tuple(inner), gathers=gathers):
             return True
         joins = bool(inner) and not spec.branches
         gathers = gathers or joins or spec.gathers or any(one.spec.gathers for one in inner)

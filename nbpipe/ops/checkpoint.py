@@ -9,7 +9,7 @@ from typing import Any, final
 from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
-from .chain import absorbed, index_plan
+from .chain import absorbed, index_plan, unordered
 from .remaining import Remaining, Run, are_inside
 from .stage import Chain, Stage, addresses
 
@@ -287,6 +287,7 @@ def written(chain: Chain, seed: int, place: EpochPlace) -> State:
         "chain": [_outline(stage) for stage in chain],
         "lengths": _lengths(chain),
         "ranks": _ranks(chain),
+        "unordered": unordered(chain),
         "stages": place.node_state or {},
     }
     return state | {"seal": seal(state)}
@@ -340,6 +341,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
             f"start it with pipe.start(seed={state.get('seed')!r})"
         )
+    _check_orders(unordered(chain), state["unordered"])
     for address, length in _lengths(chain).items():
         before = state["lengths"].get(address)
         if before != length:
@@ -347,6 +349,17 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
                 f"source {address!r} had {before} items when the state was taken, it has "
                 f"{length} now; go on with the same data, or begin the epoch again"
             )
+
+
+def _check_orders(ours: list[str], theirs: list[str]) -> None:
+    """Refuse another order in front of a stage that minds it: it would meet other items."""
+    for address in {*ours} ^ {*theirs}:
+        was, now = ("completion", "input") if address in theirs else ("input", "completion")
+        raise StateError(
+            f"stage {address!r} kept {was} order when the state was taken, it keeps {now} order "
+            "now, and a stage behind it looks again at what it had; give ordered= as before, or "
+            "begin the epoch again"
+        )
 
 
 def _check_chain(ours: list[Any], theirs: Any) -> None:

@@ -285,11 +285,27 @@ def test_failures_of_later_passes_count_once():
             rest_of(build(2, 5), carried(state))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_another_order_is_refused(ordered):
+    """In front of a stage that minds it; elsewhere it does not matter."""
+
+    def build(ordered):
+        return begin().map(abs, ordered=ordered, name="work")
+
+    _, state = at(build(ordered).window(2), 5)
+    words = ["input", "completion"]
+    was, now = words if ordered else words[::-1]
+    with pytest.raises(nbpipe.StateError, match=f"stage 'work' kept {was} order .* {now} order"):
+        rest_of(build(not ordered).window(2), state)
+    got, state = at(build(ordered), 5)
+    once(ITEMS)([*got, *rest_of(build(not ordered), state)])
+
+
 def test_states_stay_small():
     """Where no stage looks back, no order is told; where one does, in runs."""
     with five(free(nbpipe.source(range(10_000)), abs)).start() as run:
         next(iter(run))
-        assert "order" not in str(run.state_dict())
+        assert "'order'" not in str(run.state_dict())
     with free(nbpipe.source(range(10_000)), abs, concurrency=1).dedupe().start() as run:
         items = iter(run)
         for _ in range(5_000):
