@@ -698,17 +698,16 @@ class ExpandNode(Node):
         """Tell which inputs, and which children of those in work, are wanted."""
         address = self.runtime.address
         if self.source:
-            inputs = self.drops.inputs(rest)
-            self.opener.note(inputs, stages.setdefault(address, {}))
-            if self.free:
-                self.note_order(rest, inputs, None, stages)
+            self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
             return rest
         inputs, parts = self.children.inputs(rest)
         if parts:
             stages.setdefault(address, {})["children"] = parts
-        if self.free:
-            self.note_order(rest, inputs, self.children.order(rest), stages)
         return inputs
+
+    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+        """Return which inputs are wanted, and in which order their children came."""
+        return None if self.source else (self.children.inputs(rest)[0], self.children.order(rest))
 
     def input_of(self, result: int) -> int:
         """Return the number of the input whose child a result is."""

@@ -244,7 +244,12 @@ class MapNode(Node):
             self.waiting += count
             return
         while True:
-            self._hand_on(seq, made, now_ns, irregular=irregular)
+            count = len(made.values)  # as `_hand_on` does, without a call
+            self.reserved -= count
+            self.seq_out += count
+            self.emit(made, now_ns, irregular=irregular)
+            if irregular or not self.ordered:  # only now it is known what ended the epoch
+                self.log.note(seq, made.values)
             seq = self.seq_out
             if seq not in self.ready or self.done:
                 return
@@ -255,8 +260,7 @@ class MapNode(Node):
         self.reserved -= count
         self.seq_out += count
         self.emit(made, now_ns, irregular=irregular)
-        if irregular or not self.ordered:  # only now it is known what ended the epoch
-            self.log.note(seq, made.values)
+        self.log.note(seq, made.values)
 
     def _ready(self, seq: int) -> tuple[Chunk, bool]:
         """Take results whose turn has come."""
@@ -296,12 +300,14 @@ class MapNode(Node):
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Leave out what was dropped; a batch stands for all of its items."""
         inputs, size = self.log.inputs(rest), self.gather
-        if self.free:
-            came = self.log.order(rest) if isinstance(self.log, Arrivals) else None
-            self.note_order(rest, inputs, came, stages)
         if not size:
             return inputs
         return Remaining(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
+
+    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+        """Return which inputs are wanted, and in which order the results came."""
+        log = self.log
+        return (log.inputs(rest), log.order(rest)) if isinstance(log, Arrivals) else None
 
     def input_of(self, result: int) -> int:
         """Return the number of the input of a result; of a batch, that of its last item."""

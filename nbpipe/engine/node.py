@@ -710,23 +710,24 @@ class Node(ABC):
         """
         return result
 
-    def note_order(
-        self, rest: Remaining, inputs: Remaining, came: Iterable[int] | None, stages: Stages
-    ) -> None:
-        """Note in which order the results came that are wanted again.
+    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+        """Return which inputs are wanted, given which results are, and whose those are.
 
-        Args:
-            rest: the results that are wanted.
-            inputs: the inputs that are.
-            came: the input of each wanted result, as they came; None where they came in order.
-            stages: takes the order, as runs of numbers of those inputs.
+        The input of each wanted result, in the order in which they came; None for that of the
+        inputs.
         """
+        return None
+
+    def note_order(self, rest: Remaining, stages: Stages) -> None:
+        """Note in which order the results came that are wanted again, by the inputs' numbers."""
         ranks: Iterable[int]
-        if came is None:
+        arrivals = self.arrivals(rest)
+        if arrivals is None:
             ranks = range(self.out.total - rest.within(self.out.total).left_out)
         else:
-            later = (number for number in self.order if number in inputs)
-            ranks = inputs.ranks(np.array([*came, *later], np.int64)).tolist()
+            inputs, came = arrivals
+            came += (number for number in self.order if number in inputs)
+            ranks = inputs.ranks(np.array(came, np.int64)).tolist()
         order = runs_of(ranks)
         for address in self.free if order else ():
             note(stages, address, {"order": order})
@@ -796,6 +797,9 @@ def stages_of(last: Node, rest: Remaining, *, alone: bool = False) -> Stages:
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
         _note_failures(node, *node.done_with(below), stages, alone=alone)
+        if node.free:
+            (one,) = below.values()
+            node.note_order(one, stages)
     return stages
 
 
