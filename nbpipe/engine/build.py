@@ -314,6 +314,7 @@ class Part:
             node_state=node_state,
         )
         self._append(node)
+        self._drop(runtime, node_state)  # of a state of the first format
 
     def route(self, stage: Stage, spec: Any) -> None:
         """Add what chooses branches, the branches, and what puts their items in order again."""

@@ -230,6 +230,7 @@ def _behind_batches(chain: Chain) -> set[str]:
 
 
 FORMAT = 2
+_READ = (1, FORMAT)  # the first does not tell in which order results came
 
 State = dict[str, Any]
 
@@ -329,7 +330,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"a state must be a dict from run.state_dict(), got {shortened(repr(state))}; "
             "for several ranks give a list of their states"
         )
-    if state["nbpipe"] != FORMAT:
+    if state["nbpipe"] not in _READ:
         raise StateError(
             f"a state must be of format {FORMAT}, got {state['nbpipe']!r}; it was written by "
             "another version of nbpipe: begin the epoch again"
@@ -341,7 +342,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
             f"start it with pipe.start(seed={state.get('seed')!r})"
         )
-    _check_orders(unordered(chain), state["unordered"])
+    _check_orders(unordered(chain), state.get("unordered"))
     for address, length in _lengths(chain).items():
         before = state["lengths"].get(address)
         if before != length:
@@ -351,8 +352,16 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             )
 
 
-def _check_orders(ours: list[str], theirs: list[str]) -> None:
+def _check_orders(ours: list[str], theirs: list[str] | None) -> None:
     """Refuse another order in front of a stage that minds it: it would meet other items."""
+    if theirs is None:
+        if ours:
+            raise StateError(
+                f"the state does not tell in which order results of stage {ours[0]!r} came, and a "
+                "stage behind it looks again at what it had; it was written by an earlier version "
+                "of nbpipe: begin the epoch again"
+            )
+        return
     for address in {*ours} ^ {*theirs}:
         was, now = ("completion", "input") if address in theirs else ("input", "completion")
         raise StateError(

@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 import nbpipe
+from nbpipe.base.digest import seal
 from tests.gates import finished
 from tests.resume.checking import at, carried, rest_of
 
@@ -299,6 +300,21 @@ def test_another_order_is_refused(ordered):
         rest_of(build(not ordered).window(2), state)
     got, state = at(build(ordered), 5)
     once(ITEMS)([*got, *rest_of(build(not ordered), state)])
+
+
+def test_a_state_that_tells_no_order_is_refused():
+    """One of the first format; where no order is needed it is as good as any."""
+
+    def old(pipe):
+        _, state = at(pipe, 5)
+        fields = {key: state[key] for key in state if key not in {"unordered", "seal"}}
+        fields["nbpipe"] = 1
+        return fields | {"seal": seal(fields)}
+
+    ordered, ours = begin().map(abs).window(2), free(begin(), abs).window(2)
+    assert len(rest_of(ordered, old(ordered))) == COUNT - 1 - 5
+    with pytest.raises(nbpipe.StateError, match="in which order results of stage 'free1' came"):
+        rest_of(ours, old(ours))
 
 
 def test_states_stay_small():

@@ -183,7 +183,7 @@ def test_a_state_is_loaded_while_an_epoch_begins():
 def test_a_run_is_closed_while_an_epoch_begins():
     """It does not begin, or it is over; nothing is left at work."""
     seen = []
-    for run, done, _, _ in joined_everywhere(second, begin, nbpipe.Run.close, step=5):
+    for run, done, _, _ in joined_everywhere(second, begin, nbpipe.Run.close):
         rest = list(loops.pop(run, ()))
         seen.append((type(done), rest, run.status().state))
     expected = [(RunClosedError, [], "closed"), (type(None), [], "closed")]
