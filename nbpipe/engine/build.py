@@ -175,9 +175,9 @@ class Part:
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
         budgets, address = self._builder.budgets, runtime.address
-        past, known = budgets.get(address), self._node_state(runtime).get("failed", (0, 0))
-        before = known if past is None else (past.failures + known[0], past.seen + known[1])
-        budgets[address] = budget = Budget(address, stage.spec.max_failures, before)
+        past, before = budgets.get(address), self._node_state(runtime).get("failed", (0, 0))
+        earlier = (0, 0) if past is None else (past.failures, past.seen)
+        budgets[address] = budget = Budget(address, stage.spec.max_failures, before, earlier)
         return budget
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
@@ -300,7 +300,7 @@ class Part:
         later = dict(enumerate(node_state.get("later", ()), number + 1))
 
         def build(number: int) -> Sequence[Node]:
-            builder.tell(later.pop(number, {}))
+            builder.tell(later.get(number, {}))
             return builder.nodes(above, here, (number, *passes), context=context)[::-1]
 
         self._nodes.extend(build(number)[::-1])
@@ -312,6 +312,7 @@ class Part:
             build=build,
             look=builder.look_again,
             node_state=node_state,
+            later=later,
         )
         self._append(node)
         self._drop(runtime, node_state)  # of a state of the first format

@@ -154,23 +154,28 @@ class Budget:
         stage: its address.
         limit: how many may fail, what share of them, or None for any number.
         before: how many had failed, and how many were done, before the epoch went on here.
+        earlier: how many were in earlier passes of a repeat, where that counts for itself.
 
     Attributes:
-        failures: items that failed; `had`: those before it began.
+        failures: items that failed.
         seen: items that the stage has done, those before included.
         missed: items that never came to it: a stage that runs with it had left them out.
         broken: 1 when the last failure was one too many.
     """
 
-    __slots__ = ("_limit", "_stage", "before", "broken", "failures", "had", "missed", "seen")
+    __slots__ = ("_limit", "_stage", "before", "broken", "earlier", "failures", "missed", "seen")
 
     def __init__(
-        self, stage: str, limit: int | float | None, before: Sequence[int] = (0, 0)
+        self,
+        stage: str,
+        limit: int | float | None,
+        before: Sequence[int] = (0, 0),
+        earlier: Sequence[int] = (0, 0),
     ) -> None:
         self._stage = stage
         self._limit = limit
-        self.failures, self.before = before
-        self.had = self.failures
+        self.earlier = earlier
+        self.failures, self.before = earlier[0] + before[0], earlier[1] + before[1]
         self.seen = self.before
         self.missed = self.broken = 0
 

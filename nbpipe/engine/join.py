@@ -398,13 +398,6 @@ class _PastPass:
         return rest.within(self.end).since(self.begun)
 
 
-def _begun_pass(last: Node, rest: Remaining) -> Stages:
-    """Tell where the stages of a later pass stand; nothing where it begins at its beginning."""
-    stages = stages_of(last, rest, alone=True)
-    begins = rest.is_all and not any("order" in about for about in stages.values())
-    return {} if begins else stages
-
-
 @dataclass(frozen=True, slots=True)
 class _TakenBack:
     """Takes back what a cache has kept, when the epoch is cleared up."""
@@ -424,6 +417,7 @@ class RepeatNode(PumpNode):
         build: gives the part above for a pass, most downstream first; called under the lock.
         look: looks again which caches are complete, before it; called without the lock.
         node_state: number of the first pass, and whether there were items before.
+        later: where the stages above began, or are to begin, in later passes, by their numbers.
 
     Attributes:
         kept: of passes that caches have kept already, how many entries had come by their end,
@@ -431,8 +425,8 @@ class RepeatNode(PumpNode):
     """
 
     __slots__ = (
-        "_begun", "_build", "_built", "_count", "_dry", "_look", "_moved", "_pass", "_past",
-        "_times", "kept",
+        "_begun", "_build", "_built", "_count", "_dry", "_later", "_look", "_moved", "_pass",
+        "_past", "_times", "kept",
     )  # fmt: skip
 
     def __init__(
@@ -444,9 +438,11 @@ class RepeatNode(PumpNode):
         build: Callable[[int], Sequence[Node]],
         look: Callable[[], None],
         node_state: Mapping[str, Any],
+        later: Mapping[int, Stages],
     ) -> None:
         super().__init__(runtime, epoch)
         self._times = times
+        self._later = later
         self._build = build
         self._look = look
         self._pass = self._built = node_state.get("pass", 0)
@@ -463,20 +459,27 @@ class RepeatNode(PumpNode):
         (rest,) = below.values()
         address = self.runtime.address
         passes = [one for one in self._past if rest.start < one.end]
-        if not passes:
-            note(stages, address, {"pass": self._built, "moved": self._moved})
-            return (rest.since(self._begun),)
-        first, *later = passes
-        stages.update(stages_of(first.last, first.part(rest)))
-        node_state: dict[str, Any] = {"pass": first.number, "moved": True}
-        present = _PastPass(self._built, self.upstream[0], self._begun, LONGEST)
-        told = [_begun_pass(one.last, one.part(rest)) for one in [*later, present]]
+        node_state: dict[str, Any] = {"pass": self._built, "moved": self._moved}
+        told: list[Stages] = []
+        if passes:
+            first, *later = passes
+            stages.update(stages_of(first.last, first.part(rest)))
+            node_state = {"pass": first.number, "moved": True}
+            later.append(_PastPass(self._built, self.upstream[0], self._begun, LONGEST))
+            told += (self._part_of(one, rest) for one in later)
+        to_come = range(self._built + 1, max(self._later, default=0) + 1)
+        told += (self._later.get(number, {}) for number in to_come)
         while told and not told[-1]:
             told.pop()
-        if told:
-            node_state["later"] = told
-        note(stages, address, node_state)
-        return (None,)
+        note(stages, address, node_state | ({"later": told} if told else {}))
+        return (None if passes else rest.since(self._begun),)
+
+    def _part_of(self, one: _PastPass, rest: Remaining) -> Stages:
+        """Tell where the stages of a later pass stand; nothing where it is to begin afresh."""
+        part = one.part(rest)
+        stages = stages_of(one.last, part, alone=True)
+        told = one.number in self._later or any("order" in about for about in stages.values())
+        return {} if part.is_all and not told else stages
 
     @property
     def has_kept(self) -> bool:

@@ -849,8 +849,8 @@ def _note_failures(node: Node, seen: int, again: int, stages: Stages, *, alone: 
     for runtime, budget in zip(runtimes, budgets, strict=True):
         if budget is None:
             continue
-        had, before = (budget.had, 0) if alone else (0, budget.before)
-        failures = max(0, budget.failures - had - budget.broken - again)
-        done = before + seen - budget.missed
+        earlier = budget.earlier if alone else (0, 0)
+        failures = max(0, budget.failures - earlier[0] - budget.broken - again)
+        done = budget.before - earlier[1] + seen - budget.missed
         if failures or (done and budget.is_share):
             stages.setdefault(runtime.address, {})["failed"] = [failures, done]

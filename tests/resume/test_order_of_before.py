@@ -143,6 +143,10 @@ CHAINS = {
         lambda got: [once(ITEMS)(column) for column in zip(*got, strict=True)],
     ),
     "passes": (lambda work: free(free(stream(), work).repeat(3), work), once(ITEMS * 3)),
+    "passes_drawn": (
+        lambda work: free(stream().repeat(2).shuffle(buffer_size=2), work),
+        once(ITEMS * 2),
+    ),
     "passes_apart": (
         lambda work: five(free(stream(), work).repeat(3)).unbatch(),
         once(ITEMS * 3),
@@ -160,7 +164,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("cuts", [(1, 8), (6, 11), (13, 0), (17, 3, 2)])
+@pytest.mark.parametrize("cuts", [(1, 8), (6, 11), (13, 0), (17, 3, 2), (24, 0, 1)])
 @pytest.mark.parametrize("name", CHAINS)
 def test_each_comes_once(name, cuts):
     """However often an epoch is cut, its parts are those of one epoch."""
@@ -265,12 +269,13 @@ def test_an_error_in_the_midst_of_what_comes_again():
     once(ITEMS)([*got, *rest_of(build(), state)])
 
 
-def test_failures_of_later_passes_count_once():
-    """Where a state stands in two passes, each failure is one in the next run, too."""
+@pytest.mark.parametrize("more", [0, 2])
+def test_failures_of_later_passes_count_once(more):
+    """Where a state stands in two passes, each failure is one in the next runs, too."""
 
     def work(item):
         time.sleep(item % 3 / 1000)
-        if item == COUNT - 1 or item == 0:
+        if item in {0, COUNT - 1}:
             raise ValueError(item)
         return item
 
@@ -280,10 +285,14 @@ def test_failures_of_later_passes_count_once():
 
     for cut in (20, 21, 22, 23, 24, 30, 40):
         got, state = at(build(1, 6), cut)
-        rest = rest_of(build(2, 6), carried(state))
+        with build(3, 6).start() as run:
+            run.load_state_dict(carried(state))
+            got += itertools.islice(iter(run), more)
+            state = carried(run.state_dict())
+        rest = rest_of(build(2, 6), state)
         once(ITEMS[1:-1] * 3)([*got, *rest])
         with pytest.raises(nbpipe.FailureBudgetError, match="6 of"):
-            rest_of(build(2, 5), carried(state))
+            rest_of(build(2, 5), state)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
