@@ -161,6 +161,8 @@ class RunRecord:
         """Called when an epoch begins; the time since the last one is left out of all rates."""
         rest_ns = now_ns - self._ended_ns
         self._last_row_ns += rest_ns
+        if self.consumer.counters.first_ns:
+            self.consumer.counters.rest_ns += rest_ns
         self._last = {
             stage: reading._replace(at_ns=reading.at_ns + rest_ns)
             for stage, reading in self._last.items()

@@ -32,8 +32,8 @@ class StageStats:
         items_out: items handed on since the run started.
         errors: items that failed for good.
         retries: calls that were tried again.
-        items_per_s: rate over the last seconds [items/s].
-        mean_per_s: rate since the first item of the run [items/s].
+        items_per_s: rate over the last seconds, without the time between epochs [items/s].
+        mean_per_s: rate since the first epoch began, without the time between epochs [items/s].
         busy: share of slot-time inside the stage's function over the last 5 s.
         starved: share with no input.
         blocked: share with no room for a result.
@@ -125,6 +125,7 @@ class Reading(NamedTuple):
     slot_ns: int
     timed_ns: int = 0
     cpu_ns: int = 0
+    rest_ns: int = 0
 
 
 _at_ns = itemgetter(0)  # of a reading
@@ -196,6 +197,7 @@ class Counters:
     first_ns: int = 0
     timed_ns: int = 0  # of the calls whose processor time was measured
     cpu_ns: int = 0
+    rest_ns: int = 0  # since the first epoch began, in which none was in progress
     histogram: Histogram = field(default_factory=Histogram)
     readings: deque[Reading] = field(
         default_factory=lambda: deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
@@ -212,6 +214,7 @@ class Counters:
             self.slot_ns,
             self.timed_ns,
             self.cpu_ns,
+            self.rest_ns,
         )
 
     def sample(self, now_ns: int, running_ns: int) -> None:
@@ -239,9 +242,9 @@ def stats_of(
 ) -> StageStats:
     """Turn counters into frozen stats, with shares and rates over the last 5 s."""
     new = counters.read(now_ns, running_ns)
-    old = counters.window_start(now_ns) or Reading(counters.first_ns or now_ns, 0, 0, 0, 0, 0)
-    elapsed_s = max(now_ns - old.at_ns, 1) / 1e9
-    since_first_s = max(now_ns - (counters.first_ns or now_ns), 1) / 1e9
+    first = Reading(counters.first_ns or now_ns, 0, 0, 0, 0, 0)
+    old = counters.window_start(now_ns) or first
+    elapsed_s, since_first_s = _between_s(old, new), _between_s(first, new)
     busy, starved, blocked = shares_between(old, new)
     p50, p95, p99 = counters.histogram.quantiles_s(0.5, 0.95, 0.99)
     return StageStats(
@@ -267,6 +270,11 @@ def stats_of(
         oldest_s=oldest[0] / 1e9,
         oldest_item=oldest[1],
     )
+
+
+def _between_s(old: Reading, new: Reading) -> float:
+    """Return the time from one reading to the next in which an epoch was in progress [s]."""
+    return max(new.at_ns - old.at_ns - (new.rest_ns - old.rest_ns), 1) / 1e9
 
 
 def _cpu_share(old: Reading, new: Reading) -> float | None:
@@ -440,6 +448,8 @@ class StageRuntime:
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
+        if self.counters.first_ns:
+            self.counters.rest_ns += now_ns - self.since_ns
         self.since_ns = self.booking_ns = now_ns
         self.booked_ns = self.active * now_ns + self.spent_ns
 

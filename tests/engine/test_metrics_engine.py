@@ -22,6 +22,7 @@ from tests.gates import (
     finished,
     held,
     quiet,
+    set_clock,
     stage,
     until,
 )
@@ -357,6 +358,23 @@ def test_stats_of_a_finished_epoch_do_not_change():
             assert after["m"].concurrency == value
         assert drained(run) == list(range(50))
         assert run.stats()["m"].items_out == 100
+
+
+def test_rates_leave_out_the_time_between_epochs(monkeypatch):
+    """Who looks at the first epoch for an hour before he runs the next sees the rate of that."""
+    idle_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + idle_s[0] * 10**9)
+    with nbpipe.source(range(50)).map(int, name="m").start() as run:
+        rows = []
+        for _ in range(2):
+            assert drained(run) == list(range(50))
+            rows.append(run.stats())
+            run["m"].prefetch += 1  # to turn a knob reads the clock
+            idle_s[0] += 3600
+    slow = 100 / 3600  # items in a second, were the hour counted
+    for row in rows[1].values():
+        assert row.items_out == 100
+        assert min(row.items_per_s, row.mean_per_s) > 10 * slow
 
 
 def test_the_row_of_the_loop_is_read_under_the_lock(monkeypatch):
