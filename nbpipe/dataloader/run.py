@@ -232,7 +232,11 @@ class LocalRun(Iterator[Any]):
     def _note_pause(self) -> None:
         with self._lock:
             if not self.closed:
-                self._record.consumer.pause(perf_counter_ns(), paused=self.paused)
+                now_ns = perf_counter_ns()
+                goes_on = self._record.consumer.pause(now_ns, paused=self.paused)
+                for runtime in self._runtimes.values() if goes_on else ():
+                    runtime.account(now_ns)
+                    runtime.counters.begin_window(now_ns, 0)
 
     def stop(self) -> None:
         """End it as if it were exhausted, before its next batch."""
@@ -277,6 +281,7 @@ class LocalRun(Iterator[Any]):
             error="" if self._error is None else one_line(self._error),
             resumed=self._before,
             by_loop=True,
+            since_pause_s=consumer.since_pause_s(self._begun_ns, now_ns),
         )
 
     def stats(self) -> dict[str, StageStats]:

@@ -69,6 +69,7 @@ class Consumer:
     counters: Counters = field(default_factory=Counters)
     _since_ns: int = 0
     _paused: tuple[int, int] = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
+    _resumed_ns: int = 0  # on the clock of `active_ns`
     _past: StageStats | None = None  # at the end of the last epoch
 
     @property
@@ -80,13 +81,28 @@ class Consumer:
         """Called when it takes its items from an epoch, or from none any more."""
         self.counted, self.epoch = self.items, epoch
 
-    def pause(self, now_ns: int, *, paused: bool) -> None:
-        """Stop the clock of the loop, or let it go on; again does nothing."""
+    def pause(self, now_ns: int, *, paused: bool) -> bool:
+        """Stop the clock of the loop, or let it go on; again does nothing.
+
+        Returns:
+            Whether a pause is over: from now on stats are of the time since then.
+        """
         since_ns, before_ns = self._paused
         if paused and not since_ns:
             self._paused = (now_ns, before_ns)
         elif since_ns and not paused:
             self._paused = (0, before_ns + now_ns - since_ns)
+            self._resumed_ns = self.active_ns(now_ns)
+            if self._since_ns:
+                self.settle(now_ns)
+                self.counters.begin_window(now_ns, 0)
+            return True
+        return False
+
+    def since_pause_s(self, begun_ns: int, active_ns: int) -> float | None:
+        """Return the time since the last pause in an epoch was over, None where none was [s]."""
+        resumed_ns = self._resumed_ns
+        return (active_ns - resumed_ns) / 1e9 if resumed_ns > begun_ns else None
 
     def active_ns(self, now_ns: int) -> int:
         """Return the time now on a clock that stands still while the run is paused [ns]."""
@@ -640,6 +656,7 @@ class Life:
             "resumed": self.delivered_before,
             "elapsed_s": elapsed_ns / 1e9,
             "waited_s": waited_ns / 1e9,
+            "since_pause_s": consumer.since_pause_s(begun_ns, now_ns),
         }
 
     @property

@@ -629,8 +629,12 @@ class Scheduler:
 
     def _pause(self, now_ns: int) -> None:
         """Do what was said last: of two threads, either may come first."""
-        if self.epoch is not None:
-            self.epoch.set_paused(self.paused)
+        epoch = self.epoch
+        if epoch is not None:
+            if epoch.paused and not self.paused:
+                for runtime, _, running_ns in look(self, now_ns):
+                    runtime.counters.begin_window(now_ns, running_ns)
+            epoch.set_paused(self.paused)
         self._note_states(now_ns)
 
     def _note_states(self, now_ns: int) -> None:

@@ -221,6 +221,11 @@ class Counters:
         """Keep a reading for later rates."""
         self.readings.append(self.read(now_ns, running_ns))
 
+    def begin_window(self, now_ns: int, running_ns: int) -> None:
+        """Let later rates and shares be of the time from now on."""
+        self.readings.clear()
+        self.sample(now_ns, running_ns)
+
     def window_start(self, now_ns: int) -> Reading | None:
         """Return the latest reading that is at least 5 s old, else the oldest."""
         readings = self.readings
@@ -673,6 +678,7 @@ class Status:
         units: what each stage hands on, by address: "items" or "batches".
         elapsed_s: time since the epoch began, or that it took, without pauses [s].
         waited_s: time that the loop waited for items in this epoch, without pauses [s].
+        since_pause_s: time since the last pause in this epoch was over [s]; None where none was.
         cpu_cores: processor time of the whole process over the last seconds [cores]; None
             where that is not known yet.
         error: why the last epoch failed, in one line, else empty.
@@ -709,6 +715,7 @@ class Status:
     process_bytes: int = 0
     by_loop: bool = False
     called: str = "run"
+    since_pause_s: float | None = None
 
     @property
     def unit(self) -> str:

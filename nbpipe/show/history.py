@@ -95,6 +95,8 @@ def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
 
 def span_s(watched: Watched, status: Status) -> float:
     """Return how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
+    if status.since_pause_s is not None and status.since_pause_s < WINDOW_S:
+        return status.since_pause_s
     if status.elapsed_s >= WINDOW_S:
         return status.elapsed_s
     now_s = time.time()

@@ -124,6 +124,28 @@ def test_paused_run_waits():
         assert drained(items) == list(range(500))
 
 
+def test_run_that_goes_on_is_not_judged_by_its_pause(monkeypatch):
+    """After a pause of an hour, rates and shares are of the time since then, not of the pause."""
+    paused_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + paused_s[0] * 10**9)
+    with nbpipe.source(range(500)).map(int, name="m", prefetch=1).start() as run:
+        items = iter(run)
+        finished(next, items)
+        before = run.status().since_pause_s
+        run.pause()
+        quiet(run)
+        paused_s[0] = 3600
+        assert run.stats()["m"].items_per_s < 1
+        run.resume()
+        assert [finished(next, items) for _ in range(400)] == list(range(1, 401))
+        status, rows = run.status(), run.stats()
+        assert drained(items) == list(range(401, 500))
+    assert (before, 0 < status.since_pause_s < status.elapsed_s) == (None, True)
+    for row in rows.values():
+        assert row.items_per_s > 400 / 3600
+        assert row.waiting < 0.99
+
+
 def test_loop_of_a_paused_run_is_neither_training_nor_waiting():
     """A wait of 4 s, of which the run was paused for 3, counts 1 s; a pause in a pause is one."""
     second_ns = 10**9

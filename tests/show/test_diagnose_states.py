@@ -23,6 +23,7 @@ from tests.show.fakes import photographs
         ("ready", {}, "not started"),
         ("paused", {}, "paused"),
         ("running", {"elapsed_s": 0.4}, "too early to tell"),
+        ("running", {"since_pause_s": 0.4}, "too early to tell"),
         ("running", {}, "decode limits"),
         ("finished", {}, "finished; in its last seconds decode limits"),
         ("cancelled", {}, "cancelled; in its last seconds decode limits"),
