@@ -453,11 +453,22 @@ def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> No
             which show and close half-drawn figures, are left out.
     """
     if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to whoever published last
-        comm._reply_subshell_for = lambda _data, default: default
+        comm._reply_subshell_for = partial(_subshell_for, comm)
     if hasattr(comm, "publish_msg"):
         _let_threads_publish(comm)
     if handle_msg is not None and hasattr(comm, "handle_msg"):
         comm.handle_msg = handle_msg
+
+
+def _subshell_for(comm: Any, _data: object, asked: str | None) -> str | None:
+    """Return the subshell that a message asks for, None, the main shell, where it is gone.
+
+    JupyterLab deletes the subshell of a page's widgets with the last of them, also where a new one
+    has just been given it: what that sends would be refused, and never heard.
+    """
+    channel = getattr(comm.kernel, "shell_channel_thread", None)
+    listed = getattr(getattr(channel, "manager", None), "list_subshell", None)
+    return asked if listed is None or asked in listed() else None
 
 
 def _let_threads_publish(comm: Any) -> None:

@@ -21,6 +21,8 @@ WAYS = [
 ]
 
 BY_SUBSHELL = [way for way in WAYS if way.values[0][1]]
+# There a comm says which subshell a message is for.
+ROUTED = [way for way in BY_SUBSHELL if way.values[0][0] >= "7.4"]
 # Elsewhere the event loop of a cell that awaits keeps messages until the cell ends.
 AWAITED = [way for way in WAYS if way.values[0][1] or not "7.0" <= way.values[0][0] < "7.4"]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.kernel.client import is_status, parent
+from tests.kernel.conftest import ROUTED
 
 BUSY = "attend(knob)"
 STUBBORN = """
@@ -43,6 +44,17 @@ def test_many_messages_are_answered_in_order(talk):
     talk.client.reply(cell)
     talk.client.acked(knob, "end")
     assert talk.client.data(knob) == [{"ack": data} for data in [*range(250), "end"]]
+
+
+@pytest.mark.parametrize("way", ROUTED, indirect=True)
+def test_a_message_to_a_subshell_that_is_gone(talk):
+    """A page that is loaded while cells run may delete the subshell of its new widgets."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    talk.client.say(knob, 1, subshell="deleted")
+    talk.client.acked(knob, 1)
+    talk.say(knob, "end")
+    assert talk.client.reply(cell)["content"]["status"] == "ok"
 
 
 def test_queued_cells_run_afterwards_in_order(talk):
