@@ -6,6 +6,7 @@ import functools
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -80,6 +81,27 @@ def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
             found += [(last_s + edge_s, []), (time_s - edge_s, [])]
         found.append((time_s, tick))
     return found
+
+
+def averaged(ticks: Sequence[Tick]) -> list[Tick]:
+    """Return ticks whose rates are of the last seconds, as stats tell them at that moment."""
+    found: list[Tick] = []
+    recent: deque[tuple[float, float, dict[str, float]]] = deque()
+    last_s = 0.0
+    for time_s, tick in with_gaps(ticks):
+        while recent and (not tick or recent[0][0] <= time_s - WINDOW_S):
+            recent.popleft()
+        if tick:
+            rates = {str(row["stage"]): float(row["items_per_s"]) for row in tick}
+            recent.append((time_s, max(_LEAST_S, min(_MOST_S, time_s - last_s)), rates))
+            found.append([row | {"items_per_s": _mean(recent, str(row["stage"]))} for row in tick])
+        last_s = time_s
+    return found
+
+
+def _mean(recent: Iterable[tuple[float, float, Mapping[str, float]]], stage: str) -> float:
+    known = [(lasted_s, rates[stage]) for _, lasted_s, rates in recent if stage in rates]
+    return sum(lasted_s * rate for lasted_s, rate in known) / sum(lasted_s for lasted_s, _ in known)
 
 
 def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:

@@ -16,7 +16,7 @@ from ..engine.stats import StageStats, Status
 from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
-from .history import WINDOW_S, steady_ticks, unix_zero_s, with_gaps
+from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
 from .watch import Watched, since_export
 
@@ -502,7 +502,7 @@ def history(watched: Watched, points: int = POINTS) -> HistoryPart:
         watched: the run.
         points: most times; of more, some are left out evenly.
     """
-    ticks = steady_ticks(watched.history())
+    ticks = averaged(steady_ticks(watched.history()))
     timed = with_gaps(ticks)
     if len(timed) > points:  # a gap takes two
         most = max(points // 3, points - len(timed) + len(ticks))
@@ -547,8 +547,13 @@ def _rounded_s(time_s: float) -> float:
 
 
 def _rounded_share(number: float) -> float:
-    """Return a share of 1 with three digits."""
-    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
+    """Return a share of 1 with three digits, which gives the same percent as it does itself."""
+    if not math.isfinite(number):
+        return 0.0
+    share = min(1.0, max(0.0, number))
+    rounded_share = round(share, 3)
+    rises = math.floor(100 * rounded_share + 0.5) > math.floor(100 * share + 0.5)
+    return round(rounded_share - 0.001 * rises, 3)  # 64.47 % is 64 %, not 64.5 %
 
 
 def line(text: str) -> str:

@@ -21,6 +21,18 @@ def test_late_stage():
     assert history(run)["stages"]["batch"][:38] == [0.0] * 38
 
 
+def test_rates_are_those_that_the_panel_showed():
+    """A stage that makes 500 items every fifth second has made 100 items/s all the while."""
+    run = photographs()
+    run.past = [
+        row | {"items_per_s": 0.0 if round(row["time_s"]) % 5 else 500.0}
+        for row in past_of(run.rows)
+    ]
+    rates = history(resting(run))["stages"]["files"]
+    assert (rates[5], rates[12:]) == (100.0, [100.0] * 30)
+    assert rates[7:9] == [0.0, 0.0]  # behind a gap they begin anew
+
+
 def test_thinned():
     """A long history is thinned to the points asked for, the newest among them."""
     run = photographs()

@@ -248,3 +248,10 @@ def test_an_isolated_run_tells_what_its_process_holds():
     places = [part["place"] for part in found["stages"]]
     assert (items, places) == (list(range(5)), ["isolated"] * 2)
     assert found["process_bytes"] > 1_000_000
+
+
+def test_share_of_waiting_is_rounded_once():
+    """What is 64.47 % in the sentence is not 65 % beside it, by way of 64.5 %."""
+    seen = snapshot(photographs(state="finished", elapsed_s=100.0, waited_s=64.47))
+    assert round(100 * seen["waited_share"]) == 64
+    assert "64 %" in seen["diagnosis"]["text"].replace("\xa0", " ")
