@@ -23,6 +23,7 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARK = "#d55e00"
 _NAME = 18
+_LONGER = (2 * _NAME, 4 * _NAME)  # where names would be alike
 _MOST_MARKS = 100
 _FEW = 4  # times of which a line shows little
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -121,7 +122,7 @@ def _groups(past: Columns) -> dict[str, list[str]]:
 
 
 def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, row: int) -> None:
-    order = list(past.rows)
+    order, labels = list(past.rows), _labels([*past.rows])
     for name in names:
         place = order.index(name)
         line = {
@@ -132,7 +133,7 @@ def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, r
         drawn.add_scatter(
             x=past.at,
             y=past.column(name, "items_per_s"),
-            name=LOOP if name == CONSUMER else _short(name),
+            name=LOOP if name == CONSUMER else labels[name],
             mode="lines+markers" if len(past.at) < _FEW else "lines",
             line=line,
             hovertemplate=f"%{{y:.4~s}} {unit}/s at %{{x:.4~g}} {past.unit}",
@@ -186,12 +187,13 @@ def filled_area(
 def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -> None:
     fill: list[list[float | None]] = []
     words: list[list[str]] = []
+    labels = _labels([*past.rows])
     for name in names:
         bounds = [None if one is None else _bound(one) for one in past.rows[name]]
         queued = past.column(name, "queued")
         pairs = list(zip(queued, bounds, strict=True))
         fill.append([min(1.0, q / b) if q is not None and b else None for q, b in pairs])
-        words.append([f"{_short(name)}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
+        words.append([f"{labels[name]}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
     drawn.add_heatmap(
         x=past.at,
         y=list(range(len(names))),
@@ -207,7 +209,7 @@ def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -
     )
     drawn.update_yaxes(
         tickvals=list(range(len(names))),
-        ticktext=[_short(name) for name in names],
+        ticktext=[labels[name] for name in names],
         autorange="reversed",
         showgrid=False,
         row=row,
@@ -217,7 +219,7 @@ def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -
 
 def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
     return {
-        "title": {"text": "fill"},
+        "title": {"text": "queue"},
         "x": 1.0,
         "xpad": 6,
         "len": max(0.2, beside[1] - beside[0]),
@@ -296,7 +298,17 @@ def _plain(text: str, most: int = _NAME) -> str:
     return html.escape(shortened(text, most), quote=False).replace("$", "&#36;")
 
 
-def _short(name: str) -> str:
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Return what stages are called: in so many letters as tell them apart."""
+    for most in (_NAME, *_LONGER):
+        labels = {name: _short(name, most) for name in names}
+        if len(set(labels.values())) == len(labels):
+            break
+    return labels
+
+
+def _short(name: str, most: int) -> str:
     """Return a stage's name, cut in its middle where it is long: its end tells it from its like."""
-    head = _NAME // 2
-    return _plain(name if len(name) <= _NAME else f"{name[:head]}…{name[head + 1 - _NAME :]}")
+    head = most // 2
+    cut = name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
+    return _plain(cut, most)

@@ -55,6 +55,16 @@ def test_long_names_keep_their_ends():
     )
 
 
+def test_long_names_that_differ_in_their_middle():
+    """Where a cut would make two names one, as much more of all is shown as tells them apart."""
+    names = [f"stage_number_{number:02}_of_many" for number in range(2)]
+    pipe = nbpipe.source(range(8)).map(abs, name=names[0]).map(abs, name=names[1])
+    rows = dict.fromkeys(names, row(0.5, 0.5, 0, 8.0))
+    drawn = figure(FakeWatched(addresses(pipe.chain), rows, past=past_of(rows)))
+    assert [trace.name for trace in drawn.data[:2]] == names
+    assert [*drawn.layout.yaxis3.ticktext] == names
+
+
 def test_changes_are_marked():
     """Each knob change has a line through all plots and words to hover over."""
     drawn = figure(photographs())
