@@ -162,7 +162,7 @@ export class SimulatedRun {
       elapsed_s: this.elapsed_s,
       left_s: this.state === "running" ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
       waited_s: this.waited_s,
-      waited_share: this.state === "running" ? (waits ? 0.62 : 0.02) : 0,
+      waited_share: this.state === "ready" ? 0 : waits ? 0.62 : 0.02,
       cpu_cores: live ? 3.4 : null,
       memory: this.specs.length > 5 ? { held_bytes: 3.1e8, limit_bytes: 2e9 } : null,
       process_bytes: this.more ? 3.1e8 : null,

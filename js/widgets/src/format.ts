@@ -90,6 +90,19 @@ export function formatClock(time_s: number): string {
     : `${minutes}:${seconds}`;
 }
 
+/** A time of an epoch as a clock shows it; of one of seconds that is over, in tenths: "0.9 s". */
+export function formatSpan(time_s: number, epoch_s: number, isOver: boolean): string {
+  const isShort = isOver && epoch_s > 0 && epoch_s < 9.95;
+  return isShort ? `${time_s.toFixed(1)}${THIN}s` : formatClock(time_s);
+}
+
+/** A rate at an axis: without the zeros behind its point that the numbers beside it do not have. */
+export function formatTick(rate: number): string {
+  return formatAmount(rate)
+    .replace(/(\.\d*?)0+(?!\d)/, "$1")
+    .replace(/\.(?!\d)/, "");
+}
+
 /** 0.97 is "97 %". */
 export function formatShare(share: number): string {
   return `${Math.round(share * 100)}${THIN}%`;
@@ -103,9 +116,11 @@ export function formatMoment(when_s: number): string {
     .join(":");
 }
 
-/** A sentence whose lines do not break between a number and its unit. */
+/** A sentence whose lines do not break between a number and its unit, or a knob and its value. */
 export function unbroken(sentence: string): string {
-  return sentence.replace(/(\d) (?=(?:%|[nµm]?s|min|[kMGT]?B)(?![\w]))/g, "$1\u00a0");
+  return sentence
+    .replace(/(\d) (?=(?:%|[nµm]?s|min|[kMGT]?B)(?![\w]))/g, "$1\u00a0")
+    .replace(/(concurrency|prefetch) (?=\d)/g, "$1\u00a0");
 }
 
 /** A name in few letters: where it is cut it keeps its end, which tells it from its like. */

@@ -19,6 +19,7 @@ import {
   formatClock,
   formatCount,
   formatShare,
+  formatSpan,
   isolated,
   isolatedNames,
 } from "./format";
@@ -202,11 +203,12 @@ function factsOf(snapshot: Snapshot): [Fact, string][] {
   const { process_bytes: process } = snapshot;
   const running = snapshot.state === "running";
   const share = formatShare(waitedShare(snapshot));
-  const waited = formatClock(snapshot.waited_s);
+  const span = (time_s: number) => formatSpan(time_s, snapshot.elapsed_s, !isLive(snapshot));
+  const waited = span(snapshot.waited_s);
   return [
     ["epoch", epochs === null ? `${epoch}` : `${epoch} (${begun} of ${epochs})`],
     ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
-    ["elapsed", formatClock(snapshot.elapsed_s)],
+    ["elapsed", span(snapshot.elapsed_s)],
     [
       "left",
       snapshot.left_s === null ? (isLive(snapshot) ? "–" : "") : formatClock(snapshot.left_s),

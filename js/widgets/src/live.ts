@@ -4,10 +4,10 @@ import type { Shares, Snapshot } from "@nbpipe/protocol";
 
 /** Share of its time that the loop waited for data: lately, or in the whole epoch. */
 export function waitedShare(snapshot: Snapshot): number {
-  if (snapshot.state === "running") {
-    return snapshot.waited_share;
+  const { state, waited_s, waited_share, elapsed_s } = snapshot;
+  if (state !== "paused") {
+    return waited_share;
   }
-  const { waited_s, elapsed_s } = snapshot;
   return elapsed_s > 0 ? Math.min(1, waited_s / elapsed_s) : 0;
 }
 

@@ -2,7 +2,7 @@
 
 import type { Change } from "@nbpipe/protocol";
 import type uPlot from "uplot";
-import { formatAmount, formatMoment, isolated } from "./format";
+import { formatMoment, formatTick, isolated } from "./format";
 import { type Line, unitsOf } from "./lines";
 
 export const HEIGHT = 196;
@@ -138,7 +138,7 @@ function rateAxis(unit: string, place: number, source: Source): uPlot.Axis {
     space: 34,
     grid: { show: place === 0, stroke: () => source.colours().grid, width: 1 },
     ticks: { show: false },
-    values: (_plot, splits) => splits.map((rate) => formatAmount(rate).replace(/\.0+(?!\d)/, "")),
+    values: (_plot, splits) => splits.map(formatTick),
   };
 }
 

@@ -3,6 +3,7 @@
 import {
   CONSUMER,
   type Failure,
+  isLive,
   type Kind,
   type Shares,
   type Snapshot,
@@ -20,7 +21,7 @@ import {
   setTitle,
 } from "./dom";
 import { FailureList } from "./failures";
-import { formatAmount, formatBrief, formatBytes, formatClock, formatTime } from "./format";
+import { formatAmount, formatBrief, formatBytes, formatSpan, formatTime } from "./format";
 import { icon } from "./icons";
 import { KnobControl } from "./knob-control";
 import { loopShares } from "./live";
@@ -279,7 +280,8 @@ export class LoopRow {
     setText(this.front.kind, `takes ${snapshot.unit}`);
     this.front.update(this.el, kind, { ...snapshot, isPaused }, loopShares(snapshot));
     const { waited_s, elapsed_s } = snapshot;
-    setText(this.waited, `waited ${formatClock(waited_s)} of ${formatClock(elapsed_s)}`);
+    const span = (time_s: number) => formatSpan(time_s, elapsed_s, !isLive(snapshot));
+    setText(this.waited, `waited ${span(waited_s)} of ${span(elapsed_s)}`);
     setTitle(
       this.waited,
       "time that the training loop waited for data in this epoch, without pauses",

@@ -7,6 +7,8 @@ import {
   formatCount,
   formatName,
   formatShare,
+  formatSpan,
+  formatTick,
   formatTime,
   unbroken,
 } from "../src/format";
@@ -70,10 +72,34 @@ test.each([
     "busy 97 %, a call takes 4 ms (98 % of it waiting)",
     "busy 97_%, a call takes 4_ms (98_% of it waiting)",
   ],
+  ["4 % of the time; try concurrency 16", "4_% of the time; try concurrency_16"],
   ["for 1 min 32 s, on item 40 seconds", "for 1_min 32_s, on item 40 seconds"],
 ])("a line does not break between a number and its unit: %s", (sentence, expected) => {
   expect(unbroken(sentence).replaceAll("\u00a0", "_")).toBe(expected);
 });
+
+test.each([
+  [7.5, "7.5"],
+  [2.25, "2.25"],
+  [10, "10"],
+  [1500, "1.5 k"],
+  [20_000, "20 k"],
+  [0, "0"],
+])("a rate at an axis has no zeros behind its point: %s", (rate, expected) => {
+  expect(formatTick(rate).replace(/\s/g, " ")).toBe(expected);
+});
+
+test.each([
+  [0.6, 0.93, true, "0.6 s"],
+  [0.6, 0.93, false, "0:01"],
+  [0, 0, true, "0:00"],
+  [9.5, 9.96, true, "0:10"],
+])(
+  "an epoch of seconds that is over is told in tenths: %s of %s, %s",
+  (time_s, all_s, isOver, expected) => {
+    expect(formatSpan(time_s, all_s, isOver).replace(/\s/g, " ")).toBe(expected);
+  },
+);
 
 test.each([
   ["decode", "decode"],

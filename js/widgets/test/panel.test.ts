@@ -273,6 +273,17 @@ describe("a panel shows", () => {
     ]).toEqual(["paused 100 %", "paused 100 %", "25 % · 0:10"]);
   });
 
+  test("an epoch that is over with the share that the kernel tells", () => {
+    const shown = live();
+    model.tick({ state: "finished", waited_s: 0.6, elapsed_s: 0.93, waited_share: 0.643 });
+    frame();
+    expect([
+      shown.text("[data-stage=consumer] [data-field=shares]"),
+      shown.text("[data-field=waited]"),
+      shown.text("[data-field=elapsed]"),
+    ]).toEqual(["waits for data 64 % · training 36 %", "64 % · 0.6 s", "0.9 s"]);
+  });
+
   test("text from outside as text", () => {
     const shown = live(new MockModel(sample({ title: NASTY, error: NASTY })));
     expect([shown.el.querySelector("img"), shown.stage(NASTY) !== null]).toEqual([null, true]);
