@@ -723,6 +723,11 @@ class Status:
         return next(reversed(tuple(self.units.values())), "items")
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there was an epoch."""
+        return self.state not in ("ready", "closed") or self.elapsed_s > 0
+
+    @property
     def is_over(self) -> bool:
         """Whether the last epoch has ended, in one way or another."""
         return self.state not in ("ready", "running", "paused")

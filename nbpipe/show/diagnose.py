@@ -179,6 +179,8 @@ _known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.W
 
 
 def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+    if not status.has_begun:
+        return Diagnosis(None, f"{status.state}; no epoch was begun")
     past = watched.history()
     rows, since_s = last_stretch(past, status, watched.events)
     averages = averages_of(rows, stats, since_s)

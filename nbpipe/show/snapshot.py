@@ -370,7 +370,7 @@ def _with_numbers(row: _Row, status: Status, stats: Mapping[str, StageStats]) ->
     known = now.bytes_out > 0 and now.items_out > 0
     bound = max(now.prefetch + now.concurrency, now.queued)
     held_bytes = now.queued * now.bytes_out // max(1, now.items_out)
-    before = status.state == "ready"  # no time has passed that could go anywhere
+    before = not status.has_begun  # no time has passed that could go anywhere
     return {
         **row.part,
         "items_out": now.items_out,

@@ -208,3 +208,12 @@ def test_real_run_that_fails():
             finished(list, run)
         found = diagnose(run)
     assert (found.stage, "no picture 0" in found.text) == ("decode", True)
+
+
+def test_run_that_was_closed_before_its_first_epoch():
+    """Nothing is said of a loop that there was not, and no stage has waited."""
+    run = nbpipe.source(range(9)).map(abs).start()
+    run.close()
+    seen = snapshot(run)
+    assert str(diagnose(run)) == "closed; no epoch was begun"
+    assert [stage["waiting"] for stage in seen["stages"]] == [0.0, 0.0]
