@@ -31,6 +31,7 @@ from .failures import KEPT, Failure, one_line
 from .node import Stages
 from .scheduler import Scheduler, look, stats
 from .stats import (
+    PACE_NS,
     SAMPLE_NS,
     WINDOW_NS,
     Counters,
@@ -70,6 +71,7 @@ class Consumer:
     _since_ns: int = 0
     _paused: tuple[int, int] = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
     _resumed_ns: int = 0  # on the clock of `active_ns`
+    _before_pause: StageStats | None = None  # when the last pause of this epoch began
     _past: StageStats | None = None  # at the end of the last epoch
 
     @property
@@ -89,6 +91,7 @@ class Consumer:
         """
         since_ns, before_ns = self._paused
         if paused and not since_ns:
+            self._before_pause = self.stats(now_ns)
             self._paused = (now_ns, before_ns)
         elif since_ns and not paused:
             self._paused = (0, before_ns + now_ns - since_ns)
@@ -112,7 +115,7 @@ class Consumer:
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins."""
         self._since_ns = self.active_ns(now_ns)
-        self._past = None
+        self._past = self._before_pause = None
         if not self.counters.first_ns:
             self.counters.first_ns = now_ns
 
@@ -130,7 +133,10 @@ class Consumer:
     def end(self, now_ns: int) -> None:
         """Called when the epoch is over; again does nothing."""
         if self._past is None:
-            self._past = self.stats(now_ns)
+            active_ns, stats = self.active_ns(now_ns), self.stats(now_ns)
+            stands = self._paused[0] or active_ns - self._resumed_ns < PACE_NS
+            before = self._before_pause if stands else None
+            self._past = stats if before is None else stats.at_the_pace_of(before)
             self._since_ns = 0
             self.takes(None)
 

@@ -19,7 +19,7 @@ from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import MEASURE_NS, Node, Stages, Task
 from .regions import Regions
-from .stats import BLOCKED, SLOW_NS, StageRuntime, StageStats
+from .stats import BLOCKED, PACE_NS, SLOW_NS, StageRuntime, StageStats
 from .step import EpochContext
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
@@ -238,6 +238,8 @@ class Scheduler:
         self.epoch: Epoch | None = None
         self.ahead: Ahead | None = None
         self.paused = False
+        self._before_pause: dict[str, StageStats] = {}  # when the last pause of the epoch began
+        self._resumed_ns = 0
         self.remember: Callable[[Failure], None] = lambda _: None
         self.sample: Callable[..., int] = lambda now_ns, **_: now_ns + (1 << 62)
         self._chain = chain
@@ -344,6 +346,7 @@ class Scheduler:
                 runtime.skip_time(now_ns)
                 runtime.counters.first_ns = runtime.counters.first_ns or now_ns
             self.epoch, self.ahead, self._leaving = epoch, following, None
+            self._before_pause = {}
             if ready is not None:
                 ready.begin(self.remember)
             epoch.paused = self.paused
@@ -364,7 +367,7 @@ class Scheduler:
                     runtime.account(now_ns)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
-                    self.past = rows_of(self, now_ns, {})
+                    self.past = self._last_rows(now_ns)
                     self._team.rest()
             epoch.end()
             if self.epoch is epoch:
@@ -375,6 +378,16 @@ class Scheduler:
         del dropped
         self._leaving = None
         self._change(self._note_states)
+
+    def _last_rows(self, now_ns: int) -> dict[str, StageStats]:
+        """Return the stats at the end of an epoch; in a pause, or just behind it, as before it."""
+        rows, before = rows_of(self, now_ns, {}), self._before_pause
+        if not (self.paused or now_ns - self._resumed_ns < PACE_NS):
+            return rows
+        return {
+            name: row.at_the_pace_of(before[name]) if name in before else row
+            for name, row in rows.items()
+        }
 
     def drop_ahead(self, *, unless: int | None = None) -> None:
         """Let nothing of the epoch that is read ahead start any more, and forget it.
@@ -631,7 +644,10 @@ class Scheduler:
         """Do what was said last: of two threads, either may come first."""
         epoch = self.epoch
         if epoch is not None:
+            if self.paused and not epoch.paused:
+                self._before_pause = rows_of(self, now_ns, {})
             if epoch.paused and not self.paused:
+                self._resumed_ns = now_ns
                 for runtime, _, running_ns in look(self, now_ns):
                     runtime.counters.begin_window(now_ns, running_ns)
             epoch.set_paused(self.paused)

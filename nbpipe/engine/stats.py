@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
+from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from itertools import accumulate
 from math import inf
 from operator import itemgetter
@@ -20,6 +20,7 @@ from ..ops.stage import CONSUMER, LOOP, Stage
 # The engine changes counters under its lock; this file only knows the arithmetic.
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
+PACE_NS = 1_000_000_000  # in less time behind a pause a run is not at its pace again
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 
 
@@ -87,6 +88,11 @@ class StageStats:
     memory_bytes: int = 0
     oldest_s: float = 0.0
     oldest_item: str = ""
+
+    def at_the_pace_of(self, other: StageStats) -> StageStats:
+        """Return these counts with the rate and the shares of another moment."""
+        pace = ("items_per_s", "busy", "starved", "blocked", "waiting")
+        return replace(self, **{name: getattr(other, name) for name in pace})
 
     def as_dict(self) -> dict[str, int | float | str | None]:
         """Return the fields as a dict, in their order."""

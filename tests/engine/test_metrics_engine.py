@@ -142,8 +142,29 @@ def test_run_that_goes_on_is_not_judged_by_its_pause(monkeypatch):
         assert drained(items) == list(range(401, 500))
     assert (before, 0 < status.since_pause_s < status.elapsed_s) == (None, True)
     for row in rows.values():
-        assert row.items_per_s > 400 / 3600
+        assert row.items_per_s > 10 * 400 / 3600
         assert row.waiting < 0.99
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_run_that_ends_with_its_pause_keeps_its_rates(monkeypatch, goes_on):
+    """Who pauses a run, and stops it an hour later, sees what it did before the pause."""
+    paused_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + paused_s[0] * 10**9)
+    with nbpipe.source(range(10**6)).map(int, name="m").start() as run:
+        items = iter(run)
+        assert [finished(next, items) for _ in range(400)] == list(range(400))
+        run.pause()
+        quiet(run)
+        paused_s[0] = 3600
+        if goes_on:
+            run.resume()
+        run.stop()
+        assert drained(items) == []
+        rows = run.stats()
+    for name, row in rows.items():
+        assert row.items_per_s > 10 * 400 / 3600, name
+        assert row.waiting < 0.99, name
 
 
 def test_loop_of_a_paused_run_is_neither_training_nor_waiting():
