@@ -412,3 +412,20 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
     page.panel(29).scroll_into_view_if_needed()
     page.wait_text(page.field("state", 29), "finished")
     assert page.field("progress", 29).inner_text() == "5 of 5 items"
+
+
+# Whether what may stand below the bars has room there.
+FITS = """words => words.map(one => {
+    one.textContent = 'blocked 90\u202f% · waiting 10\u202f%';
+    return one.scrollWidth <= one.clientWidth;
+})"""
+
+
+@pytest.mark.parametrize("width", [930, 1050, 1300, 1400])
+def test_two_shares_have_room_below_the_bars(open_cells, width):
+    """In a panel of middling width the words below a bar are not cut."""
+    page = open_cells(SETUP, RUN, width=width)
+    page.run_cells(0, 1)
+    page.panel().wait_for()
+    fits = page.panel().locator("[data-field=shares]").evaluate_all(FITS)
+    assert fits == [True] * len(fits), page.panel().bounding_box()

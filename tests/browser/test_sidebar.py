@@ -389,3 +389,25 @@ def test_notebook_7(chromium, lab_address, lab_folder):
         page.finish(2, "stop-seven")
         page.shut_down()
     assert running
+
+
+# How far the time of a call ends before the errors [px].
+APART = """rows => rows.map(row => {
+    const time = row.querySelector('.nbp-latency .nbp-value');
+    time.textContent = '5.12\u202fms';
+    const words = document.createRange();
+    words.selectNodeContents(time);
+    const errors = row.querySelector('.nbp-errors .nbp-caption').getBoundingClientRect();
+    return errors.left - words.getBoundingClientRect().right;
+})"""
+
+
+def test_numbers_stand_apart_in_the_sidebar(open_cells):
+    """In a sidebar as wide as it is at first the time of a call ends before the errors."""
+    page = open_cells(SETUP, PIPE, width=1400)
+    page.run_cells(0, 1)
+    show(page)
+    open_row(page)
+    rows = row(page).locator(".nbpipe-panel .nbp-row:not(.nbp-loop)")
+    apart = rows.evaluate_all(APART)
+    assert (len(apart), min(apart) > 0) == (2, True)
