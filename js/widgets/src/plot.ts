@@ -7,8 +7,9 @@ import { type Line, unitsOf } from "./lines";
 
 export const HEIGHT = 196;
 
-/** At least and at most so much time is shown. */
-const LEAST_S = 60;
+/** So much time is shown at first, as soon as what there was takes more, the next; then all. */
+const SPANS_S: readonly number[] = [15, 30, 60];
+/** At most so much. */
 const MOST_S = 600;
 
 /** Half of the label of a moment: the last one may stand at the right end [px]. */
@@ -64,9 +65,15 @@ export function optionsOf(lines: readonly Line[], width: number, source: Source)
   };
 }
 
-function spanOf(_plot: uPlot, first: number | null, last: number | null): [number, number] {
+/** From when to when is shown, of times from `first` to `last`. */
+export function spanOf(
+  _plot: unknown,
+  first: number | null,
+  last: number | null,
+): [number, number] {
   const end = last ?? 0;
-  return [end - Math.min(MOST_S, Math.max(LEAST_S, end - (first ?? end))), end];
+  const known_s = end - (first ?? end);
+  return [end - Math.min(MOST_S, SPANS_S.find((span_s) => known_s <= span_s) ?? known_s), end];
 }
 
 function rateSpan(

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { settledTop, turnsOf } from "../src/plot";
+import { settledTop, spanOf, turnsOf } from "../src/plot";
 
 function change(when_s: number, knob: string, old: number, now: number) {
   return { when_s, knob, old, new: now, by: "panel", why: "" };
@@ -12,6 +12,18 @@ test.each([
   [[7], 0],
 ])("the burst that fills the buffers does not set the scale: %j", (rates, expected) => {
   expect(settledTop(rates)).toBe(expected);
+});
+
+test.each([
+  [[null, null], 15],
+  [[100, 105], 15],
+  [[100, 116], 30],
+  [[100, 155], 60],
+  [[100, 400], 300],
+  [[100, 5000], 600],
+])("a short history fills the chart: %j", ([first, last], shown_s) => {
+  const [from, to] = spanOf(null, first ?? null, last ?? null);
+  expect([to - from, to]).toEqual([shown_s, last ?? 0]);
 });
 
 test("what was dragged is one turn, from the first value to the last", () => {
