@@ -52,7 +52,7 @@ from .state import (
 )
 
 if TYPE_CHECKING:
-    from ..export.exporting import Exported
+    from ..export.store import Exported
 
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"

@@ -47,7 +47,7 @@ from .chain import READER, SAMPLES, EpochIndices, is_local
 from .state import EpochProgress, Position, begun
 
 if TYPE_CHECKING:
-    from ..export.exporting import Exported
+    from ..export.store import Exported
 
 # -- an epoch that is made in the calling thread ---------------------------------------------------
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
