@@ -233,9 +233,9 @@ class Known:
         for statement in statements[:1]:
             calls = [one for one in ast.walk(statement.node) if isinstance(one, ast.Call)]
             if any(call.args or call.keywords for call in calls):
-                self.collector.note(
+                self.collector.found.notes[
                     f"{self.name!r} starts from its seed again whenever the module is imported"
-                )
+                ] = None
                 self._add([self._as_written(statement)], statement)
                 return
         raise refusal(
