@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.machine import (
-    CANCELLED,
-    EVENTS_KEPT,
-    FAILED,
-    FINISHED,
-    STOPPED,
-    RunRecord,
-)
+from ..engine.machine import CANCELLED, EVENTS_KEPT, FAILED, FINISHED, STOPPED, RunRecord
 from ..engine.machine import READY as UNBEGUN
 from ..engine.stats import (
     BLOCKED,

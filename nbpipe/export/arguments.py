@@ -47,15 +47,7 @@ from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
 from .pieces import check_text, followed, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
-from .source import (
-    defaults_in,
-    last_name,
-    lines_of,
-    names_in,
-    names_read,
-    replaced,
-    root_of,
-)
+from .source import defaults_in, last_name, lines_of, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -473,12 +465,7 @@ def new_object(value: Any, place: Place) -> str:
 
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
-_BUILTINS = (
-    BuiltinFunctionType,
-    MethodDescriptorType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
+_BUILTINS = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 

@@ -644,10 +644,7 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 
 
 # -- Probe: what a fresh process does with its question. Nothing here runs in the notebook ---------
-_TASKS: dict[str, Callable[[_Question], None]] = {
-    "try_pieces": try_pieces,
-    "inspect": inspect,
-}
+_TASKS: dict[str, Callable[[_Question], None]] = {"try_pieces": try_pieces, "inspect": inspect}
 
 
 def main(connection: Connection, litter: str) -> NoReturn:

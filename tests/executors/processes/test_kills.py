@@ -307,11 +307,7 @@ def test_random_deaths_in_the_midst_of_jobs(tmp_path, seed, ordered, copy):
 
 
 # -- Items that kill every worker they are given to ------------------------------------------------
-POISONS = {
-    poison_exit: "exit code 3",
-    poison_segmentation_fault: "SIGSEGV",
-    poison_kill: "SIGKILL",
-}
+POISONS = {poison_exit: "exit code 3", poison_segmentation_fault: "SIGSEGV", poison_kill: "SIGKILL"}
 
 
 def poisoned(poison, bell=None):
