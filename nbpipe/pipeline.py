@@ -34,7 +34,7 @@ from .run.iterator import EpochIterator
 from .run.run import Run
 
 if TYPE_CHECKING:
-    from .export.exporting import Exported
+    from .export.store import Exported
 
 
 @final

@@ -92,6 +92,22 @@ class Script:
         return alive
 
 
+def printed(*arguments, cwd=ROOT, data="", **variables):
+    """Run Python to its end, this nbpipe on its path and `data` its input; give what it printed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        input=data,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def ran(text, folder, **options):
     """Run a script to its end; give its exit code and what it has written."""
     with Script(text, folder, **options) as script:

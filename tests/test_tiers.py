@@ -1,12 +1,10 @@
 """The two tiers: what takes long is slow, but for what is worth its time every day."""
 
-import os
-import subprocess
-import sys
 from fnmatch import fnmatchcase
 
 from tests import tiers
 from tests.run_all import DEALT
+from tests.scripts import printed
 
 NOTING = """
 import os, pathlib, pytest
@@ -59,10 +57,7 @@ def test_a_file_is_dealt_to_one_process(tmp_path):
     )
     for number in range(4):
         (tmp_path / f"test_{number}.py").write_text(NOTING)
-    command = [sys.executable, "-m", "pytest", "-n", "2", *DEALT, "-p", "no:nbval", "."]
-    env = {**os.environ, "PYTHONPATH": str(tiers.TABLE.parents[2])}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout.decode()
+    printed("-m", "pytest", "-n", "2", *DEALT, "-p", "no:nbval", ".", cwd=tmp_path)
     pids = {log.name: set(log.read_text().split()) for log in tmp_path.glob("*.log")}
     assert {name: len(found) for name, found in pids.items()} == {
         f"test_{number}.log": 1 for number in range(4)

@@ -119,10 +119,7 @@ class Kernel:
         arguments = ["--HistoryManager.hist_file=:memory:"] if manager.ipykernel else []
         try:
             await manager.start_kernel(
-                cwd=str(self._folder),
-                stdout=self._log,
-                stderr=self._log,
-                extra_arguments=arguments,
+                cwd=str(self._folder), stdout=self._log, stderr=self._log, extra_arguments=arguments
             )
             self._death = asyncio.ensure_future(manager.provisioner.wait())
             self._client = manager.client()

@@ -55,15 +55,12 @@ def _done(options: argparse.Namespace) -> int:
     name = f"nbpipe {options.name}"
     try:
         return int(options.command(options))
-    except BadUsageError as error:
-        tell(f"{name}: {printable_lines(str(error))}")
-        return BAD_USAGE
     except FailedError as error:
         tell(f"{name}: {error}{_more(error, verbose=options.verbose)}")
         return FAILED
     except NbpipeError as error:
         tell(f"{name}: {printable_lines(str(error))}")
-        return FAILED
+        return BAD_USAGE if isinstance(error, BadUsageError) else FAILED
     except KeyboardInterrupt:
         tell(f"{name}: interrupted")
         return INTERRUPTED

@@ -13,6 +13,7 @@ from typing import Any
 from ..base.format import shortened
 from ..errors import MissingExtraError
 from ..export.secrets import secret_in_text
+from ..export.source import tree_of
 from .terminal import BadUsageError, printable
 
 PARAMETERS = "parameters"  # tag of the cell that holds values to be set
@@ -46,7 +47,7 @@ class CodeCell:
     def first_line(self) -> str:
         """The first line with something in it, fit for a terminal; secrets are not shown."""
         line = self.text.strip().splitlines()[0]
-        if secret_in_text(line) or (not _is_whole(line) and secret_in_text(self.text)):
+        if secret_in_text(line) or (tree_of(line) is None and secret_in_text(self.text)):
             return "(a line that looks like a secret)"
         return printable(shortened(line, _LONGEST_LINE))
 
@@ -136,14 +137,6 @@ def code_cell(number: int, text: str, tags: frozenset[str] = frozenset()) -> Cod
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         ),
     )
-
-
-def _is_whole(line: str) -> bool:
-    try:
-        ast.parse(line)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def _tree(text: str) -> ast.Module | None:

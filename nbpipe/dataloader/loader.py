@@ -52,7 +52,7 @@ from .state import (
 )
 
 if TYPE_CHECKING:
-    from ..export.exporting import Exported
+    from ..export.store import Exported
 
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
@@ -552,30 +552,24 @@ class DataLoader:
 
     def _begun(self, loaded: Position | None, sources: RandomSources) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
+        goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         try:
-            epoch, progress = self._begun_anew(loaded, sources)
+            draw, stays = self._drawn_seed, self._stays
+            ahead = workers * self._factor
+            progress, left = self._state.begin(sources, loaded, draw, stays=stays, ahead=ahead)
+            if workers:
+                free = None if goes_on else self._free_run(progress.position.seed)
+                made = free or self._open(progress.position)
+                epoch = LoaderEpoch(self, progress, closes=not made.stays)
+                self._live.begins(epoch, made.run, progress.position.epoch)
+                epoch.begin(made, left)
+            else:  # what goes on draws its first index while torch's generator is as it was
+                left = begun(left) if goes_on and left is not None else left
+                epoch = self._local_epoch(left, progress)
             self._state.progress = progress
         finally:
             self._state.begins = self._state.sampled = None
         return epoch
-
-    def _begun_anew(
-        self, loaded: Position | None, sources: RandomSources
-    ) -> tuple[LoaderEpoch, EpochProgress]:
-        goes_on, workers = loaded is not None and loaded.begun, self.num_workers
-        draw, stays = self._drawn_seed, self._stays
-        ahead = workers * self._factor
-        progress, left = self._state.begin(sources, loaded, draw, stays=stays, ahead=ahead)
-        if workers:
-            free = None if goes_on else self._free_run(progress.position.seed)
-            made = free or self._open(progress.position)
-            epoch = LoaderEpoch(self, progress, closes=not made.stays)
-            self._live.begins(epoch, made.run, progress.position.epoch)
-            epoch.begin(made, left)
-        else:  # what goes on draws its first index while torch's generator is as it was
-            left = begun(left) if goes_on and left is not None else left
-            epoch = self._local_epoch(left, progress)
-        return epoch, progress
 
     def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
         """Begin an epoch in the calling thread; its chain is what is shown from now on."""

@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.machine import (
-    CANCELLED,
-    EVENTS_KEPT,
-    FAILED,
-    FINISHED,
-    STOPPED,
-    RunRecord,
-)
+from ..engine.machine import CANCELLED, EVENTS_KEPT, FAILED, FINISHED, STOPPED, RunRecord
 from ..engine.machine import READY as UNBEGUN
 from ..engine.stats import (
     BLOCKED,
@@ -47,7 +40,7 @@ from .chain import READER, SAMPLES, EpochIndices, is_local
 from .state import EpochProgress, Position, begun
 
 if TYPE_CHECKING:
-    from ..export.exporting import Exported
+    from ..export.store import Exported
 
 # -- an epoch that is made in the calling thread ---------------------------------------------------
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself

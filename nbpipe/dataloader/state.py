@@ -505,7 +505,6 @@ class EpochProgress:
     """How far one epoch of a loader came.
 
     Args:
-        position: where it began.
         indices: those of its batches; None where the dataset is iterable.
 
     Attributes:
@@ -724,16 +723,13 @@ class LoaderState:
             if (begins := self.begins) is not None:
                 position = self._with_states(begins, sources, by_loop=not workers)
             elif progress is None or progress.is_past(sources.sampler_epoch):
-                position = self._next(sources, by_loop=not workers, stays=stays)
+                begins = self._beginning(sources.now, stays=stays)
+                position = self._with_states(begins, sources, by_loop=not workers)
             else:
                 position = progress.place(self._state_of_dataset)
             now = sources.torch_now if position.begun else None
             position = replace(position, torch_now=now)
         return position.written(self.about(sources))
-
-    def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
-        position = self._beginning(sources.now, stays=stays)
-        return self._with_states(position, sources, by_loop=by_loop)
 
     def _beginning(self, now: Mapping[str, Any], *, stays: bool) -> Position:
         """Return where the next epoch begins, without what samplers and datasets tell."""

@@ -443,7 +443,8 @@ def _start_interpreter(
     Raises:
         OSError: it could not be started.
     """
-    command = [sys.executable or "python", *_flags(), "-c", _code(function, (*fds, *options))]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [sys.executable or "python", *flags, "-c", _code(function, (*fds, *options))]
     usual = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
     with _interrupts_held():
         return subprocess.Popen(  # noqa: S603  it runs nbpipe
@@ -464,12 +465,6 @@ def _code(function: str, arguments: tuple[int | str, ...]) -> str:
         f"{function}{arguments!a}",
     )
     return "; ".join(lines)
-
-
-def _flags() -> list[str]:
-    """Return the options that this interpreter was started with, as multiprocessing does."""
-    private: Any = subprocess
-    return list(private._args_from_interpreter_flags())
 
 
 @contextlib.contextmanager

@@ -405,11 +405,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
     dense = np.ascontiguousarray(array.transpose(axes))
     if axes == tuple(range(array.ndim)):
         return dense.__reduce_ex__(PROTOCOL)
-    return _transpose, (dense, _back(axes))
-
-
-def _transpose(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    return array.transpose(axes)
+    return np.transpose, (dense, _back(axes))
 
 
 def _reduce_memoryview(view: memoryview) -> _Reduced:

@@ -148,14 +148,14 @@ class _JobServer:
         """Draw children: as many as are wanted, or those that came in time."""
         begun_ns = perf_counter_ns()
         drawn: list[Any] = []
+        over = False
         for child in islice(self._children, count):
             drawn.append(child)
             if perf_counter_ns() - begun_ns > _EXPANSION_NS:
                 break
         else:
             over = len(drawn) < count
-            return ("children", drawn, over, perf_counter_ns() - begun_ns)
-        return ("children", drawn, False, perf_counter_ns() - begun_ns)
+        return ("children", drawn, over, perf_counter_ns() - begun_ns)
 
     def _drop(self) -> None:
         close = getattr(self._children, "close", None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import collections
 import functools
 import inspect
 import itertools
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import (
     BuiltinFunctionType,
@@ -17,6 +18,7 @@ from types import (
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
+    ModuleType,
     WrapperDescriptorType,
 )
 from typing import Any, NamedTuple
@@ -45,17 +47,9 @@ from .difference import fingerprint_of, loosened, same_value
 from .held import captured_by, defaults_of, handle_in, is_changeable, kind_of
 from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
-from .pieces import check_text, followed, is_assignment, is_defined, unknown_text
+from .pieces import check_text, is_assignment, is_defined, unknown_text
 from .secrets import secret_in_text
-from .source import (
-    defaults_in,
-    last_name,
-    lines_of,
-    names_in,
-    names_read,
-    replaced,
-    root_of,
-)
+from .source import defaults_in, last_name, lines_of, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -306,7 +300,7 @@ def as_given(value: Any, place: Place) -> str | None:
         return None
     owner = root_of(node)
     try:
-        live = followed(node, place.scope.namespace)
+        live = _followed(node, place.scope.namespace)
     except (AttributeError, KeyError):
         return None
     # They are made anew by each look.
@@ -316,6 +310,25 @@ def as_given(value: Any, place: Place) -> str | None:
     if isinstance(owner, ast.Name):
         place.need(owner.id)
     return place.text
+
+
+def _followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """Return the live value of names and constants with dots; nothing of the user's runs for it.
+
+    Raises:
+        AttributeError: there is none.
+        KeyError: there is no such name.
+    """
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        known = node.id in namespace or not hasattr(builtins, node.id)
+        return namespace[node.id] if known else getattr(builtins, node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _followed(node.value, namespace)
+        if isinstance(owner, type | ModuleType | str | bytes):
+            return getattr(owner, node.attr)
+    raise AttributeError(ast.dump(node))
 
 
 # -- Functions: those without a name in the notebook become definitions of the module's own --------
@@ -473,12 +486,7 @@ def new_object(value: Any, place: Place) -> str:
 
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
-_BUILTINS = (
-    BuiltinFunctionType,
-    MethodDescriptorType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
+_BUILTINS = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 

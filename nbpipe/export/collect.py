@@ -740,10 +740,6 @@ class Collector:
             name, number = f"{wanted}_{number}", number + 1
         return name
 
-    def note(self, words: str) -> None:
-        """Take note of what the user should know."""
-        self.found.notes[words] = None
-
     def attempt(self, collect: Callable[[], _Collected]) -> _Collected | None:
         """Collect something; None where it fails: nothing of it is left, and `failed` says why."""
         before = self.found.copied()

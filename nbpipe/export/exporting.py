@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
@@ -44,7 +44,7 @@ from .secrets import (
     told_in,
 )
 from .source import last_name, names_in, names_unbound, root_of, with_noqa
-from .store import Moved, Written, module_path, stored
+from .store import Exported, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
 
@@ -209,48 +209,6 @@ def _package_of(module: object) -> str:
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Exported(os.PathLike[str]):
-    """What became of an export; it may be opened as a path.
-
-    Attributes:
-        path: the file.
-        compared: items of the module that were found equal to the notebook's [items].
-        notes: what to know of it, each in one sentence.
-        changed: the file was written; False where it held the same bytes.
-        patched: parameters whose defaults moved, where nothing else did.
-        merged: the file was edited, and the edits are still there.
-    """
-
-    path: Path
-    compared: int
-    notes: tuple[str, ...]
-    changed: bool
-    patched: tuple[Moved, ...] = ()
-    merged: bool = False
-
-    def __fspath__(self) -> str:
-        """Return the path as text."""
-        return str(self.path)
-
-    def __str__(self) -> str:
-        """Return what became of it, in lines."""
-        return "\n".join([self._headline(), *(f"  note: {note}" for note in self.notes)])
-
-    def _headline(self) -> str:
-        if not self.changed:
-            return f"{self.path} is up to date"
-        if self.patched:
-            moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.patched)
-            return f"rewrote defaults in {self.path}: {moves}"
-        if self.merged:
-            return f"wrote what is new in build_pipeline into {self.path}; its edits stay"
-        checked = f"; the first {self.compared} items are the same there" if self.compared else ""
-        return f"wrote {self.path}{checked}"
-
-    __repr__ = __str__
-
-
 def export_chain(
     chain: Chain,
     path: str | os.PathLike[str],
@@ -345,7 +303,10 @@ def _export(
     written = stored(file, text, files, overwrite=overwrite)
     knobs = [knob for one in addresses(chain).values() for knob in one.knobs.values()]
     note_export({knob: collector.value_of(knob) for knob in knobs}, written.path)
-    return _reported(written, report, tuple(collector.found.notes))
+    words = [report.reason] if report.reason else []
+    told = tuple(map(scrubbed, (*collector.found.notes, *words)))
+    path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
+    return replace(written, path=path, compared=report.compared, notes=told)
 
 
 def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str:
@@ -512,11 +473,3 @@ def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
         for name in names & names_unbound(piece.text, future=whole.future):
             found[name] = use.then(piece.words)
     return found
-
-
-def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
-    words = [report.reason] if report.reason else []
-    path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
-    told = tuple(map(scrubbed, (*notes, *words)))
-    changed, patched = written.changed, written.patched
-    return Exported(path, report.compared, told, changed, patched, written.merged)

@@ -75,10 +75,6 @@ class _Question:
         if self.file and alone and "__file__" in text:
             module.__file__ = self.file
 
-    def step(self, name: str) -> None:
-        """Announce what comes next: its time begins."""
-        self.say({"step": name})
-
 
 def json_fingerprint(value: object) -> Any:
     """Return the fingerprint of a value as it comes out of JSON."""
@@ -369,7 +365,7 @@ def inspect(question: _Question) -> None:
         if failed:
             question.say({"stage": address, "failed": failed})
     if request["check_items"]:
-        question.step("items")
+        question.say({"step": "items"})  # its time begins
         _say_items(question, pipe)
 
 
@@ -478,7 +474,7 @@ def try_pieces(question: _Question) -> None:
     """Run the imports and the pieces of a request; answer how each went."""
     os.chdir(question.cwd)
     module = _GrowingModule(question)
-    question.step("pieces")
+    question.say({"step": "pieces"})
     imports, *pieces = question.request["pieces"]
     question.say(module.play(0, imports))
     for path in question.request["modules"]:
@@ -648,10 +644,7 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 
 
 # -- Probe: what a fresh process does with its question. Nothing here runs in the notebook ---------
-_TASKS: dict[str, Callable[[_Question], None]] = {
-    "try_pieces": try_pieces,
-    "inspect": inspect,
-}
+_TASKS: dict[str, Callable[[_Question], None]] = {"try_pieces": try_pieces, "inspect": inspect}
 
 
 def main(connection: Connection, litter: str) -> NoReturn:

@@ -289,7 +289,7 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
     Raises:
         ExportError: pieces need each other, and have no other spelling.
     """
-    by_rank = sorted(pieces, key=_rank)
+    by_rank = sorted(pieces, key=lambda one: (_RANK[one.kind], one.first, one.names))
     hard = _edges(by_rank, lambda spelling: spelling.now)
     must = {number: _reached(needs, hard) for number, needs in hard.items()}
     first = next((number for number in must if number in must[number]), None)
@@ -326,10 +326,6 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
     for number in sorted(hard, key=early):
         place(number)
     return [by_rank[number] for number in placed]
-
-
-def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
-    return _RANK[piece.kind], piece.first, piece.names
 
 
 def _edges(pieces: list[Piece], read: Callable[[Spelling], frozenset[str]]) -> _Edges:
@@ -378,6 +374,7 @@ def _words(piece: Piece) -> str:
 # -- The text of a module --------------------------------------------------------------------------
 _BUILD = "build_pipeline"
 _RETURNS = ") -> nbpipe.Pipeline:"
+_DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _KEEPING = ("--config", "format.quote-style='preserve'")  # of the user's texts
 
 
@@ -434,32 +431,14 @@ def _written(pieces: list[Piece]) -> Iterator[str]:
 
 def _gap(above: Piece | None, piece: Piece) -> int:
     """Count the empty lines: two around definitions, none between lines of one kind."""
+    lines = ast.parse(piece.text).body
     if above is None:
-        return 2 if _begins_with_definition(piece) else 1
-    if _defines(above) or _defines(piece):
+        return 2 if any(isinstance(line, _DEFINITION) for line in lines[:1]) else 1
+    lines += ast.parse(above.text).body
+    if any(isinstance(line, _DEFINITION) for line in lines):
         return 2
     alike = above.kind == piece.kind == "constant"
-    return 0 if alike and _is_short(above) and _is_short(piece) else 1
-
-
-def _tree(piece: Piece) -> list[ast.stmt]:
-    return ast.parse(piece.text).body
-
-
-def _defines(piece: Piece) -> bool:
-    return any(_is_definition(line) for line in _tree(piece))
-
-
-def _begins_with_definition(piece: Piece) -> bool:
-    return any(_is_definition(line) for line in _tree(piece)[:1])
-
-
-def _is_definition(line: ast.stmt) -> bool:
-    return isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-
-
-def _is_short(piece: Piece) -> bool:
-    return all(line.lineno == line.end_lineno for line in _tree(piece))
+    return 0 if alike and all(line.lineno == line.end_lineno for line in lines) else 1
 
 
 def _build(module: Module) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -233,9 +232,9 @@ class Known:
         for statement in statements[:1]:
             calls = [one for one in ast.walk(statement.node) if isinstance(one, ast.Call)]
             if any(call.args or call.keywords for call in calls):
-                self.collector.note(
+                self.collector.found.notes[
                     f"{self.name!r} starts from its seed again whenever the module is imported"
-                )
+                ] = None
                 self._add([self._as_written(statement)], statement)
                 return
         raise refusal(
@@ -603,28 +602,6 @@ def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
         value = getattr(value, "__wrapped__", None)
         if value is None:
             return
-
-
-# -- Implementations that are added to a function of another module, as by `@show.register` --------
-
-
-def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """Return the live value of names and constants with dots; nothing of the user's runs for it.
-
-    Raises:
-        AttributeError: there is none.
-        KeyError: there is no such name.
-    """
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        known = node.id in namespace or not hasattr(builtins, node.id)
-        return namespace[node.id] if known else getattr(builtins, node.id)
-    if isinstance(node, ast.Attribute):
-        owner = followed(node.value, namespace)
-        if isinstance(owner, type | ModuleType | str | bytes):
-            return getattr(owner, node.attr)
-    raise AttributeError(ast.dump(node))
 
 
 # -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
 import re
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from ..errors import ExportError
 from .chain import chosen_text, rooted
@@ -496,11 +500,6 @@ def _tried(
 
 def archive_bytes(arrays: dict[str, object]) -> bytes:
     """Return arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
-    import io
-    import zipfile
-
-    import numpy as np
-
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
         for name in sorted(arrays):

@@ -581,11 +581,7 @@ def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | N
     line = [ruff, command, "--isolated", "--no-cache", "--target-version", "py311", *options, file]
     try:
         done = subprocess.run(  # noqa: S603  ruff, with options that stand here
-            line,
-            input=text.encode("utf-8"),
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
+            line, input=text.encode("utf-8"), capture_output=True, timeout=_LIMIT_S, check=False
         )
         return done.stdout.decode("utf-8") or None
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):  # it does not work here

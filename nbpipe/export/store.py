@@ -351,25 +351,50 @@ _WAY_OUT = "pass overwrite=True to replace it, or export to another path"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a file.
+class Exported(os.PathLike[str]):
+    """What became of an export; it may be opened as a path.
 
     Attributes:
         path: the file.
-        changed: it, or an asset, was written; else all was there to the last byte.
-        patched: the parameters whose defaults were rewritten, where nothing else was.
-        merged: it was edited, and more than defaults was written into it; the edits are there.
+        compared: items of the module that were found equal to the notebook's [items].
+        notes: what to know of it, each in one sentence.
+        changed: the file was written; False where it held the same bytes.
+        patched: parameters whose defaults moved, where nothing else did.
+        merged: the file was edited, and the edits are still there.
     """
 
     path: Path
-    changed: bool
+    compared: int = 0
+    notes: tuple[str, ...] = ()
+    changed: bool = True
     patched: tuple[Moved, ...] = ()
     merged: bool = False
+
+    def __fspath__(self) -> str:
+        """Return the path as text."""
+        return str(self.path)
+
+    def __str__(self) -> str:
+        """Return what became of it, in lines."""
+        return "\n".join([self._headline(), *(f"  note: {note}" for note in self.notes)])
+
+    def _headline(self) -> str:
+        if not self.changed:
+            return f"{self.path} is up to date"
+        if self.patched:
+            moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.patched)
+            return f"rewrote defaults in {self.path}: {moves}"
+        if self.merged:
+            return f"wrote what is new in build_pipeline into {self.path}; its edits stay"
+        checked = f"; the first {self.compared} items are the same there" if self.compared else ""
+        return f"wrote {self.path}{checked}"
+
+    __repr__ = __str__
 
 
 def stored(
     path: str | os.PathLike[str], text: str, assets: Mapping[str, bytes], *, overwrite: bool
-) -> Written:
+) -> Exported:
     """Write a module and its assets, all or none.
 
     Where the file was edited since export wrote it and only `build_pipeline` would be another, what
@@ -399,7 +424,7 @@ def stored(
 
 def _stored(
     module: Path, target: Path, text: str, assets: Mapping[str, bytes], *, overwrite: bool
-) -> Written:
+) -> Exported:
     disk, record, data = _read(target), _last_record(target), text.encode("utf-8")
     final = data
     if disk not in (None, data) and not overwrite:
@@ -422,7 +447,8 @@ def _stored(
     hashes = {name: _hash_of(content) for name, content in assets.items()}
     keep(target, WrittenModule(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
-    return Written(module, bool(changes), knobs, final not in (data, disk) and not knobs)
+    merges = final not in (data, disk) and not knobs
+    return Exported(module, changed=bool(changes), patched=knobs, merged=merges)
 
 
 def _knobs(old: bytes | None, new: bytes) -> tuple[Moved, ...]:

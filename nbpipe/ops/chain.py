@@ -96,10 +96,7 @@ def unit_behind(stage: Stage, unit: str) -> str:
 
 
 def append_plain(
-    chain: Chain,
-    spec: Operation,
-    prefetch: int | None = None,
-    words: frozenset[str] = frozenset(),
+    chain: Chain, spec: Operation, prefetch: int | None = None, words: frozenset[str] = frozenset()
 ) -> Chain:
     """Append a stage that takes no name."""
     name, named = new_name(chain, spec.label, None, None)

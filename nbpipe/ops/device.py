@@ -110,13 +110,7 @@ def _stream(name: str, stream: object) -> object:
 
 
 def place_on_device(
-    chain: Chain,
-    spec: Operation,
-    target: Target,
-    depth: int | None,
-    *,
-    name: str,
-    named: bool,
+    chain: Chain, spec: Operation, target: Target, depth: int | None, *, name: str, named: bool
 ) -> Chain:
     """Append a stage; neighbours on one device share their thread's turn, and the depth."""
     shared: dict[str, Knob] = {}

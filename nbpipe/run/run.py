@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ipywidgets import VBox
     from plotly.graph_objects import Figure
 
-    from ..export.exporting import Exported
+    from ..export.store import Exported
     from ..show.rules import Diagnosis
 
 

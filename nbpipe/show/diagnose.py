@@ -10,15 +10,7 @@ from typing import NamedTuple
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import StageStats, Status, worker_count
 from ..ops.stage import CONSUMER, Stage, regions_of
-from .history import (
-    WINDOW_S,
-    Past,
-    averages_of,
-    last_stretch,
-    past_of,
-    span_s,
-    turned_since,
-)
+from .history import WINDOW_S, Past, averages_of, last_stretch, past_of, span_s, turned_since
 from .rules import FAILED, HANGS, STARTS, Case, Diagnosis, decide, short_name
 from .watch import Watched
 

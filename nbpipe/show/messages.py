@@ -21,17 +21,7 @@ from typing import Any, NamedTuple, TypedDict, final
 from ..base.knobs import Knob, KnobChange
 from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
-from .snapshot import (
-    LINE,
-    Frame,
-    KnobTarget,
-    Snapshot,
-    frame_of,
-    in_frame,
-    label,
-    line,
-    plain,
-)
+from .snapshot import LINE, Frame, KnobTarget, Snapshot, frame_of, in_frame, label, line, plain
 from .watch import Exportable, Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]

@@ -63,10 +63,7 @@ def test_arrays_are_stacked(batch):
         ([(), ()], ()),
         ([{}, {}], {}),
         (((1,), (2,)), (np.array([1, 2]),)),
-        (
-            [np.zeros(2, np.float32), np.zeros(2, np.uint8)],
-            np.zeros((2, 2), np.float32),
-        ),
+        ([np.zeros(2, np.float32), np.zeros(2, np.uint8)], np.zeros((2, 2), np.float32)),
     ],
 )
 def test_kinds(samples, batch):

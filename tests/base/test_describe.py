@@ -95,10 +95,7 @@ def test_summaries_are_bounded(value, limit):
 def test_long_contents_are_cut():
     """Long texts and names are cut, and their length is said."""
     texts = [summarize("x" * 1000, 40), summarize({"k" * 100: 1}, 40)]
-    assert texts == [
-        "str 'xxxxxxxxxxxxxxxxxxxx' ... of 1000",
-        "dict kkkkkkk...: int 1",
-    ]
+    assert texts == ["str 'xxxxxxxxxxxxxxxxxxxx' ... of 1000", "dict kkkkkkk...: int 1"]
 
 
 def test_broken_objects():

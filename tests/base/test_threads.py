@@ -8,8 +8,7 @@ from nbpipe.base import threads
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted_ns"),
-    [(b"5 700 3\n", 700), (b"", 0), (b"none", 0), (OSError(), 0)],
+    ("told", "wanted_ns"), [(b"5 700 3\n", 700), (b"", 0), (b"none", 0), (OSError(), 0)]
 )
 def test_time_without_a_core_is_told_apart(monkeypatch, tmp_path, told, wanted_ns):
     """What a thread waited for a core is told beside what it computed, where that is known."""

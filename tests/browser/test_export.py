@@ -1,12 +1,10 @@
 """Export from the panel: a person tunes in mid-epoch and takes the pipeline home as a module."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import RUN, SETUP, start, train
+from tests.scripts import printed
 
 pytestmark = pytest.mark.browser
 
@@ -36,8 +34,7 @@ def wait_seen(locator):
 
 def loaded(folder):
     """Import the module in a fresh process, and give what it was tuned to."""
-    command = [sys.executable, "-c", LOAD]
-    return int(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
+    return int(printed("-c", LOAD, cwd=folder))
 
 
 def test_export_in_mid_epoch(open_cells):

@@ -328,9 +328,7 @@ def test_training_in_the_background(open_cells):
 def test_controls_act_while_a_cell_trains(open_cells):
     """The ordinary widgets of `run.controls()` turn knobs in a busy cell too."""
     page = open_cells(
-        SETUP,
-        PIPE + "run.controls()",
-        train("stop-controls") + "; print(run['slow'].concurrency)",
+        SETUP, PIPE + "run.controls()", train("stop-controls") + "; print(run['slow'].concurrency)"
     )
     page.run_cells(0, 1)
     number = page.page.locator(".widget-text input[type=number]").nth(1)

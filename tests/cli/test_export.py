@@ -7,14 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.commands import (
-    COMMAND,
-    PIPE,
-    command,
-    environment,
-    execute,
-    is_gone,
-)
+from tests.cli.commands import COMMAND, PIPE, command, environment, execute, is_gone
 from tests.gates import HANG_S
 from tests.ipynb import write_notebook
 

@@ -102,10 +102,7 @@ def test_events_tell_who_turned_what():
         with pytest.raises(nbpipe.KnobError):
             run["w"].concurrency = 0
         found = [(e.knob, e.old, e.new, e.by, e.why) for e in run.events]
-    assert found == [
-        ("w.concurrency", 1, 3, "code", ""),
-        ("w.prefetch", 8, 4, "panel", "slider"),
-    ]
+    assert found == [("w.concurrency", 1, 3, "code", ""), ("w.prefetch", 8, 4, "panel", "slider")]
 
 
 def test_events_are_read_while_a_knob_is_turned():

@@ -100,8 +100,7 @@ def test_only_the_last_stage_holds_results():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"on_error": "skip"}, {"timeout_s": 5.0}, {"ordered": False}, {"region": False}],
+    "options", [{"on_error": "skip"}, {"timeout_s": 5.0}, {"ordered": False}, {"region": False}]
 )
 def test_what_parts_neighbours(options):
     """Stages that differ in what happens to an item do not share their workers."""

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import UnknownStageError
-from nbpipe.engine.stats import (
-    WINDOW_NS,
-    Counters,
-    RunStats,
-    StageRuntime,
-    StageStats,
-    stats_of,
-)
+from nbpipe.engine.stats import WINDOW_NS, Counters, RunStats, StageRuntime, StageStats, stats_of
 
 SECOND_NS = 1_000_000_000
 
@@ -184,11 +177,7 @@ def test_the_table_says_what_is_counted():
         list(run)
         head, rows = run.stats().table()
     rates = [(row[0], row[head.index("rate")].split()[-1]) for row in rows]
-    assert rates == [
-        ("source", "items/s"),
-        ("batch", "batches/s"),
-        ("training loop", "batches/s"),
-    ]
+    assert rates == [("source", "items/s"), ("batch", "batches/s"), ("training loop", "batches/s")]
     assert [rows[-1][head.index(column)] for column in ("calls", "queue")] == ["", ""]
 
 

@@ -348,10 +348,7 @@ def test_items_that_are_skipped(kind, ordered):
 )
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [
-        *itertools.product(NEAR, ("map", "filter", "flat_map")),
-        ("process", "map"),
-    ],
+    [*itertools.product(NEAR, ("map", "filter", "flat_map")), ("process", "map")],
     indirect=["kind"],
 )
 def test_exceptions_that_mean_something_elsewhere(kind, method, error, on_error):

@@ -1,11 +1,15 @@
-"""Dask workers in processes of their own: interrupts, deaths, restarts, a lost scheduler."""
+"""Dask in processes of its own, pipelines on it: interrupts, deaths, restarts, a lost scheduler."""
 
 import os
+import random
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+import nbpipe
 from nbpipe.errors import ExecutorBrokenError
 from nbpipe.executors.dask import DaskCaller, DaskExecutor
 from tests.executors import programs
@@ -17,6 +21,7 @@ from tests.executors.clusters import (
     worker_process,
 )
 from tests.executors.programs import Program, job, values_of
+from tests.gates import Bell, Gate, drained, until
 
 
 @pytest.fixture
@@ -99,3 +104,171 @@ def test_scheduler_that_is_killed_in_mid_call(engine, bell, gate):
         errors = [waiting.exception()]
         errors += [engine.submit(caller.call, job(Program(programs.double), 1)).exception()]
     assert [type(error) for error in errors] == [ExecutorBrokenError] * 2
+
+
+# -- Pipelines whose stages run on Dask, or on an executor that the user made ----------------------
+def fail_on_seven(item):
+    """Fail on one item."""
+    if item == 7:
+        raise ValueError("seven")
+    return 2 * item
+
+
+def kill_on_seven(item):
+    """Kill the worker on one item."""
+    if item == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.fixture(params=["dask", "threads"])
+def executor(request):
+    """Give an executor: Dask workers with several threads, or a pool of threads."""
+    if request.param == "dask":
+        with cluster(threads=2) as client:
+            yield client
+    else:
+        with ThreadPoolExecutor(4) as pool:
+            yield pool
+
+
+# -- as in threads -----------------------------------------------------------------------------
+
+
+def test_batches_are_made_there(executor):
+    """A batch joins the region of the stage above it: whole batches come back."""
+    chain = (
+        nbpipe.source(range(10))
+        .map(np.float64, executor=executor, concurrency=2)
+        .batch(4, executor=executor)
+    )
+    assert [batch.tolist() for batch in drained(chain)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_results_on_their_way_when_an_epoch_is_left():
+    """To leave an epoch whose results are being fetched does not stop the client from fetching."""
+    with cluster(threads=4) as client:
+        permits = 5  # of the client, for fetching; private, but nothing else makes it wait
+
+        async def hold():
+            for _ in range(permits):
+                await client._gather_semaphore.acquire()
+
+        async def let_go():
+            for _ in range(permits):
+                client._gather_semaphore.release()
+
+        def are_done():
+            return [one.status for one in tuple(client.futures.values())] == ["finished"] * 4
+
+        chain = nbpipe.source(range(4)).map(abs, executor=client, concurrency=4)
+        with chain.start() as run:
+            assert drained(run) == list(range(4))
+            client.sync(hold)
+            items = iter(run)
+            until(are_done)
+            items.close()
+            client.sync(let_go)
+            assert drained(run) == list(range(4))
+        until(lambda: not client.futures)
+
+
+def test_function_that_changed_between_epochs():
+    """The next epoch calls the function as it is then."""
+    factor = [2]
+    with cluster() as client:
+        chain = nbpipe.source(range(3)).map(lambda item: item * factor[0], executor=client)
+        with chain.start() as run:
+            before = drained(run)
+            factor[0] = 5
+            assert (before, drained(run)) == ([0, 2, 4], [0, 5, 10])
+
+
+def test_result_that_cannot_be_sent_is_a_failed_item():
+    """Its item fails, and the others come."""
+
+    def sometimes(item):
+        return threading.Lock() if item == 7 else item
+
+    with cluster() as client:
+        chain = nbpipe.source(range(20)).map(
+            sometimes, executor=client, concurrency=4, name="m", on_error="skip"
+        )
+        with chain.start() as run:
+            got = drained(run)
+            (failure,) = run.failures()
+    assert (got, failure.path) == ([n for n in range(20) if n != 7], 7)
+    assert "UnpicklableError" in failure.error
+
+
+# -- workers that are processes ----------------------------------------------------------------
+def test_worker_that_is_killed_costs_nothing(client):
+    """Every item comes, in order, though a worker was killed at work."""
+    bell, gate = Bell(), Gate()
+
+    def work(item):
+        if item == 5:
+            bell.ring()
+            gate.wait()
+        return item
+
+    chain = nbpipe.source(range(40)).map(work, executor=client, concurrency=4)
+    with chain.start() as run:
+        items = iter(run)
+        first = next(items)
+        ((_, pid),) = bell.wait()
+        os.kill(pid, signal.SIGKILL)
+        gate.open()
+        got = [first, *drained(items)]
+    assert got == list(range(40))
+
+
+def test_item_that_kills_every_worker_is_skipped():
+    """A poisonous item is named; the others come."""
+    with cluster(processes=True, allowed_failures=0) as client:
+        chain = nbpipe.source(range(12)).map(
+            kill_on_seven, executor=client, name="m", on_error="skip"
+        )
+        with chain.start() as run:
+            got = drained(run)
+            (failure,) = run.failures()
+    assert (got, failure.path) == ([n for n in range(12) if n != 7], 7)
+    assert ("WorkerDiedError" in failure.error, failure.attempts) == (True, 2)
+
+
+def test_cluster_is_scaled_in_mid_epoch(client):
+    """Workers come and go while items do; none is lost or comes twice."""
+    chain = nbpipe.source(range(8, 308)).map(
+        fail_on_seven, executor=client, concurrency=8, name="m"
+    )
+    with chain.start() as run:
+        items = iter(run)
+        first = [next(items) for _ in range(10)]
+        client.cluster.scale(4)
+        client.wait_for_workers(4)
+        middle = [next(items) for _ in range(50)]
+        client.cluster.scale(1)
+        rest = drained(items)
+    assert first + middle + rest == [2 * n for n in range(8, 308)]
+
+
+def test_equal_items_draw_different_numbers(client):
+    """Dask does not take two calls with equal arguments for one; epochs differ, runs do not."""
+
+    def draw(_):
+        return random.random()
+
+    chain = nbpipe.source([0] * 20).map(draw, executor=client, concurrency=4, name="m")
+    with chain.start(seed=1) as run:
+        first, second = drained(run), drained(run)
+    with chain.start(seed=1) as run:
+        again = drained(run)
+    assert (len({*first, *second}), again) == (40, first)
+
+
+def test_default_client_is_found_when_the_run_starts(client):
+    """executor="dask" means the client that was made last."""
+    chain = nbpipe.source(range(5)).map(fail_on_seven, executor="dask", name="m")
+    with chain.start() as run:
+        assert (drained(run), run["m"].workers) == ([0, 2, 4, 6, 8], 2)
+        assert run["m"].link == distributed.default_client().dashboard_link

@@ -212,9 +212,7 @@ REFUSED: dict[str, Way] = {
         "import functools\ndef make(password):\n    @functools.lru_cache\n    def inner(x):\n"
         '        return len(password) + x\n    return inner\ndecode = make("$WORD")'
     ),
-    "name of a stage": Way(
-        'pipe = nbpipe.source(range(2)).map(str, name="$HF")',
-    ),
+    "name of a stage": Way('pipe = nbpipe.source(range(2)).map(str, name="$HF")'),
     # -- by what it looks like
     "hugging face": Way('HELD = "$HF"'),
     "github": Way('HELD = "$GHP"'),
@@ -436,8 +434,7 @@ REFUSED: dict[str, Way] = {
         "HEADERS",
     ),
     "plainly named variable": Way(
-        'KEY = os.environ["LEAK_PLAIN"]\nHEADERS = {}\nHEADERS["X-Thing"] = "for " + KEY',
-        "HEADERS",
+        'KEY = os.environ["LEAK_PLAIN"]\nHEADERS = {}\nHEADERS["X-Thing"] = "for " + KEY', "HEADERS"
     ),
     "computed from the environment": Way(
         'import hashlib\nKEY = os.environ["LEAK_PLAIN"]\n'

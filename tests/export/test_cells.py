@@ -151,10 +151,7 @@ def test_future_flags_stay(notebook):
     assert (
         [one in found["future"] for one in (before, place, after)],
         found["texts"]["typed"],
-    ) == (
-        [False, True, True],
-        [after, "def f(x: Missing): return x"],
-    )
+    ) == ([False, True, True], [after, "def f(x: Missing): return x"])
 
 
 def test_imports_are_listed():

@@ -256,21 +256,13 @@ def test_same_text_in_main_and_in_a_module(tmp_path):
             np.array([1, 2, 3, 3]),
             "[3]: 7 in the notebook, 3 when its text runs anew",
         ),
-        (
-            list(range(999)),
-            [*range(998), 0],
-            "a list, which differs past its first elements",
-        ),
+        (list(range(999)), [*range(998), 0], "a list, which differs past its first elements"),
         (
             list(range(999)),
             list(range(998)),
             "a list of 999 in the notebook, a list of 998 when its text runs anew",
         ),
-        (
-            {"password": "abc"},
-            {"password": "abd"},
-            "['password']: texts that are not shown differ",
-        ),
+        ({"password": "abc"}, {"password": "abd"}, "['password']: texts that are not shown differ"),
         (b"a", "a", "b'a' in the notebook, 'a' when its text runs anew"),
     ],
 )

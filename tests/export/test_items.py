@@ -40,11 +40,7 @@ report = nbpipe.source(files).map(name_of).export("loader.py", check_items=0)
             "root: Path=ROOT",
             "[p for c in sorted(root.iterdir()) for p in sorted(c.glob('*.txt'))]",
         ),
-        (
-            'sorted(glob.glob(f"{DATA}/*/*.txt"))[:5]',
-            "",
-            "files",
-        ),
+        ('sorted(glob.glob(f"{DATA}/*/*.txt"))[:5]', "", "files"),
     ],
 )
 def test_files_under_a_path(notebook: Notebook, files: str, parameter: str, source: str):
@@ -120,8 +116,7 @@ def test_the_folder_in_a_formatted_text_is_no_parameter(notebook: Notebook):
 
 
 @pytest.mark.parametrize(
-    "change",
-    ["files.pop()", "files.append(files[0])", "random.Random(4).shuffle(files)"],
+    "change", ["files.pop()", "files.append(files[0])", "random.Random(4).shuffle(files)"]
 )
 def test_files_changed_in_place_are_refused(notebook: Notebook, change: str):
     """A list of files that is not what its text finds is refused, not listed again."""

@@ -290,10 +290,7 @@ _WRITTEN = "are written as source"
             f"a dict of 9 items with more than 200 values in all (at most 200 {_WRITTEN}); {_MAKE}",
         ),
         (circular(), f"a list of 2 items that contains itself; {_MAKE}"),
-        (
-            "x" * 5000,
-            f"a str of length 5,000 (at most 4,000 {_WRITTEN}); {_SAVE}",
-        ),
+        ("x" * 5000, f"a str of length 5,000 (at most 4,000 {_WRITTEN}); {_SAVE}"),
         (
             np.array([None]),
             "numpy array of dtype object (it has no short text; save it and load it by path)",

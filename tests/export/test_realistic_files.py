@@ -1,13 +1,11 @@
 """What becomes of files: exports from scripts, exports again, refusals beside an older module."""
 
 import difflib
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.export.notebooks import ROOT, Notebook, contents
+from tests.export.notebooks import Notebook, contents
+from tests.scripts import printed
 
 TUNED = """
 import nbpipe
@@ -177,12 +175,7 @@ def test_from_a_script(notebook: Notebook, times: int):
     script.write_text(SCRIPT)
     texts = set()
     for _ in range(times):
-        subprocess.run(
-            [sys.executable, str(script), str(notebook.folder / "loader.py")],
-            cwd=notebook.elsewhere,
-            env={**notebook.env, "PYTHONPATH": str(ROOT)},
-            check=True,
-        )
+        printed(script, notebook.folder / "loader.py", cwd=notebook.elsewhere, **notebook.env)
         texts.add((notebook.folder / "loader.py").read_text())
     (text,) = texts
     found = notebook.imported()
@@ -220,12 +213,7 @@ def test_a_script_that_finds_its_data_beside_itself(notebook: Notebook):
     for name in ("one", "two"):
         (notebook.folder / "data" / f"{name}.txt").write_text(name)
     (notebook.folder / "train.py").write_text(BESIDE)
-    subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=notebook.folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | notebook.env,
-        check=True,
-    )
+    printed("train.py", cwd=notebook.folder, **notebook.env)
     text = (notebook.folder / "loader.py").read_text()
     assert 'HERE = Path(__file__).parent\nDATA = HERE / "data"\n' in text
     assert notebook.imported()["items"] == [["str", "one"], ["str", "two"]]

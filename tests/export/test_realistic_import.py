@@ -1,12 +1,9 @@
 """Notebooks that read data, choose hardware, loop and call: what is done at the import."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.export.notebooks import ROOT, Exported, Notebook
+from tests.scripts import printed
 
 FILES = """
 from pathlib import Path
@@ -26,9 +23,8 @@ def exported_beside_data(notebook: Notebook, text: str) -> Exported:
     (notebook.elsewhere / "data").symlink_to(notebook.folder / "data")
     exported = notebook.exported(FILES + text)
     (notebook.elsewhere / "data").unlink()
-    command = [sys.executable, "-c", "import loader"]
-    paths = {"PYTHONPATH": f"{ROOT}:{notebook.folder}"}
-    subprocess.run(command, cwd=notebook.elsewhere, env=os.environ | paths, check=True)
+    paths = f"{ROOT}:{notebook.folder}"
+    printed("-c", "import loader", cwd=notebook.elsewhere, PYTHONPATH=paths)
     return exported
 
 

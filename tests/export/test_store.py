@@ -7,7 +7,6 @@ import py_compile
 import resource
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export import store
 from nbpipe.export.store import Moved, cache_folder, stored
 from tests.export.test_patch_defaults import NEW, OLD
+from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = OLD.replace("SIZE = 8", "SIZE = 9")
@@ -121,8 +121,7 @@ def test_bytecode_of_the_old_file_is_not_taken(path):
     write(path, "VALUE = 1\n")
     py_compile.compile(str(path), doraise=True)
     write(path, "VALUE = 2\n")
-    command = [sys.executable, "-c", "import my_loader; print(my_loader.VALUE)"]
-    assert subprocess.check_output(command, cwd=path.parent, text=True) == "2\n"
+    assert printed("-c", "import my_loader; print(my_loader.VALUE)", cwd=path.parent) == "2\n"
 
 
 # -- rights and links ---------------------------------------------------------------------

@@ -51,9 +51,7 @@ CUT = {
     "a comment above": ["x = 1", "# one\n# two\ny = 2  # three"],
     "a comment that is not its own": ["x = 1", "y = 2"],
     "a string that looks like a comment": ['s = """\n# no"""', "y = 2"],
-    "decorators": [
-        "# a\n@staticmethod  # b\n# c\n@(\n    staticmethod\n)\ndef f(): pass  # d",
-    ],
+    "decorators": ["# a\n@staticmethod  # b\n# c\n@(\n    staticmethod\n)\ndef f(): pass  # d"],
     "a comment at the end of a body": ["def f():\n    pass\n\n    # end", "x = 1"],
     "marks of a script": ["x = 1", "# c\ny = 2"],
     "a separator": [f"x = 'a{SEPARATOR}b'  # c{SEPARATOR}d"],

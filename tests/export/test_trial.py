@@ -195,10 +195,7 @@ HAZARDS = {
     "reads its input": ("input()", "EOFError: EOF when reading a line"),
     "exits": ("import sys\nsys.exit(3)", "SystemExit: 3"),
     "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    "ends at once": (
-        "import os\nos._exit(3)",
-        "ended its process with exit code 3",
-    ),
+    "ends at once": ("import os\nos._exit(3)", "ended its process with exit code 3"),
     "crashes": (
         "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
         "ended its process: Segmentation fault (SIGSEGV)",

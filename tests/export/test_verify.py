@@ -150,18 +150,12 @@ def test_another_constant():
 
 
 STAGES = {
-    "name": (
-        'name="other", ',
-        "[1]['name']: 'decode' in the notebook, 'other' in the module",
-    ),
+    "name": ('name="other", ', "[1]['name']: 'decode' in the notebook, 'other' in the module"),
     "executor": (
         'executor="process", ',
         "[1]['executor']: 'thread' in the notebook, 'process' in the module",
     ),
-    "knob": (
-        "prefetch=9, ",
-        "[1]['knobs']['prefetch']: 8 in the notebook, 9 in the module",
-    ),
+    "knob": ("prefetch=9, ", "[1]['knobs']['prefetch']: 8 in the notebook, 9 in the module"),
 }
 
 
@@ -276,8 +270,7 @@ def test_a_notebook_that_raises_is_not_compared():
 
     report = verify(MODULE, items=failing)
     assert report == Report(
-        1,
-        reason="not compared: the notebook's own pipeline raises ValueError: no file",
+        1, reason="not compared: the notebook's own pipeline raises ValueError: no file"
     )
 
 

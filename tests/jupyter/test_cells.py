@@ -3,7 +3,6 @@
 What a kernel itself can show stands in test_cells_in_kernel.py.
 """
 
-import subprocess
 import sys
 import threading
 from contextvars import Context, copy_context
@@ -14,6 +13,7 @@ import pytest
 import nbpipe
 from nbpipe.show.watch import run_started
 from tests.jupyter.conftest import Outputs
+from tests.scripts import printed
 
 
 class Events:
@@ -294,8 +294,7 @@ def test_import_outside_a_kernel_registers_nothing(before):
         "names = 'nbpipe.jupyter.cells', 'IPython'\n"
         "print(nbpipe.show.watch.run_started, *[name in sys.modules for name in names])"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == f"[] False {bool(before)}"
+    assert printed("-c", code).strip() == f"[] False {bool(before)}"
 
 
 @pytest.mark.torch

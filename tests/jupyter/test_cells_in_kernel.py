@@ -110,10 +110,7 @@ def test_interrupted_run_iterates_again(notebook):
     """After the stop button the run gives a whole new epoch, and closes without a thread left."""
     error = notebook.interrupted(WAITS, "loop", "got 1")
     said = notebook.run("gate.set()\nprint(run, list(it), list(run))").said
-    assert (error, said) == (
-        "KeyboardInterrupt",
-        "Run(source > wait; open) [] [0, 1, 2, 3, 4]\n",
-    )
+    assert (error, said) == ("KeyboardInterrupt", "Run(source > wait; open) [] [0, 1, 2, 3, 4]\n")
     assert notebook.run(f"run.close()\n{THREADS}").said == "[]\n"
 
 

@@ -1,12 +1,10 @@
 """`%nbpipe` in a notebook's kernel: what it does, what it says, what the Tab key offers."""
 
-import subprocess
-import sys
-
 import pytest
 
 from nbpipe.jupyter.magics import HELP
 from tests.kernel.client import CellError
+from tests.scripts import printed
 
 START = """
 import nbpipe
@@ -147,9 +145,8 @@ def test_a_terminal_has_it_too(tmp_path):
     """In IPython without a kernel `%load_ext nbpipe` brings the magic."""
     script = tmp_path / "session.ipy"
     script.write_text(TERMINAL)
-    command = [sys.executable, "-m", "IPython", "--no-banner", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    head, _, row, said, *rest = done.stdout.splitlines()
+    told = printed("-m", "IPython", "--no-banner", script, cwd=tmp_path)
+    head, _, row, said, *rest = told.splitlines()
     assert head.split()[:3] == ["run", "variable", "state"]
     assert (row.split()[:3], said) == (["1", "run", "ready"], "nothing to pause")
     assert rest == HELP.splitlines()

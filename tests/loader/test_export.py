@@ -1,10 +1,6 @@
 """Export of a loader: the module holds the chain that it stands for, and makes the same batches."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,10 +13,10 @@ from torch.utils.data import (
 
 import nbpipe
 from tests.loader.datasets import AtOnce, Numbers, Parted, Stream
+from tests.scripts import printed
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 READ = """
 import importlib, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -40,15 +36,7 @@ def total(samples):
 
 def batches_of(folder):
     """Import the module in a fresh process, from another folder, and return its batches."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(folder)],
-        capture_output=True,
-        cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        text=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(printed("-c", READ, folder, cwd=folder.parent))
 
 
 def listed(batches):

@@ -282,10 +282,7 @@ def test_batch_options(options, message):
             lambda: source().shard(0, 0),
             "shard world_size must be an int of at least 1 ranks, got 0",
         ),
-        (
-            lambda: source().shard(0),
-            "shard needs both rank and world_size or none, got 0 and None",
-        ),
+        (lambda: source().shard(0), "shard needs both rank and world_size or none, got 0 and None"),
         (
             lambda: source().shard(),
             (

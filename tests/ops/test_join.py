@@ -172,10 +172,7 @@ def test_joins_within_joins(inner, data, hands):
         weights = [1 + number for number in range(len(parts))]
         parts = [
             data.draw(st.sampled_from(parts)),
-            (
-                nbpipe.zip(*pipes, strict=False),
-                list(zip(*lists, strict=False)),
-            ),
+            (nbpipe.zip(*pipes, strict=False), list(zip(*lists, strict=False))),
             (nbpipe.concat(*pipes), list(itertools.chain.from_iterable(lists))),
             (nbpipe.interleave(pipes, cycle), interleaved(lists, cycle)),
             (nbpipe.mix(pipes, weights), mixed(lists, weights, 0, "longest")),
@@ -246,6 +243,8 @@ def test_paths_of_inputs_never_meet():
 
 # -- refused ------------------------------------------------------------------------------
 
+ONE = [nbpipe.source([1])]
+
 
 @pytest.mark.parametrize(
     ("made", "message"),
@@ -258,48 +257,33 @@ def test_paths_of_inputs_never_meet():
             "zip must be given pipelines one by one, got a list; write zip(*pipes)",
         ),
         (
-            lambda: nbpipe.concat(nbpipe.source([1]), range(3)),
+            lambda: nbpipe.concat(ONE[0], range(3)),
             "concat must be given pipelines, got range; wrap it: nbpipe.source(...)",
         ),
         (
-            lambda: nbpipe.mix(nbpipe.source([1]), nbpipe.source([1])),
+            lambda: nbpipe.mix(ONE[0], ONE[0]),
             "mix must be given a sequence of pipelines, got Pipeline; as mix([one, other])",
         ),
         (
-            lambda: nbpipe.interleave(one for one in [nbpipe.source([1])]),
+            lambda: nbpipe.interleave(one for one in ONE),
             "interleave must be given a sequence of pipelines, got generator; as interleave([",
         ),
+        (lambda: nbpipe.zip(ONE[0], strict=1), "zip strict must be True or False, got 1"),
         (
-            lambda: nbpipe.zip(nbpipe.source([1]), strict=1),
-            "zip strict must be True or False, got 1",
-        ),
-        (
-            lambda: nbpipe.mix([nbpipe.source([1])], [1, 2]),
+            lambda: nbpipe.mix(ONE, [1, 2]),
             "mix weights must be 1 numbers, one a pipeline, got [1, 2]",
         ),
+        (lambda: nbpipe.mix(ONE, 3), "mix weights must be a sequence of numbers, got 3"),
+        (lambda: nbpipe.mix(ONE, [0]), "mix weights must be finite numbers above 0, got [0]"),
+        (lambda: nbpipe.mix(ONE, [np.inf]), "mix weights must be finite numbers above 0"),
+        (lambda: nbpipe.mix(ONE, "1"), "mix weights must be finite numbers above 0, got '1'"),
+        (lambda: nbpipe.mix(ONE, seed=None), "mix seed must be an int in ["),
         (
-            lambda: nbpipe.mix([nbpipe.source([1])], 3),
-            "mix weights must be a sequence of numbers, got 3",
-        ),
-        (
-            lambda: nbpipe.mix([nbpipe.source([1])], [0]),
-            "mix weights must be finite numbers above 0, got [0]",
-        ),
-        (
-            lambda: nbpipe.mix([nbpipe.source([1])], [np.inf]),
-            "mix weights must be finite numbers above 0",
-        ),
-        (
-            lambda: nbpipe.mix([nbpipe.source([1])], "1"),
-            "mix weights must be finite numbers above 0, got '1'",
-        ),
-        (lambda: nbpipe.mix([nbpipe.source([1])], seed=None), "mix seed must be an int in ["),
-        (
-            lambda: nbpipe.mix([nbpipe.source([1])], stop="never"),
+            lambda: nbpipe.mix(ONE, stop="never"),
             "mix stop must be 'longest' or 'shortest', got 'never'",
         ),
         (
-            lambda: nbpipe.interleave([nbpipe.source([1])], 0),
+            lambda: nbpipe.interleave(ONE, 0),
             "interleave cycle must be an int of at least 1 pipelines, got 0",
         ),
     ],

@@ -105,10 +105,7 @@ def test_a_failing_key():
 
 @pytest.mark.parametrize(
     ("even", "expected"),
-    [
-        (identity, [0, 1, 2, 3, 4]),
-        (lambda chain: chain.batch(2, collate=list), [1, [0, 2], 3]),
-    ],
+    [(identity, [0, 1, 2, 3, 4]), (lambda chain: chain.batch(2, collate=list), [1, [0, 2], 3])],
     ids=["each", "gathered"],
 )
 def test_a_failing_source_before_a_route(even, expected):

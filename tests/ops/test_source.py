@@ -385,9 +385,6 @@ def test_a_loader_of_torch_as_a_source(data):
     assert sorted(one) == sorted(other) == [n * n for n in range(10)]
 
 
-# -- refused, and failing -----------------------------------------------------------------
-
-
 async def draw(item):
     """Yield nothing."""
     yield item
@@ -469,10 +466,7 @@ FOR_ROWS = (
         (enumerate([1]), "write source(items).enumerate(), or source(list(...))"),
         (zip([1], strict=True), "write nbpipe.zip(source(one), source(other)), or"),
         (io.StringIO(), "give the function that opens it, source(lambda: open(path)), or"),
-        (
-            itertools.count(),
-            "the function that makes it, source(lambda: itertools.count(...))",
-        ),
+        (itertools.count(), "the function that makes it, source(lambda: itertools.count(...))"),
         (
             itertools.count,
             "class count; give a function that makes one for every epoch: source(lambda: itertools",
@@ -490,10 +484,7 @@ FOR_ROWS = (
             ),
         ),
         (collections.Counter(), "source must be a collection of items, got a Counter; say which"),
-        (
-            {1, 2},
-            "source must have an order that stays, got a set; give source(sorted(items))",
-        ),
+        ({1, 2}, "source must have an order that stays, got a set; give source(sorted(items))"),
         (frozenset(), "source must have an order that stays, got a frozenset; give"),
         (Frame(), f"source must be a collection of items, got a Frame; {FOR_ROWS}"),
         (LazyFrame(), f"source must be a collection of items, got a LazyFrame; {FOR_ROWS}"),
@@ -504,14 +495,8 @@ FOR_ROWS = (
                 "source(series.tolist())"
             ),
         ),
-        (
-            Frame,
-            "source must be a collection or a function, got the class Frame; give an instance",
-        ),
-        (
-            5,
-            "that returns an iterator, got 5; for the numbers below it give source(range(5))",
-        ),
+        (Frame, "source must be a collection or a function, got the class Frame; give an instance"),
+        (5, "that returns an iterator, got 5; for the numbers below it give source(range(5))"),
         (None, "source must be a collection, a dataset or a function that returns an iterator"),
         (
             needs_arguments,

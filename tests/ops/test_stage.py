@@ -6,11 +6,7 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
-from nbpipe.ops.stage import (
-    is_async_generator_function,
-    is_coroutine_function,
-    wants_rng,
-)
+from nbpipe.ops.stage import is_async_generator_function, is_coroutine_function, wants_rng
 
 
 async def fetch(item):

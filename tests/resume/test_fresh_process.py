@@ -1,17 +1,13 @@
 """A fresh process with other executors and knobs goes on from states cut at every batch."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.chains import Hands
-from tests.gates import HANG_S
 from tests.resume.checking import state_at, uninterrupted
+from tests.scripts import printed
 
-ROOT = Path(__file__).parents[2]
 SEED = 11
 HERE = Hands(("thread", "inline"), (2,), (5,))
 THERE = Hands(("process", "coroutine", "thread"), (2, 3), (2, 7))
@@ -77,17 +73,7 @@ def gone_on(recipe, states, hands=THERE, *, isolate=False):
         "isolate": isolate,
         "states": states,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.resume.going_on"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(printed("-m", "tests.resume.going_on", data=json.dumps(asked)))
 
 
 def check(recipe, **options):

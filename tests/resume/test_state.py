@@ -229,11 +229,7 @@ def test_set_epoch_after_load():
         assert list(run) == expected
 
 
-HOW = {
-    "plain": {},
-    "read_ahead": {"read_ahead": True},
-    "isolated": {"isolate": True},
-}
+HOW = {"plain": {}, "read_ahead": {"read_ahead": True}, "isolated": {"isolate": True}}
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -1,18 +1,13 @@
 """A run that Accelerate saves and loads with all else."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.gates import HANG_S
+from tests.scripts import printed
 
 from .training import EPOCHS, batches, from_page, imported, loss_of, model_of, some_batches
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 
@@ -64,19 +59,9 @@ def test_accelerate_leaves_a_run_as_it_is(accelerate):
 
 def ranks_had(folder):
     """Let two ranks begin the epoch; give what they had."""
-    launch = [sys.executable, "-m", "torch.distributed.run"]
     here = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    where = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run(
-        [*launch, *here, "-m", "tests.resume_tools.job", folder],
-        cwd=ROOT,
-        env=os.environ | where,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_S,
-    )
-    assert ran.returncode == 0, ran.stderr
+    job = ["torch.distributed.run", *here, "-m", "tests.resume_tools.job", folder]
+    printed("-m", *job, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 

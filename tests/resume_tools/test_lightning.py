@@ -6,22 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from .training import (
-    EPOCHS,
-    batches,
-    from_page,
-    imported,
-    loader,
-    loss_of,
-    model_of,
-    some_batches,
-)
+from .training import EPOCHS, batches, from_page, imported, loader, loss_of, model_of, some_batches
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
-SAVES = {
-    "steps": {"every_n_train_steps": 1},
-    "epochs": {"every_n_epochs": 1},
-}
+SAVES = {"steps": {"every_n_train_steps": 1}, "epochs": {"every_n_epochs": 1}}
 
 
 @pytest.fixture(scope="module")

@@ -349,10 +349,7 @@ def test_retry_where_nothing_failed():
 def test_retry_of_a_join_is_refused():
     """A join has several sources: it is refused with the way out."""
     run = nbpipe.zip(nbpipe.source(range(3))).start()
-    with (
-        run,
-        pytest.raises(nbpipe.ArgumentTypeError, match="one source, got 'zip', which joins"),
-    ):
+    with run, pytest.raises(nbpipe.ArgumentTypeError, match="one source, got 'zip', which joins"):
         run.retry_failed()
 
 

@@ -13,10 +13,7 @@ from tests.gates import finished
 ITEMS = 60
 BATCH = 4
 STAGES = ("source", "first", "later", "keep", "twice", "batch", "last")
-FEW = settings(
-    stateful_step_count=40,
-    suppress_health_check=list(HealthCheck),
-)
+FEW = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 class Trouble:
@@ -90,8 +87,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.run.closed)
     @rule(
-        item=st.integers(-20, ITEMS - 1),
-        stage=st.sampled_from(("first", "later", "keep", "twice")),
+        item=st.integers(-20, ITEMS - 1), stage=st.sampled_from(("first", "later", "keep", "twice"))
     )
     def iterate(self, item, stage):
         """Begin an epoch, perhaps with an item that will fail; an old one is cancelled."""

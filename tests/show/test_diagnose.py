@@ -192,8 +192,7 @@ def test_coroutines_that_compute(decode):
 
 
 @pytest.mark.parametrize(
-    ("full", "words"),
-    [("files", "give paths or indices"), ("batch", 'executor="process"')],
+    ("full", "words"), [("files", "give paths or indices"), ("batch", 'executor="process"')]
 )
 def test_full_stage_without_concurrency(full, words):
     """A source or a batch that limits gets advice of another kind."""

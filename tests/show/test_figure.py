@@ -48,10 +48,7 @@ def test_long_names_keep_their_ends():
     assert (
         shown
         == [*figure(run).layout.yaxis3.ticktext]
-        == [
-            "normalise…t_step_0",
-            "normalise…t_step_1",
-        ]
+        == ["normalise…t_step_0", "normalise…t_step_1"]
     )
 
 

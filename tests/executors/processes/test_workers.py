@@ -1,14 +1,19 @@
 """The life of workers: when they start, what they are told, when they end or are replaced."""
 
+import contextlib
+import gc
 import os
+import random
 import threading
+import weakref
 
 import numpy as np
+import psutil
 import pytest
 
 import nbpipe
 from tests.executors.processes.chain import placed
-from tests.gates import Gate, delivered, drained, quiet
+from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 
 def test_an_item_that_cannot_be_sent_costs_no_worker():
@@ -205,3 +210,181 @@ def test_a_slow_call_holds_back_nothing_before_it(gate, make, slow, ordered):
         gate.open()
         after = drained(items)
     assert [int(np.max(one)) for one in before + after] == list(range(100))
+
+
+# -- The end of workers: with their run, however and whenever that ends ----------------------------
+def processes(run):
+    """Give the workers of a run."""
+    return [psutil.Process(pid) for pid in run["fn"].pids]
+
+
+def alive(workers):
+    """Give those that do not end."""
+    return psutil.wait_procs(workers, timeout=HANG_S)[1]
+
+
+def test_a_run_that_is_dropped():
+    """A run that nobody holds any more takes its workers with it."""
+    run = placed(100, lambda n: n, prefetch=1).start()
+    items = iter(run)
+    finished(next, items)
+    workers, died = processes(run), weakref.ref(run)
+    del run, items
+    gc.collect()
+    assert (died(), alive(workers)) == (None, [])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_loop_over_a_pipeline_that_is_left(fails):
+    """One epoch of a pipeline takes its workers with it when the loop fails or is left."""
+    workers = []
+
+    def train():
+        for n, pid in placed(100, lambda n: (n, os.getpid())):
+            workers.append(psutil.Process(pid))
+            if n == 5 and fails:
+                raise ZeroDivisionError
+            if n == 5:
+                break
+
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+        finished(train)
+    gc.collect()
+    assert (len(workers), alive(workers)) == (6, [])
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03, 0.1])
+def test_close_while_workers_start(gate, after_s):
+    """A run that is closed while its workers start leaves none of them, though they never end."""
+
+    def work(n):
+        gate.wait()
+        return n
+
+    run = placed(10, work, concurrency=3).start()
+    items = iter(run)
+    threading.Event().wait(after_s)  # somewhere in the start
+    finished(lambda: run.close(timeout_s=0))
+    del items
+    assert run["fn"].pids == ()
+
+
+def test_many_short_lives():
+    """Runs that are closed at any moment, one after the other, leave nothing behind."""
+    counts = []
+    for taken in range(12):
+        run = placed(50, lambda n: n, concurrency=3).start()
+        items = iter(run)
+        counts.append(len(finished(lambda items=items, n=taken: [next(items) for _ in range(n)])))
+        finished(lambda run=run: run.close(timeout_s=0))
+        del items, run
+    assert counts == list(range(12))
+
+
+def test_close_while_paused(bell):
+    """A paused run closes at once, with its workers."""
+    run = placed(50, bell.ring, prefetch=1).start()
+    items = iter(run)
+    bell.wait()
+    run.pause()
+    finished(run.close)
+    del items
+    assert (run.closed, run["fn"].pids) == (True, ())
+
+
+def test_a_worker_that_is_stopped():
+    """A worker that hears nothing any more is killed when the run closes."""
+    with placed(10, lambda n: n).start() as run:
+        drained(run)
+        workers = processes(run)
+        for worker in workers:
+            worker.suspend()
+    assert (len(workers) > 0, alive(workers)) == (True, [])
+
+
+def test_a_thread_that_a_stage_leaves_behind():
+    """A thread of user code does not keep a worker from leaving."""
+
+    def work(n):
+        threading.Thread(target=threading.Event().wait).start()
+        return n
+
+    with placed(4, work).start() as run:
+        got = drained(run)
+        workers = processes(run)
+    assert (got, alive(workers)) == ([0, 1, 2, 3], [])
+
+
+# -- The limit of a stage of processes, changed while items flow -----------------------------------
+CHANGES = 1000
+LIMITS = (1, 6, 2, 8, 1, 3)
+
+
+def until(event):
+    """Count until an event is set."""
+
+    def items():
+        item = 0
+        while not event.is_set():
+            yield item
+            item += 1
+
+    return items
+
+
+def change(stage, done):
+    """Change the knobs of a stage at random, as fast as it goes."""
+    rng = random.Random(5)
+    for _ in range(CHANGES):
+        stage.concurrency = rng.choice(LIMITS)
+        stage.prefetch = rng.randint(1, 9)
+        done.wait(0.0005)
+    done.set()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_thousands_of_changes_under_load(ordered):
+    """Nothing is lost, doubled or reordered, and never are more calls in progress than allowed."""
+    done, calls = threading.Event(), Calls()
+    chain = placed(until(done), stage("process", calls=calls), ordered=ordered)
+    with chain.start() as run:
+        changer = threading.Thread(target=change, args=(run["fn"], done))
+        changer.start()
+        got = drained(run)
+        changer.join()
+    assert (got if ordered else sorted(got)) == list(range(len(got)))
+    assert (calls.begun, calls.running, calls.peak <= max(LIMITS)) == (len(got), 0, True)
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_surplus_workers_leave(bell, gate, at_work):
+    """After the limit is lowered, workers without work leave, the others after their call."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(range(20), work, concurrency=6).start() as run:
+        items = iter(run)
+        processes = [psutil.Process(pid) for _, pid in bell.wait(6)]
+        if at_work:
+            run["fn"].concurrency = 2
+            assert run["fn"].workers == 6
+        gate.open()
+        got = drained(items)
+        quiet(run)
+        run["fn"].concurrency = 2
+        kept = run["fn"].pids
+        gone = [process for process in processes if process.pid not in kept]
+        _, alive = psutil.wait_procs(gone, timeout=HANG_S)
+        again = drained(run)
+    assert (len(kept), alive) == (2, [])
+    assert got == again == list(range(20))
+
+
+def test_workers_start_with_the_work_there_is():
+    """A high limit starts no workers for which there is nothing to do."""
+    with placed(range(1), lambda n: os.getpid(), concurrency=16).start() as run:
+        (pid,) = finished(list, run)
+        assert run["fn"].pids == (pid,)
