@@ -1,6 +1,7 @@
 """cache: the items of the first whole epoch, in memory or in a folder."""
 
 import collections
+import contextlib
 import decimal
 import errno
 import fractions
@@ -612,6 +613,19 @@ def test_a_damaged_folder_is_refused(tmp_path):
         list(chain(tmp_path))
 
 
+def test_a_folder_that_was_cut_off_anywhere_is_refused(tmp_path):
+    """Wherever its file ends, the error is that of a cache, and all items before it were there."""
+    expected = list(chain(tmp_path, items=range(2)))
+    whole = (tmp_path / ITEMS).read_bytes()
+    found = set()
+    for end in range(0, len(whole), 4):
+        (tmp_path / ITEMS).write_bytes(whole[:end])
+        got, error = delivered(chain(tmp_path, items=range(2)))
+        cause = error.__cause__ if isinstance(error, StageError) else error
+        found.add((got == expected[: len(got)], type(cause), "delete it, or cache" in str(cause)))
+    assert found == {(True, CacheError, True)}
+
+
 def test_items_that_cannot_be_pickled(tmp_path):
     """The error says where else the cache may stand."""
     with pytest.raises(StageError) as caught:
@@ -711,6 +725,40 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch, times):
         assert list(run) == times * [0, 1, 2, 3]
     assert (got, outcome, left) == ([0, 1, 2, 3], "failed", [])
     assert str(error).startswith(f"cache folder {str(tmp_path)!r} cannot be written")
+
+
+@contextlib.contextmanager
+def room_for(size_bytes):
+    """Let files grow to a size, and fail as on a full disk beyond it."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def large(item):
+    """Make an item of 8 kB."""
+    return np.full(1000, item)
+
+
+@pytest.mark.parametrize("size_bytes", [600, 9_000, 20_000])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_disk_that_is_full_in_the_middle(tmp_path, times, size_bytes):
+    """The epoch, or the pass, goes on to its last item; then it is said, and nothing is left."""
+    pipe = nbpipe.source(range(5)).map(large).cache(tmp_path).repeat(times)
+    with pipe.start() as run:
+        with room_for(size_bytes):
+            got, error = delivered(run)
+        outcome, left = run.outcome, names_in(tmp_path)
+        assert [int(item[0]) for item in run] == times * [0, 1, 2, 3, 4]
+    assert ([int(item[0]) for item in got], outcome, left) == ([0, 1, 2, 3, 4], "failed", [])
+    assert str(error) == (
+        f"cache folder {str(tmp_path)!r} cannot be written ([Errno 27] File too large); "
+        "make room, cache to another folder, or use cache() in memory"
+    )
 
 
 KILLED = """
