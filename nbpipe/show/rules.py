@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
-from ..ops.stage import CONSUMER, Stage, share_workers
+from ..ops.stage import CONSUMER, Stage, regions_of, share_workers
 from .history import WINDOW_S, Growth, Past
 
 # -- Case: the numbers that a diagnosis rests on ---------------------------------------------------
@@ -360,16 +360,36 @@ def _spent(load: Load) -> str:
 
 def _nearer(case: Case, load: Load) -> str:
     """Tell what helps where calls are on the way to a worker for most of the time."""
-    row, placement = case.rows[load.address], case.stages[load.host].placement
     own = case.stages[load.host].executor == "process"
     if load.p50_s < SHORT_S and own:
         return "its calls are short for the way: run it in threads, without executor="
     if not own and load.p50_s > SLOW_S:
         return "its calls wait for a free worker: give the cluster more workers"
+    group = _sharing(case, load.host)
+    row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]
     large = row.bytes_out > LARGE_BYTES * max(1, row.items_out)
-    if own and large and placement is not None and placement.copy:
-        return "its results are large for the way: let them stay where they are, copy=False"
+    if own and large and all(place is None or place.copy for place in copied):
+        return _large(case, load, group)
     return "its calls are short for the way: let a call do more, a batch instead of a sample"
+
+
+def _sharing(case: Case, host: str) -> list[str]:
+    """Return the stages that share their workers with a stage, from that on."""
+    names = iter(case.stages)
+    groups = ([next(names) for _ in one] for one in regions_of(tuple(case.stages.values())))
+    return next(one for one in groups if host in one)
+
+
+def _large(case: Case, load: Load, group: Sequence[str]) -> str:
+    """Tell what helps where results are copied out of shared memory, by a stage that can say so."""
+    calls = [name for name in group if case.stages[name].spec.runs == "call"]
+    if not calls:
+        return (
+            "its results are large for the way: give smaller ones, or run it in threads, without "
+            "executor="
+        )
+    stay = "its results are large for the way: let them stay where they are, copy=False"
+    return stay if load.address in calls else f"{stay} in {short_name(calls[-1])}"
 
 
 def _without_knob(case: Case, load: Load) -> str:
@@ -384,6 +404,11 @@ def _without_knob(case: Case, load: Load) -> str:
         return (
             "the source is read by one call at a time: let it give paths or indices, and load "
             "them in a map stage, which takes concurrency"
+        )
+    if stage.op == "batch" and getattr(stage.spec, "cost", None) is not None:
+        return (
+            "batches of a budget are made one at a time: find the cost in a map stage before it, "
+            "and collate in one behind it, which take concurrency"
         )
     if stage.op == "batch":
         return (

@@ -202,6 +202,14 @@ def test_full_stage_without_concurrency(full, words):
     assert (found.stage, found.suggestion, words in found.advice) == (full, None, True)
 
 
+def test_batches_of_a_budget_are_not_sent_to_workers():
+    """Which refuse them: what costs time is moved into stages around them."""
+    pipe = nbpipe.source(range(9), name="files").batch(4, cost=abs)
+    found = decide(case({"files": IDLE, "batch": (0.98, 0.01, 0)}, 0.9, addresses(pipe.chain)))
+    assert (found.stage, found.suggestion, found.code) == ("batch", None, "")
+    assert "in a map stage before it, and collate in one behind it" in found.advice
+
+
 def test_inline_stage_counts_with_its_host():
     """An inline stage has no slots: its time is its host's, and so is the knob to turn."""
     pipe = nbpipe.source([1], name="files").map(abs, name="read", concurrency=4)
@@ -376,6 +384,30 @@ def test_stages_that_share_workers_are_one_load():
     rows = {name: replace(one, concurrency=2) for name, one in rows.items()}
     (load,) = loads_of(stages, rows)
     assert (load.address, load.host, round(load.share, 2)) == ("decode", "decode", 0.99)
+
+
+@pytest.mark.parametrize(
+    ("stages", "name", "words"),
+    [
+        ({"decode": {}}, "decode", "let them stay where they are, copy=False"),
+        ({"decode": {}, "batch": {}}, "batch", "copy=False in decode"),
+        ({"decode": {"copy": False}, "batch": {}}, "batch", "let a call do more"),
+        ({"batch": {}}, "batch", "give smaller ones, or run it in threads, without executor="),
+    ],
+)
+def test_large_results_of_workers(stages, name, words):
+    """What helps is an argument that the stage has, and that was not given yet."""
+    pipe = nbpipe.source(range(9), name="files")
+    if "decode" in stages:
+        pipe = pipe.map(abs, name="decode", executor="process", **stages["decode"])
+    if "batch" in stages:
+        pipe = pipe.batch(4, executor="process")
+    rows = {one: (0.1 * (one == name), 0.0, 0.0) for one in stages}
+    told = {one: row(*numbers, 100.0) for one, numbers in rows.items()}
+    last = list(stages)[-1]
+    told[last] = replace(told[last], bytes_out=told[last].items_out << 20)
+    found = decide(case({"files": IDLE, **told}, 0.9, addresses(pipe.chain)))
+    assert (found.stage, words in found.advice) == (name, True)
 
 
 def test_the_way_to_a_worker_is_named():
