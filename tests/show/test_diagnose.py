@@ -210,6 +210,28 @@ def test_batches_of_a_budget_are_not_sent_to_workers():
     assert "in a map stage before it, and collate in one behind it" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("rows", "executor", "cpu", "advice"),
+    [
+        ((0.97, 0.01, 0), "thread", 1.0, 'run it in processes, workers="process"'),
+        ((0.1, 0.0, 0), "process", 0.1, "let a call do more, with a larger batch_size"),
+    ],
+)
+def test_advice_on_a_loader_is_of_its_arguments(rows, executor, cpu, advice):
+    """Which has no `executor=`, and whose stages nobody writes."""
+    stages = chain(4, executor)
+    status = replace(RUNNING, cpu_cores=cpu, called="loader.run")
+    found = decide(case({**DECODE_LIMITS, "decode": rows}, 0.97, stages, status))
+    assert (found.stage, found.advice.partition(": ")[2]) == ("decode", advice)
+
+
+def test_advice_on_the_source_of_a_loader():
+    """It is a sampler, or a dataset that one reads."""
+    status = replace(RUNNING, called="loader.run")
+    found = decide(case({"files": (0.98, 0.01, 0), "decode": STARVED}, 0.9, status=status))
+    assert (found.stage, "each worker process read its part" in found.advice) == ("files", True)
+
+
 def test_inline_stage_counts_with_its_host():
     """An inline stage has no slots: its time is its host's, and so is the knob to turn."""
     pipe = nbpipe.source([1], name="files").map(abs, name="read", concurrency=4)
