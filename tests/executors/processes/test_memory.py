@@ -44,16 +44,30 @@ def test_large_results(copy):
 
 
 @pytest.mark.parametrize("many", [lambda array: array, lambda array: {"image": array, "n": 0}])
-def test_an_array_that_is_filled_anew(many):
+@pytest.mark.parametrize(
+    ("shape", "view"),
+    [
+        ((20_000,), lambda array: array),
+        ((200, 100), lambda array: array.T),
+        ((100, 100, 2), lambda array: array.transpose(2, 0, 1)),
+        ((200, 200), lambda array: array[::2, 50:150]),
+        ((20_000,), lambda array: array[::-1]),
+        ((100,), lambda array: np.broadcast_to(array, (20, 100))),
+        ((), lambda array: array),
+    ],
+)
+def test_an_array_that_is_filled_anew(shape, view, many):
     """A function may give the same array for each item: what it held is copied at once."""
-    array = np.zeros(20_000)
+    array = np.zeros(shape)
+    expected = view(array)
 
     def fill(n):
-        array[:] = n
-        return many(array)
+        array[...] = n
+        return many(view(array))
 
-    got = [one["image"] if isinstance(one, dict) else one for one in drained(placed(300, fill))]
-    assert [(one[0], one[-1]) for one in got] == [(n, n) for n in range(300)]
+    got = [one["image"] if isinstance(one, dict) else one for one in drained(placed(100, fill))]
+    assert [(one.min(), one.max()) for one in got] == [(n, n) for n in range(100)]
+    assert {(one.shape, one.flags.fnc) for one in got} == {(expected.shape, expected.flags.fnc)}
 
 
 @pytest.mark.parametrize("memory", [None, "64 MB"])
