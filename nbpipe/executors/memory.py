@@ -280,10 +280,10 @@ def is_shared(value: Any) -> bool:
 
 
 class SharingPickler(Pickler):
-    """Pickles programs: of shared memory only the place goes along.
+    """Pickles programs: of shared memory, and of mapped files, only the place goes along.
 
     Args:
-        by_place: without, shared memory is pickled as any other.
+        by_place: without, shared memory and mapped files are pickled as any other memory.
 
     Attributes:
         storages: the shared storages that it met; the places hold as long as they live.
@@ -303,6 +303,8 @@ class SharingPickler(Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled."""
+        if self._by_place and (mapped := _place_of_map(obj)) is not None:
+            return mapped
         storage = _storage_of(obj) if self._by_place else None
         if storage is None or not is_shared(storage):
             return super().reducer_override(obj)
@@ -340,6 +342,55 @@ def _place_of(storage: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None
     if number < 0:
         return None
     return _at, (type(storage), HeldFile.of_descriptor(number), size_bytes)
+
+
+# -- Mapped files: an array that numpy maps is mapped by the workers, too --------------------------
+# numpy pickles what the file holds, however large it is. What a worker writes to its array stays
+# there; what is written to the file is there for all.
+def is_mapped(value: Any) -> bool:
+    """Tell whether an array is of a file that other processes can map."""
+    return _place_of_map(value) is not None
+
+
+def _place_of_map(array: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return how a mapped array is made elsewhere; None: it is none, or must be copied."""
+    if type(array) is not np.memmap or sys.platform != "linux":
+        return None
+    known: Any = array  # what numpy keeps of the file, in views as well
+    mapping, own = known._mmap, known.mode == "c"  # what is written to that is not in the file
+    if mapping is None or own or not (array.flags.forc and array.nbytes and array.ndim):
+        return None
+    begins = np.frombuffer(mapping, np.uint8).ctypes.data
+    path = _path_of_map(begins)
+    if path is None:
+        return None
+    at = known.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    order = "F" if array.flags.fnc else "C"
+    mode = "c" if array.flags.writeable else "r"
+    where = (array.dtype, mode, at + array.ctypes.data - begins, array.shape, order)
+    try:
+        return _map_again, (HeldFile.of(path), known.filename, where)
+    except OSError:
+        return None
+
+
+def _path_of_map(begins: int) -> str | None:
+    """Return the path of the file that is mapped at an address; None: it has none any more."""
+    with open("/proc/self/maps", "rb") as lines:  # noqa: PTH123
+        for line in lines:
+            if int(line[: line.index(b"-")], 16) == begins:
+                path = line.rstrip(b"\n").split(None, 5)[-1]
+                gone = path.endswith(b" (deleted)") or not path.startswith(b"/")
+                return None if gone else os.fsdecode(path.replace(rb"\012", b"\n"))
+    return None
+
+
+def _map_again(file: HeldFile, name: Any, where: tuple[Any, ...]) -> Any:
+    """Map a file as another process does; `where` is what `np.memmap` takes behind the file."""
+    with os.fdopen(file.open("a file that is mapped", os.O_RDONLY), "rb") as opened:
+        array: Any = np.memmap(opened, *where)
+    array.filename = name
+    return array
 
 
 # -- in the other process -----------------------------------------------------------------
