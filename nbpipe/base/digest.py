@@ -97,6 +97,7 @@ class _Feeder:
     def __init__(self, digest: Any) -> None:
         self._digest = digest
         self._seen: dict[int, Any] = {}
+        self._used: set[tuple[FunctionType, type]] = set()  # methods, and the classes they are of
 
     def _write(self, *words: object) -> None:
         self._digest.update(repr(words).encode("utf-8", "backslashreplace"))
@@ -188,9 +189,12 @@ class _Feeder:
         """Feed what a method uses of its class: other methods, and values that stay."""
         if depth > _DEPTH or not isinstance(method, FunctionType) or _is_ours(owner):
             return
+        if (method, owner) in self._used:
+            return
+        self._used.add((method, owner))
         for name in sorted(_attributes_read(method.__code__)):
             for part in _parts_of(owner, name):
-                if isinstance(part, FunctionType) and id(part) not in self._seen:
+                if isinstance(part, FunctionType):
                     self.feed(part, depth)
                     self._feed_used(part, owner, depth + 1)
                 elif _stays(part):
@@ -254,8 +258,11 @@ def _parts_of(owner: type, name: str) -> Iterator[Any]:
     for base in owner.__mro__:
         if name in vars(base):
             part = vars(base)[name]
-            inner = (getattr(part, word, None) for word in ("fget", "func", "__func__"))
-            yield next((one for one in inner if isinstance(one, FunctionType)), part)
+            if isinstance(part, staticmethod | classmethod):
+                yield part.__func__
+            else:
+                getter = part.fget if isinstance(part, property) else None
+                yield part.func if isinstance(part, functools.cached_property) else getter or part
 
 
 def _module_of(value: Any) -> str | None:

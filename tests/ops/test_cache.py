@@ -504,6 +504,26 @@ def test_what_a_method_uses_of_its_class_is_part_of_the_chain(tmp_path, way, nam
         list(chain(tmp_path, fn=way(moving(**{name: 2}))))
 
 
+class Calling:
+    """Has a method of its own do what it is called for."""
+
+    def __call__(self, item):
+        return self.forward(item)
+
+
+def test_what_classes_of_one_base_use_is_part_of_the_chain(tmp_path):
+    """A method of the base that both use is looked through for each of them."""
+
+    def both(number):
+        one = type("One", (Calling,), {"forward": lambda self, item: item})
+        other = type("Other", (Calling,), {"forward": lambda self, item: item + number})
+        return holding((one(), other()))
+
+    list(chain(tmp_path, fn=both(1)))
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=both(2)))
+
+
 def scaled_by(sizes):
     """Define a function that reads a tuple of its module."""
     namespace = {"__name__": "somewhere", "SIZES": sizes}
