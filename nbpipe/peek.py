@@ -24,8 +24,8 @@ from .engine.stats import StageRuntime
 from .engine.step import EpochContext
 from .executors.base import Work
 from .executors.coroutine import EventLoop
+from .ops.cache import MemoryStore
 from .ops.chain import absorbed
-from .ops.cut import Skip
 from .ops.index import LocalStore
 from .ops.stage import Chain, Stage, address_book, addresses
 
@@ -402,14 +402,14 @@ def _raise_interrupt(result: Any) -> None:
 
 # -- caches are read, and never written ------------------------------------------------
 def _read_only(chain: Chain) -> Chain:
-    """Return a chain that writes no cache, and takes from no cursor that the ranks share."""
+    """Return a chain that writes to caches of its own, and takes from no cursor of the ranks."""
     return tuple(map(_harmless, chain))
 
 
 def _harmless(stage: Stage) -> Stage:
     spec: Any = stage.spec
     if spec.kept_in is not None and not spec.kept_in.complete:
-        spec = Skip(0)
+        spec = dataclasses.replace(spec, store=MemoryStore())
     elif spec.claims:  # the other ranks keep what it would take
         spec = dataclasses.replace(spec, store=LocalStore())
     inputs = tuple(map(_read_only, stage.inputs))

@@ -330,6 +330,19 @@ def test_peek_writes_no_cache(tmp_path):
     assert found == (False, False, False)
 
 
+def test_a_cache_behind_an_index_counts_its_items():
+    """The row of a cache that is not complete tells of the items that went through."""
+    found = nbpipe.source(range(5)).skip(1).cache().peek(3).stages[-1]
+    assert (found.address, found.items, found.output.text) == ("cache", 3, "int 1")
+
+
+def test_passes_of_a_cache_are_those_of_a_run():
+    """Later passes of a `repeat` give the order of the first one, as a run does."""
+    pipe = nbpipe.source(range(5)).shuffle(seed=0).cache().repeat(3)
+    items = pipe.peek(13).items
+    assert (pipe["cache"].spec.store.complete, list(items)) == (False, list(pipe)[:13])
+
+
 def test_peek_reads_a_complete_cache(tmp_path):
     """A complete cache is read, and the stages before it are said not to run."""
     calls = []

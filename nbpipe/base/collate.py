@@ -162,7 +162,7 @@ def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) 
     dtype: Any = None  # numpy's own scalars say it themselves
     if kinds <= {int, float}:
         dtype = np.int64 if kinds == {int} else np.float64
-    batch = _array_of_numbers(numbers, dtype, where)
+    batch = _array_of_numbers(numbers, kinds, dtype, where)
     floating = how.floating is not None and batch.dtype.kind == "f"
     tensor = _tensor_or_none(batch) if how.tensors else None
     if tensor is not None:
@@ -170,14 +170,26 @@ def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) 
     return batch.astype(_numpy_floating(how), copy=False) if floating else batch
 
 
-def _array_of_numbers(numbers: list[Any], dtype: Any, where: str) -> NDArray[Any]:
+def _array_of_numbers(numbers: list[Any], kinds: set[type], dtype: Any, where: str) -> NDArray[Any]:
     try:
         batch = np.array(numbers, dtype=dtype)
     except OverflowError as error:
         raise _too_large(numbers, where) from error
     if batch.dtype.kind == "O":
         raise _too_large(numbers, where)
+    if batch.dtype.kind == "f" and all(issubclass(kind, int | np.integer) for kind in kinds):
+        _refuse_rounding({np.asarray(number).dtype for number in numbers}, batch.dtype, where)
     return batch
+
+
+def _refuse_rounding(dtypes: set[np.dtype[Any]], common: np.dtype[Any], where: str) -> None:
+    """Refuse integers that numpy would make floats of, for want of an integer that holds all."""
+    if common.kind == "f" and all(dtype.kind in "biu" for dtype in dtypes):
+        names = " and ".join(sorted(map(str, dtypes)))
+        raise ArgumentError(
+            f"{where}: integers must have an integer dtype that holds all of them to be stacked, "
+            f"got {names}, of which floats would be made; convert them alike before, or {_WAY_OUT}"
+        )
 
 
 def _tensor_or_none(batch: NDArray[Any]) -> Any:
@@ -246,7 +258,9 @@ def _common_dtype(arrays: list[Any], where: str) -> np.dtype[Any]:
     if len(families) > 1 or "O" in families:
         other = next(i for i, dtype in enumerate(dtypes) if dtype != first)
         raise _not_numbers(f"{first} in sample 0 and {dtypes[other]} in sample {other}", where)
-    return np.result_type(*dtypes)
+    common = np.result_type(*dtypes)
+    _refuse_rounding(set(dtypes), common, where)
+    return common
 
 
 def _not_numbers(got: str, where: str) -> ArgumentError:

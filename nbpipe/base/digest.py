@@ -1,24 +1,30 @@
 """Digests of what the items of a chain depend on, functions, options, sources; and of states.
 
 Two digests are equal in every process where the values are; a digest does not see what a
-function reads from files, from objects that other modules hold, or over the network.
+function reads from files, from objects that other modules hold, or over the network, nor lists,
+dicts and objects in global variables, which an epoch may change.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import dataclasses
 import dis
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..errors import StateError
 from .describe import summarize
+from .tree import is_tensor
 
 _DEPTH = 8  # levels of functions, their values, and the values in those
 _ITEMS = 8  # items of a source that are looked at
@@ -26,13 +32,17 @@ _MOST = 10_000  # values of one container that are looked at
 _LONGEST_ARRAY_BYTES = 1 << 20
 _OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# What has no dict of attributes tells its values as for a pickle: what has slots, and these.
+_TELLING = frozenset(("builtins", "datetime", "decimal", "numpy.dtypes", "operator", "re"))
+_PROTOCOL = 2  # the first one that knows slots
 
 
 def value_digest(value: Any) -> str:
     """Digest a value.
 
     A function counts by its code, its defaults and the values it encloses or reads from its own
-    module; an object by its class and attributes; a large array by its shape.
+    module, a method also by what it uses of its class; an object by its class and attributes; a
+    large array by its shape.
     """
     digest = hashlib.blake2b(digest_size=8)
     _Feeder(digest).feed(value, 0)
@@ -40,15 +50,27 @@ def value_digest(value: Any) -> str:
 
 
 def source_digest(items: Any) -> str:
-    """Digest a source: a function by its code, others by type, length and first items."""
+    """Digest a source: a function by its code, others by type, length and first items.
+
+    A dataset is not read: its attributes count, but for those that its `set_epoch` changes.
+    """
     if callable(items) and not hasattr(type(items), "__iter__"):
         return value_digest(items)
     try:
         length = len(items)
     except (TypeError, NotImplementedError):
         length = None
-    first = list(items[:_ITEMS]) if isinstance(items, list | tuple | range) else None
-    return value_digest((type(items).__qualname__, length, first))
+    about = [type(items).__qualname__, length, _first(items)]
+    attributes = _attributes(items)
+    return value_digest((*about, attributes) if attributes else tuple(about))
+
+
+def _first(items: Any) -> Any:
+    """Return the first items, where they can be had without reading what may be slow."""
+    if isinstance(items, list | tuple | range | deque):
+        return list(islice(items, _ITEMS))
+    in_memory = isinstance(items, np.ndarray) or is_tensor(items)
+    return items[:_ITEMS] if in_memory else None
 
 
 def seal(state: Mapping[str, Any]) -> str:
@@ -75,6 +97,7 @@ class _Feeder:
     def __init__(self, digest: Any) -> None:
         self._digest = digest
         self._seen: dict[int, Any] = {}
+        self._used: set[tuple[FunctionType, type]] = set()  # methods, and the classes they are of
 
     def _write(self, *words: object) -> None:
         self._digest.update(repr(words).encode("utf-8", "backslashreplace"))
@@ -95,39 +118,88 @@ class _Feeder:
             self._feed_function(value, depth)
         elif isinstance(value, MethodType):
             self._feed_all("method", (value.__func__, value.__self__), depth)
+            self._feed_used(value.__func__, _class_of(value.__self__), depth)
         elif isinstance(value, type | BuiltinFunctionType):
             self._write(_module_of(value), value.__qualname__)
-        elif isinstance(value, list | tuple):
+            self._feed_owner(getattr(value, "__self__", None), depth)
+        elif isinstance(value, ModuleType):
+            self._write("module", value.__name__)
+        elif isinstance(value, list | tuple | deque):
             self._feed_all(type(value).__name__, value, depth)
         elif isinstance(value, dict):
             self._feed_all("dict", [part for pair in value.items() for part in pair], depth)
         elif isinstance(value, set | frozenset):
             self._write("set", sorted(map(value_digest, value)))
         elif isinstance(value, np.ndarray):
-            self._feed_array(value)
+            self._feed_array(value, depth)
+        elif is_tensor(value):
+            self._feed_tensor(value)
         else:
             self._feed_instance(value, depth)
 
     def _feed_all(self, kind: str, values: Any, depth: int) -> None:
         self._write(kind, len(values))
-        for value in values[:_MOST]:
+        for value in islice(values, _MOST):
             self.feed(value, depth)
 
-    def _feed_array(self, array: np.ndarray[Any, Any]) -> None:
+    def _feed_array(self, array: np.ndarray[Any, Any], depth: int) -> None:
         self._write("array", array.shape, str(array.dtype))
-        if array.nbytes <= _LONGEST_ARRAY_BYTES and not array.dtype.hasobject:
+        if array.dtype.hasobject:
+            self._feed_all("objects", array.tolist() if array.size <= _MOST else (), depth)
+        elif array.nbytes <= _LONGEST_ARRAY_BYTES:
             self._digest.update(array.tobytes())
+
+    def _feed_tensor(self, tensor: Any) -> None:
+        self._write("tensor", summarize(tensor))
+        if tensor.numel() * tensor.element_size() <= _LONGEST_ARRAY_BYTES:
+            with contextlib.suppress(Exception):  # of a sparse one no more than its shape is seen
+                words = tensor.detach().cpu().tolist()
+                self._write(words)
+
+    def _feed_owner(self, owner: Any, depth: int) -> None:
+        """Feed what a method written in C belongs to, as `[1, 2].__getitem__`."""
+        if owner is not None and not isinstance(owner, ModuleType):
+            self.feed(owner, depth)
 
     def _feed_instance(self, value: Any, depth: int) -> None:
         kind = type(value)
         self._write(_module_of(kind), kind.__qualname__, summarize(value))
-        if isinstance(getattr(kind, "__call__", None), FunctionType):  # noqa: B004  its code is read
-            self.feed(kind.__call__, depth)
+        call = getattr(kind, "__call__", None)  # noqa: B004  its code is read
+        if isinstance(call, FunctionType):
+            self.feed(call, depth)
+            self._feed_used(call, kind, depth)
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value)]
             self._feed_all("fields", [getattr(value, name, None) for name in names], depth)
+        elif hasattr(value, "__dict__"):
+            self.feed(_attributes(value), depth)
         else:
-            self.feed(getattr(value, "__dict__", None), depth)
+            self._feed_pickled(value, depth)
+
+    def _feed_pickled(self, value: Any, depth: int) -> None:
+        """Feed an object without a dict of attributes by what its pickle is made of."""
+        kind = type(value)
+        if kind.__module__ in _TELLING or any("__slots__" in vars(base) for base in kind.__mro__):
+            with contextlib.suppress(Exception):  # some cannot be pickled
+                reduce = copyreg.dispatch_table.get(kind)
+                told = value.__reduce_ex__(_PROTOCOL) if reduce is None else reduce(value)
+                self.feed(told[1:3], depth)
+
+    def _feed_used(self, method: Any, owner: type, depth: int) -> None:
+        """Feed what a method uses of its class: other methods, and values that stay."""
+        if depth > _DEPTH or not isinstance(method, FunctionType) or _is_ours(owner):
+            return
+        if (method, owner) in self._used:
+            return
+        self._used.add((method, owner))
+        for name in sorted(_attributes_read(method.__code__)):
+            for part in _parts_of(owner, name):
+                if isinstance(part, FunctionType):
+                    self.feed(part, depth)
+                    self._feed_used(part, owner, depth + 1)
+                elif _stays(part):
+                    self._write(name)
+                    self.feed(part, depth)
 
     def _feed_function(self, function: FunctionType, depth: int) -> None:
         self._feed_code(function.__code__)
@@ -140,7 +212,7 @@ class _Feeder:
         for name in sorted(_names_read(function.__code__)):
             value = function.__globals__.get(name)
             own = isinstance(value, FunctionType) and value.__module__ == function.__module__
-            if own or isinstance(value, _PLAIN):
+            if own or _stays(value):
                 self.feed(value, depth)
 
     def _feed_code(self, code: CodeType) -> None:
@@ -153,6 +225,44 @@ class _Feeder:
                 self._write(sorted(map(repr, constant)))
             else:
                 self._write(constant)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, without those that every epoch changes."""
+    found: dict[str, Any] = getattr(value, "__dict__", {})
+    set_epoch = getattr(type(value), "set_epoch", None)
+    if not isinstance(set_epoch, FunctionType):
+        return found
+    changed = set_epoch.__code__.co_names
+    return {name: one for name, one in found.items() if name not in changed}
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith(_OURS)
+
+
+def _class_of(owner: Any) -> type:
+    """Return the class to which a bound method belongs."""
+    return owner if isinstance(owner, type) else type(owner)
+
+
+def _stays(value: Any) -> bool:
+    """Tell whether a value cannot be changed in place."""
+    if isinstance(value, tuple | frozenset):
+        return all(map(_stays, value))
+    return isinstance(value, _PLAIN)
+
+
+def _parts_of(owner: type, name: str) -> Iterator[Any]:
+    """Return what a class and those above it hold by a name: of a property its function."""
+    for base in owner.__mro__:
+        if name in vars(base):
+            part = vars(base)[name]
+            if isinstance(part, staticmethod | classmethod):
+                yield part.__func__
+            else:
+                getter = part.fget if isinstance(part, property) else None
+                yield part.func if isinstance(part, functools.cached_property) else getter or part
 
 
 def _module_of(value: Any) -> str | None:
@@ -171,3 +281,13 @@ def _names_read(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= _names_read(constant)
     return names - {str(step.argval) for step in steps if step.opname == "STORE_GLOBAL"}
+
+
+def _attributes_read(code: CodeType) -> set[str]:
+    """Return the names of attributes that a function reads and does not set."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _attributes_read(constant)
+    steps = dis.get_instructions(code)
+    return names - {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}

@@ -261,7 +261,7 @@ class WorkerInfo:
 
     Attributes:
         stage: address of the stage.
-        worker: number of the worker process, from 0; in a thread of the run, 0.
+        worker: number of the worker process, from 0; on Dask and other executors, 0.
         epoch: number of the epoch.
         seed: 64-bit seed of this item in this stage; it depends on the run's seed, the epoch,
             the stage and the item alone.

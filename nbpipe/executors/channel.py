@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from time import monotonic
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -555,9 +555,12 @@ _TICKET_AT, _COUNT_AT, _MARK_AT = 8, 16, 24  # in the line of the flag
 _ROW = struct.Struct("<q" + _PREFIX.format.lstrip("<"))  # where it lies, and its `_Header`
 
 
+_Order = Literal["C", "F"]
+
 # An array that was laid: place of its value among the results of its row; which part of that it is,
-# an index or a key, or None; where it lies, its size [bytes], type and shape; is it one of torch?
-_Laid = tuple[int, Any, int, int, np.dtype[Any], tuple[int, ...], bool]
+# an index or a key, or None; where it lies, its size [bytes], type, shape and order of axes, "C" or
+# "F"; is it one of torch?
+_Laid = tuple[int, Any, int, int, np.dtype[Any], tuple[int, ...], _Order, bool]
 
 
 @final
@@ -625,14 +628,18 @@ class RowWriter:
         if array is None:
             return value
         tensor, size, at = array is not value, array.nbytes, places.get(id(value), self._at)
+        if tensor and not array.flags.carray:
+            return value.clone()  # with its strides, which may be those of a memory format
+        order: _Order = "F" if array.flags.fnc else "C"
         if at == self._at:
             if slab is None or at + size > slab.size_bytes:
-                return value.clone() if tensor else value.copy()
-            np.copyto(np.ndarray(array.shape, array.dtype, slab.memory, at), array)
+                return value.clone() if tensor else value.copy("K")
+            laid: Any = np.ndarray(array.shape, array.dtype, slab.memory, at, order=order)
+            np.copyto(laid, array)
             places[id(value)] = at
             self._at = aligned(at + size)
         place = self._entry - self._first
-        self._laid.append((place, key, at, size, array.dtype, array.shape, tensor))
+        self._laid.append((place, key, at, size, array.dtype, array.shape, order, tensor))
         return None
 
     def add(self, piece: Piece) -> Piece | None:
@@ -718,7 +725,7 @@ class RowReader:
 
 
 def _array_of(value: Any) -> Any:
-    """Return what can be laid: an array that is plain memory, or that of such a tensor; or None."""
+    """Return what can be laid: an array without objects, or that of a plain tensor; or None."""
     array = value
     if type(value) is not np.ndarray:
         torch = sys.modules.get("torch")
@@ -728,8 +735,10 @@ def _array_of(value: Any) -> Any:
             array = value.numpy() if is_plain(value) else None
         except (RuntimeError, TypeError):  # it has a gradient, or a type that numpy lacks
             return None
-    plain = array is not None and array.flags.carray and array.nbytes
-    return array if plain and not (array.dtype.hasobject or array.dtype.metadata) else None
+    if array is None or not array.nbytes or array.dtype.hasobject or array.dtype.metadata:
+        return None
+    flags = array.flags  # one that cannot be written to, and is in one piece, is sent as it is
+    return array if flags.behaved or not flags.forc else None
 
 
 def _fill(
@@ -737,7 +746,7 @@ def _fill(
 ) -> None:
     """Put arrays that were laid into the results; as views, or copied to blocks."""
     known: dict[int, Any] = {}
-    for entry, key, at, size_bytes, dtype, shape, tensor in laid:
+    for entry, key, at, size_bytes, dtype, shape, order, tensor in laid:
         array = known.get(at)
         if array is None:
             raw: Any = memory[at : at + size_bytes]
@@ -745,7 +754,7 @@ def _fill(
                 raw = bytearray(raw)
             elif blocks is not None:
                 raw = blocks.copy(raw)
-            array = np.ndarray(shape, dtype, raw)
+            array = np.ndarray(shape, dtype, raw, order=order)
             if tensor:
                 array = importlib.import_module("torch").from_numpy(array)
             known[at] = array

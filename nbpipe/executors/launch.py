@@ -173,8 +173,9 @@ class Worker:
 
     def disown(self) -> None:
         """Let go of it in a process that was forked from the one that started it."""
-        self.connection.close()
-        self.status.close()
+        for end in (self.connection, self.status):
+            with contextlib.suppress(OSError):  # another thread of that process was closing it
+                end.close()
         if self._process is not None:
             self._process.returncode = 0  # no warning that it still runs
 

@@ -11,8 +11,9 @@ import pickle
 import sys
 import tempfile
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import getpid
 from typing import Any, cast, final
 
@@ -280,10 +281,10 @@ def is_shared(value: Any) -> bool:
 
 
 class SharingPickler(Pickler):
-    """Pickles programs: of shared memory only the place goes along.
+    """Pickles programs: of shared memory, and of mapped files, only the place goes along.
 
     Args:
-        by_place: without, shared memory is pickled as any other.
+        by_place: without, shared memory and mapped files are pickled as any other memory.
 
     Attributes:
         storages: the shared storages that it met; the places hold as long as they live.
@@ -299,10 +300,13 @@ class SharingPickler(Pickler):
     ) -> None:
         super().__init__(file, protocol, buffer_callback)
         self.storages: dict[int, Any] = {}
+        self._files: _Files = []  # that are mapped; looked up where there is such an array
         self._by_place = by_place
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled."""
+        if self._by_place and (mapped := _place_of_map(obj, self._files)) is not None:
+            return mapped
         storage = _storage_of(obj) if self._by_place else None
         if storage is None or not is_shared(storage):
             return super().reducer_override(obj)
@@ -340,6 +344,65 @@ def _place_of(storage: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None
     if number < 0:
         return None
     return _at, (type(storage), HeldFile.of_descriptor(number), size_bytes)
+
+
+# -- Mapped files: an array that numpy maps is mapped by the workers, too --------------------------
+# numpy pickles what the file holds, however large it is. What a worker writes to its array stays
+# there; what is written to the file is there for all.
+_Files = list[tuple[int, int, str | None]]  # where each begins and ends in memory, and its path
+
+
+def is_mapped(value: Any) -> bool:
+    """Tell whether an array is of a file that other processes can map."""
+    return _place_of_map(value, []) is not None
+
+
+def _place_of_map(array: Any, files: _Files) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return how a mapped array is made elsewhere; None: it is none, or must be copied.
+
+    Args:
+        array: whatever it is.
+        files: that are mapped; filled where it is empty.
+    """
+    if type(array) is not np.memmap or sys.platform != "linux":
+        return None
+    known: Any = array  # what numpy keeps of the file, in views as well
+    mapping, own = known._mmap, known.mode == "c"  # what is written to that is not in the file
+    if mapping is None or own or not (array.flags.forc and array.nbytes and array.ndim):
+        return None
+    begins = np.frombuffer(mapping, np.uint8).ctypes.data
+    if not files:
+        files.extend(_mapped_files())
+    _, ends, path = files[bisect_right(files, begins, key=lambda one: one[0]) - 1]
+    if path is None or begins >= ends:
+        return None
+    at = known.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    order = "F" if array.flags.fnc else "C"
+    mode = "c" if array.flags.writeable else "r"
+    where = (array.dtype, mode, at + array.ctypes.data - begins, array.shape, order)
+    try:
+        return _map_again, (HeldFile.of(path), known.filename, where)
+    except OSError:
+        return None
+
+
+def _mapped_files() -> Iterator[tuple[int, int, str | None]]:
+    """Yield from where to where in memory which file is mapped; None: it has no name any more."""
+    with open("/proc/self/maps", "rb") as lines:  # noqa: PTH123
+        for line in lines:
+            path = line.rstrip(b"\n").split(None, 5)[-1]
+            gone = path.endswith(b" (deleted)") or not path.startswith(b"/")
+            name = None if gone else os.fsdecode(path.replace(rb"\012", b"\n"))
+            begins, ends = line.split(None, 1)[0].split(b"-")
+            yield int(begins, 16), int(ends, 16), name
+
+
+def _map_again(file: HeldFile, name: Any, where: tuple[Any, ...]) -> Any:
+    """Map a file as another process does; `where` is what `np.memmap` takes behind the file."""
+    with os.fdopen(file.open("a file that is mapped", os.O_RDONLY), "rb") as opened:
+        array: Any = np.memmap(opened, *where)
+    array.filename = name
+    return array
 
 
 # -- in the other process -----------------------------------------------------------------

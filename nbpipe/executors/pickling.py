@@ -546,15 +546,15 @@ class HeldFile(NamedTuple):
         """Return where others find a descriptor of this process; Linux only."""
         return cls.of(f"/proc/{os.getpid()}/fd/{number}")
 
-    def open(self, what: str) -> int:
-        """Open it in this process, to read and to write.
+    def open(self, what: str, how: int = os.O_RDWR) -> int:
+        """Open it in this process, to read and to write where nothing else is said.
 
         Raises:
             UnpicklableError: `what` is gone where it came from.
         """
         reason = "another file has taken its place"
         try:
-            own = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            own = os.open(self.path, how | os.O_CLOEXEC)
             found = os.fstat(own)
             if (found.st_dev, found.st_ino) == (self.device, self.inode):
                 return own

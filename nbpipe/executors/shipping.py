@@ -25,7 +25,7 @@ from ..base.format import format_bytes, shortened
 from ..base.tree import is_tensor
 from ..errors import UnpicklableError
 from .base import Program
-from .memory import SharingPickler, is_shared
+from .memory import SharingPickler, is_mapped, is_shared
 from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
 
 LOG = logging.getLogger("nbpipe")
@@ -229,6 +229,8 @@ def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[
 
 
 def _size_bytes(value: Any) -> int:
+    if is_mapped(value):
+        return 0  # the workers map it
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return int(value.nbytes)
     if is_tensor(value) and is_shared(value):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from ..base.checks import Function, as_float, flag, function, whole
 from ..base.collate import check_options, collate
 from ..base.seeding import Entry
+from ..base.tree import children, rebuild
 from ..errors import ArgumentError, LengthUnknownError
 from .call import place, placement_of
 from .chain import BATCHES, append_plain, new_name
@@ -280,12 +281,8 @@ def split_batch(batch: Any) -> list[Any]:
         make = type(batch)._make if hasattr(batch, "_make") else tuple
         return [make(row) for row in _rows(columns)]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in dataclasses.fields(batch)]
-        columns = [split_batch(getattr(batch, name)) for name in names]
-        return [
-            dataclasses.replace(batch, **dict(zip(names, row, strict=True)))
-            for row in _rows(columns)
-        ]
+        columns = [split_batch(value) for _, value in children(batch) or ()]
+        return [rebuild(batch, list(row)) for row in _rows(columns)]
     sized = hasattr(batch, "__getitem__") and hasattr(batch, "__len__")
     if sized and not isinstance(batch, str | bytes) and getattr(batch, "ndim", 1) > 0:
         return list(batch)

@@ -237,7 +237,9 @@ class FolderStore(CacheStore):
         """
         try:
             with (self.folder / _ITEMS).open("rb") as file:
-                about = json.loads(pickle.load(file))  # noqa: S301  the user's own cache
+                about = dict(json.loads(pickle.load(file)))  # noqa: S301  the user's own cache
+                if about == self.about:
+                    _read_made(file)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except Exception as error:
@@ -251,11 +253,17 @@ class FolderStore(CacheStore):
 
     @property
     def made(self) -> Made:
-        """The epoch that made the items."""
-        with (self.folder / _ITEMS).open("rb") as file:
-            pickle.load(file)  # noqa: S301  the user's own cache
-            epoch, passes = json.loads(pickle.load(file))  # noqa: S301
-        return epoch, tuple(passes)
+        """The epoch that made the items.
+
+        Raises:
+            CacheError: it cannot be read.
+        """
+        try:
+            with (self.folder / _ITEMS).open("rb") as file:
+                pickle.load(file)  # noqa: S301  the user's own cache
+                return _read_made(file)
+        except Exception as error:
+            raise self._damaged(error) from error
 
     def recorder(self, made: Made) -> Recorder:
         """Return a recorder that writes beside the final file.
@@ -327,6 +335,7 @@ class _FolderRecorder(Recorder):
         self._store = store
         self._lock = threading.Lock()
         self._count = self._number = 0
+        self._full: OSError | None = None  # what kept an item from being written
         prefix = f"{_ITEMS}.{socket.gethostname()}.{os.getpid()}."
         handle, name = tempfile.mkstemp(".part", prefix, store.folder)
         self._path = FilePath(name)
@@ -347,11 +356,16 @@ class _FolderRecorder(Recorder):
                     f"cache items must be picklable, got {type(value).__name__} ({error}); put "
                     "cache() before the stage that makes them, or use cache() in memory"
                 ) from error
+            except OSError as error:  # told when the loop has had all items
+                self._full = error
+                self._discard()
             self._count += 1
 
     def complete(self) -> None:
         with self._lock:
             file, self._file = self._file, None
+        if self._full is not None:
+            raise self._unwritten(self._full) from self._full
         if file is None:
             return
         try:
@@ -365,20 +379,28 @@ class _FolderRecorder(Recorder):
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._path.unlink()
-            raise CacheError(
-                f"cache folder {self._store.place!r} cannot be written ({error}); make room, "
-                "cache to another folder, or use cache() in memory"
-            ) from error
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> CacheError:
+        return CacheError(
+            f"cache folder {self._store.place!r} cannot be written ({error}); make room, "
+            "cache to another folder, or use cache() in memory"
+        )
 
     def take_back(self) -> None:
         self._store.drop(self._number)
 
     def close(self) -> None:
         with self._lock:
-            file, self._file = self._file, None
+            self._discard()
+
+    def _discard(self) -> None:
+        """Remove the file; on a full disk what is not written yet is lost on closing it."""
+        file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+            with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def __del__(self, unlink: Callable[[str], object] = os.unlink) -> None:
@@ -393,6 +415,12 @@ class _FolderRecorder(Recorder):
             pass
 
 
+def _read_made(file: BinaryIO) -> Made:
+    """Read the epoch that made the items, which stands behind the chain that wrote them."""
+    epoch, passes = json.loads(pickle.load(file))  # noqa: S301  the user's own cache
+    return epoch, tuple(passes)
+
+
 def _count_record(count: int) -> bytes:
     """Return the count as a pickle of fixed length: it is written twice."""
     return b"\x80\x02\x8a\x08" + count.to_bytes(8, "little", signed=True) + b"."
@@ -405,7 +433,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     was, now = old.get("chain", []), new.get("chain", [])
     names = [[stage.get("name") for stage in chain] for chain in (was, now)]
     if names[0] != names[1]:
-        return f"its stages were {', '.join(names[0])}, they are {', '.join(names[1])}"
+        return "its stages were {}, they are {}".format(*(", ".join(map(str, n)) for n in names))
     for before, after in zip(was, now, strict=True):
         for key in {**before, **after}:
             if before.get(key) != after.get(key):

@@ -97,10 +97,11 @@ class Shuffling(Fold):
         _advance(self._rng, size, self._drawn)
         self._size = size
         again = node_state.get("again", [])
-        self._slots: list[int] = list(node_state.get("slots", range(size)))  # numbers of the inputs
+        self._fresh = "slots" not in node_state  # the first inputs fill it, however many there are
+        self._slots: list[int] = list(node_state.get("slots", ()))  # numbers of the inputs
         self._known: deque[int] = deque(again)  # those of the results, from number `_first` on
         self._first = self._pushed = 0
-        self._needed = len({*again, *self._slots})  # before the first draw
+        self._needed = size if self._fresh else len({*again, *self._slots})  # before the first draw
         self._counted = self._needed  # inputs that are in a slot, or were
         self._lock = threading.Lock()  # whoever asks may come in the midst of a push
         self._early: list[Entry] = []
@@ -140,6 +141,9 @@ class Shuffling(Fold):
 
     def _fill(self) -> None:
         early = self._early
+        if self._fresh:
+            with self._lock:
+                self._slots, self._fresh = list(range(len(early))), False
         self._entries = [early[number] for number in self._slots if number < len(early)]
 
     def _next_late(self) -> Entry | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
-from ..ops.stage import CONSUMER, Stage, share_workers
+from ..ops.stage import CONSUMER, Stage, regions_of, share_workers
 from .history import WINDOW_S, Growth, Past
 
 # -- Case: the numbers that a diagnosis rests on ---------------------------------------------------
@@ -282,9 +282,11 @@ class Diagnosis:
 
 
 def decide(case: Case) -> Diagnosis:
-    """Return the first diagnosis that fits."""
+    """Return the first diagnosis that fits; to a `DataLoader` in words of its arguments."""
     for rule in _RULES:
         found = rule(case)
+        if found is not None and case.status.called != "run":
+            return replace(found, advice=_OF_LOADER.get(found.advice, found.advice))
         if found is not None:
             return found
     return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
@@ -358,18 +360,48 @@ def _spent(load: Load) -> str:
     return f" ({format_share(share)} of it {'computing' if computes else 'waiting'})"
 
 
+_TOO_SHORT = "its calls are short for the way: run it in threads, without executor="
+_SHORT = "its calls are short for the way: let a call do more, a batch instead of a sample"
+_LARGE = "its results are large for the way: let them stay where they are, copy=False"
+
+
 def _nearer(case: Case, load: Load) -> str:
     """Tell what helps where calls are on the way to a worker for most of the time."""
-    row, placement = case.rows[load.address], case.stages[load.host].placement
     own = case.stages[load.host].executor == "process"
     if load.p50_s < SHORT_S and own:
-        return "its calls are short for the way: run it in threads, without executor="
+        return _TOO_SHORT
     if not own and load.p50_s > SLOW_S:
         return "its calls wait for a free worker: give the cluster more workers"
+    group = _sharing(case, load.host)
+    row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]
     large = row.bytes_out > LARGE_BYTES * max(1, row.items_out)
-    if own and large and placement is not None and placement.copy:
-        return "its results are large for the way: let them stay where they are, copy=False"
-    return "its calls are short for the way: let a call do more, a batch instead of a sample"
+    if own and large and all(place is None or place.copy for place in copied):
+        return _large(case, load, group)
+    return _SHORT
+
+
+def _sharing(case: Case, host: str) -> list[str]:
+    """Return the stages that share their workers with a stage, from that on."""
+    names = iter(case.stages)
+    groups = ([next(names) for _ in one] for one in regions_of(tuple(case.stages.values())))
+    return next(one for one in groups if host in one)
+
+
+def _large(case: Case, load: Load, group: Sequence[str]) -> str:
+    """Tell what helps where results are copied out of shared memory, by a stage that can say so."""
+    calls = [name for name in group if case.stages[name].spec.runs == "call"]
+    if not calls:
+        return (
+            "its results are large for the way: give smaller ones, or run it in threads, without "
+            "executor="
+        )
+    return _LARGE if load.address in calls else f"{_LARGE} in {short_name(calls[-1])}"
+
+
+_SOURCE = (
+    "the source is read by one call at a time: let it give paths or indices, and load them in a "
+    "map stage, which takes concurrency"
+)
 
 
 def _without_knob(case: Case, load: Load) -> str:
@@ -381,9 +413,11 @@ def _without_knob(case: Case, load: Load) -> str:
             "they are made beside it from the next epoch on"
         )
     if stage.op == "source":
+        return _SOURCE
+    if stage.op == "batch" and getattr(stage.spec, "cost", None) is not None:
         return (
-            "the source is read by one call at a time: let it give paths or indices, and load "
-            "them in a map stage, which takes concurrency"
+            "batches of a budget are made one at a time: find the cost in a map stage before it, "
+            "and collate in one behind it, which take concurrency"
         )
     if stage.op == "batch":
         return (
@@ -609,6 +643,20 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
     advice = f"try {short_name(name)}.prefetch {value}"
     return Diagnosis(name, text, advice, (name, "prefetch", value))
 
+
+_OF_LOADER = {  # what helps a `DataLoader`, by what helps a pipeline
+    _HELD["thread"][1]: 'more threads will not help: run it in processes, workers="process"',
+    _TOO_SHORT: 'its calls are short for the way: run it in threads, workers="thread"',
+    _SHORT: "its calls are short for the way: let a call do more, with a larger batch_size",
+    _LARGE: (
+        "its results are large for the way: give smaller ones, or run it in threads, "
+        'workers="thread"'
+    ),
+    _SOURCE: (
+        "the source is read by one call at a time: make the sampler cheaper, or have each worker "
+        "process read its part of an IterableDataset, by get_worker_info()"
+    ),
+}
 
 _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _loop,

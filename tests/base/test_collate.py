@@ -168,6 +168,8 @@ BAD = [
     ([np.array(["a"]), np.array([1])], {}, "got <U1 in sample 0 and int64 in sample 1"),
     ([np.ma.zeros(2)], {}, "got a MaskedArray; give data and mask as two fields"),
     ([2**63, 1], {}, "ints must fit int64 to be stacked, got 9223372036854775808"),
+    ([np.int64(1), np.uint64(2**63)], {}, "got int64 and uint64, of which floats would be made"),
+    ([np.ones(1, np.uint64), np.ones(1, np.int8)], {}, "integers must have an integer dtype"),
     ([np.uint8(1), 2**70], {}, "ints must fit int64 to be stacked, got 1180591620717411303424"),
     ([np.zeros(1, "u1"), np.zeros(2, "u1")], {"pad": -1}, "pad must be a value of uint8, "),
     ([np.zeros(1, "i8"), np.zeros(2, "i8")], {"pad": np.nan}, "pad must be a value of int64"),

@@ -317,6 +317,34 @@ def test_forked_process_starts_its_own(forked, tmp_path):
     assert out == ["0 True", "0", "0 True"]
 
 
+def test_a_fork_while_a_worker_is_being_closed(forked, tmp_path):
+    """The child lets go of the others all the same, and says nothing."""
+    out = script(
+        f"""
+        import os
+        from nbpipe.executors import launch
+
+        workers = [launch.launch({EVALUATE!r}, b"") for _ in range(4)]
+        for worker in workers:
+            worker.connection.recv()
+        for worker in workers[::2]:  # as another thread leaves them for a moment
+            for end in (worker.connection, worker.status):
+                os.dup(end.fileno())
+                os.close(end.fileno())
+        child = os.fork()
+        if child == 0:
+            ends = [end.closed for one in workers for end in (one.connection, one.status)]
+            print(ends, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        os._exit(0)
+        """,
+        tmp_path,
+        "forkserver",
+    )
+    assert out == [str([True] * 8)]
+
+
 def test_server_with_another_thread_forks_nothing(fresh, forked, monkeypatch, tmp_path):
     """Where a module of the user starts a thread in every interpreter, workers are fresh ones."""
     (tmp_path / "sitecustomize.py").write_text(

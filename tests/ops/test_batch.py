@@ -1,5 +1,7 @@
 """batch with all its options, and unbatch."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -143,6 +145,24 @@ def test_prefetch_after_the_first_batch():
 
 
 # -- taking apart -------------------------------------------------------------------------
+
+
+@dataclass
+class Halved:
+    """A sample that changes its value when it is made."""
+
+    value: float
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self):
+        self.value /= 2
+        self.calls += 1
+
+
+def test_unbatch_makes_no_sample_anew():
+    """What a dataclass does when it is made was done: its fields are taken apart as they are."""
+    back = list(nbpipe.source([Halved(4.0), Halved(8.0)]).batch(2).unbatch())
+    assert [(type(one), one.value, one.calls) for one in back] == [(Halved, 2, 1), (Halved, 4, 1)]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,25 @@
 """cache: the items of the first whole epoch, in memory or in a folder."""
 
 import collections
+import contextlib
+import decimal
 import errno
+import fractions
 import functools
 import gc
 import importlib
 import itertools
 import json
+import operator
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import numpy as np
@@ -378,6 +384,219 @@ def test_the_values_a_function_uses_are_part_of_the_chain(tmp_path, one, other):
         list(chain(tmp_path, fn=other))
 
 
+class Slotted:
+    """An object without a dict of attributes."""
+
+    __slots__ = ("hidden", "number")
+
+    def __init__(self, number):
+        self.number = number
+
+
+class SlottedBelow(Slotted):
+    """An object with slots of a base class, and one more."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, number):
+        super().__init__(0)
+        self.more = number
+
+
+def holding(value):
+    """Make a function that encloses a value, and gives items as they are."""
+    return lambda item: (item, value)[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Slotted,
+        SlottedBelow,
+        lambda number: [0, number].__getitem__,
+        lambda number: {0: number}.get,
+        lambda number: np.array([0, number]).__getitem__,
+        lambda number: re.compile(str(number)),
+        operator.itemgetter,
+        lambda number: operator.methodcaller("add", number),
+        lambda number: operator.attrgetter(f"at_{number}"),
+        range,
+        slice,
+        lambda number: collections.deque([number]),
+        lambda number: bytearray([number]),
+        np.float32,
+        lambda number: np.dtype(f"S{number}"),
+        decimal.Decimal,
+        lambda number: fractions.Fraction(number, 7),
+        lambda number: np.arange(4).astype(object) * number,
+        pytest.param(
+            lambda number: importlib.import_module("torch").full((3,), number),
+            marks=pytest.mark.torch,
+        ),
+    ],
+)
+def test_enclosed_objects_are_part_of_the_chain(tmp_path, make):
+    """Objects of all kinds that a function encloses count by their values."""
+    expected = list(chain(tmp_path, fn=holding(make(1))))
+    assert list(chain(tmp_path, fn=holding(make(1)))) == expected
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=holding(make(2))))
+
+
+def test_a_module_counts_by_its_name(tmp_path):
+    """What it holds is no part of the chain: other processes load it otherwise."""
+    one, other = types.ModuleType("one"), types.ModuleType("one")
+    other.names = {"a", "b"}
+    expected = list(chain(tmp_path, fn=holding(one)))
+    assert list(chain(tmp_path, fn=holding(other))) == expected
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=holding(types.ModuleType("two"))))
+
+
+METHODS = """
+class Moving:
+    step = {step}
+
+    def __call__(self, item):
+        return self.move(item)
+
+    def move(self, item):
+        return self.moved(item) + self.twice + self.fixed(item) + self.made(item)
+
+    def moved(self, item):
+        return item + self.step + {here}
+
+    @property
+    def twice(self):
+        return 2 * {there}
+
+    @staticmethod
+    def fixed(item):
+        return item + {fixed}
+
+    @classmethod
+    def made(cls, item):
+        return item + {made}
+"""
+
+
+def moving(**numbers):
+    """Define a class with methods that use one another, and make an object of it."""
+    namespace = {"__name__": "somewhere"}
+    names = ("step", "here", "there", "fixed", "made")
+    exec(METHODS.format(**dict.fromkeys(names, 1) | numbers), namespace)
+    return namespace["Moving"]()
+
+
+@pytest.mark.parametrize("name", ["step", "here", "there", "fixed", "made"])
+@pytest.mark.parametrize("way", [lambda one: one, lambda one: one.move])
+def test_what_a_method_uses_of_its_class_is_part_of_the_chain(tmp_path, way, name):
+    """Methods that a method calls, and values of the class, count as functions of a module do."""
+    expected = list(chain(tmp_path, fn=way(moving())))
+    assert list(chain(tmp_path, fn=way(moving()))) == expected
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=way(moving(**{name: 2}))))
+
+
+class Calling:
+    """Has a method of its own do what it is called for."""
+
+    def __call__(self, item):
+        return self.forward(item)
+
+
+def test_what_classes_of_one_base_use_is_part_of_the_chain(tmp_path):
+    """A method of the base that both use is looked through for each of them."""
+
+    def both(number):
+        one = type("One", (Calling,), {"forward": lambda self, item: item})
+        other = type("Other", (Calling,), {"forward": lambda self, item: item + number})
+        return holding((one(), other()))
+
+    list(chain(tmp_path, fn=both(1)))
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=both(2)))
+
+
+def scaled_by(sizes):
+    """Define a function that reads a tuple of its module."""
+    namespace = {"__name__": "somewhere", "SIZES": sizes}
+    exec("def scaled(item):\n    return item * SIZES[1]", namespace)
+    return namespace["scaled"]
+
+
+def test_a_tuple_of_the_module_is_part_of_the_chain(tmp_path):
+    """It changes only where somebody writes another one; a list may be changed by an epoch."""
+    list(chain(tmp_path / "tuple", fn=scaled_by((1, 2))))
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path / "tuple", fn=scaled_by((1, 3))))
+    expected = list(chain(tmp_path / "list", fn=scaled_by([1, 2])))
+    assert list(chain(tmp_path / "list", fn=scaled_by([1, 3]))) == expected
+
+
+class Records:
+    """A dataset with an attribute."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, at):
+        return range(3)[at] * self.number
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Records(1), Records(2)),
+        (np.arange(6), np.arange(1, 7)),
+        (np.arange(6), np.arange(6.0)),
+        (np.zeros((3, 2)), np.zeros((3, 4))),
+        (np.array(["a", "b"]), np.array(["a", "c"])),
+        (np.array(["a", None]), np.array(["a", 1])),
+        (collections.UserList([1, 2]), collections.UserList([1, 3])),
+        (collections.deque([1, 2]), collections.deque([1, 3])),
+    ],
+)
+def test_the_first_items_of_a_source_are_part_of_the_chain(tmp_path, one, other):
+    """Those of an array, too; a dataset counts by its attributes, and is not read."""
+
+    def cached(items):
+        return nbpipe.source(items).map(str).cache(tmp_path)
+
+    expected = list(cached(one))
+    assert list(cached(one)) == expected
+    with pytest.raises(CacheError, match="items of stage 'source' was"):
+        list(cached(other))
+
+
+class Told:
+    """A source that is told the number of every epoch."""
+
+    def __init__(self):
+        self.number = 0
+        self.told = []
+
+    def set_epoch(self, number):
+        self.number = number
+        self.told.append(number)
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("hold", [lambda one: one, lambda one: collections.UserList([one])])
+def test_the_number_of_the_epoch_is_no_part_of_the_chain(tmp_path, hold):
+    """A pipeline that is built again, over a source that was told of epochs, reads the folder."""
+    told = Told()
+    with nbpipe.source(hold(told)).map(str).cache(tmp_path).start() as run:
+        expected = list(run)
+    told.set_epoch(1)
+    assert list(nbpipe.source(hold(told)).map(str).cache(tmp_path)) == expected
+
+
 def test_options_of_a_batch_are_part_of_the_chain(tmp_path):
     """Everything that changes a batch does."""
     source = nbpipe.source(range(3))
@@ -406,6 +625,19 @@ def test_a_damaged_folder_is_refused(tmp_path):
     (tmp_path / ITEMS).write_bytes(b"no pickle")
     with pytest.raises(CacheError, match=r"cannot be read \(.*; delete it, or cache to another"):
         list(chain(tmp_path))
+
+
+def test_a_folder_that_was_cut_off_anywhere_is_refused(tmp_path):
+    """Wherever its file ends, the error is that of a cache, and all items before it were there."""
+    expected = list(chain(tmp_path, items=range(2)))
+    whole = (tmp_path / ITEMS).read_bytes()
+    found = set()
+    for end in range(0, len(whole), 4):
+        (tmp_path / ITEMS).write_bytes(whole[:end])
+        got, error = delivered(chain(tmp_path, items=range(2)))
+        cause = error.__cause__ if isinstance(error, StageError) else error
+        found.add((got == expected[: len(got)], type(cause), "delete it, or cache" in str(cause)))
+    assert found == {(True, CacheError, True)}
 
 
 def test_items_that_cannot_be_pickled(tmp_path):
@@ -507,6 +739,40 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch, times):
         assert list(run) == times * [0, 1, 2, 3]
     assert (got, outcome, left) == ([0, 1, 2, 3], "failed", [])
     assert str(error).startswith(f"cache folder {str(tmp_path)!r} cannot be written")
+
+
+@contextlib.contextmanager
+def room_for(size_bytes):
+    """Let files grow to a size, and fail as on a full disk beyond it."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def large(item):
+    """Make an item of 8 kB."""
+    return np.full(1000, item)
+
+
+@pytest.mark.parametrize("size_bytes", [600, 9_000, 20_000])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_disk_that_is_full_in_the_middle(tmp_path, times, size_bytes):
+    """The epoch, or the pass, goes on to its last item; then it is said, and nothing is left."""
+    pipe = nbpipe.source(range(5)).map(large).cache(tmp_path).repeat(times)
+    with pipe.start() as run:
+        with room_for(size_bytes):
+            got, error = delivered(run)
+        outcome, left = run.outcome, names_in(tmp_path)
+        assert [int(item[0]) for item in run] == times * [0, 1, 2, 3, 4]
+    assert ([int(item[0]) for item in got], outcome, left) == ([0, 1, 2, 3, 4], "failed", [])
+    assert str(error) == (
+        f"cache folder {str(tmp_path)!r} cannot be written ([Errno 27] File too large); "
+        "make room, cache to another folder, or use cache() in memory"
+    )
 
 
 KILLED = """

@@ -137,6 +137,13 @@ def test_a_failure_behind_a_buffer():
     assert sorted(got) == list(range(10))
 
 
+def test_a_buffer_is_no_larger_than_what_is_in_it():
+    """A size beyond all items, and all memory, is that of the items."""
+    sizes = (9, 10, 2**50)
+    orders = [epochs(stream_of(range(9)).shuffle(buffer_size=size).repeat(2)) for size in sizes]
+    assert orders == [orders[0]] * 3
+
+
 def test_passes_shuffle_a_buffer_anew():
     """The passes of `repeat` draw other orders, in every epoch."""
     one, two = epochs(stream_of(range(20)).shuffle(buffer_size=20).repeat(2))

@@ -201,6 +201,36 @@ def test_full_stage_without_concurrency(full, words):
     assert (found.stage, found.suggestion, words in found.advice) == (full, None, True)
 
 
+def test_batches_of_a_budget_are_not_sent_to_workers():
+    """Which refuse them: what costs time is moved into stages around them."""
+    pipe = nbpipe.source(range(9), name="files").batch(4, cost=abs)
+    found = decide(case({"files": IDLE, "batch": (0.98, 0.01, 0)}, 0.9, addresses(pipe.chain)))
+    assert (found.stage, found.suggestion, found.code) == ("batch", None, "")
+    assert "in a map stage before it, and collate in one behind it" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("rows", "executor", "cpu", "advice"),
+    [
+        ((0.97, 0.01, 0), "thread", 1.0, 'run it in processes, workers="process"'),
+        ((0.1, 0.0, 0), "process", 0.1, "let a call do more, with a larger batch_size"),
+    ],
+)
+def test_advice_on_a_loader_is_of_its_arguments(rows, executor, cpu, advice):
+    """Which has no `executor=`, and whose stages nobody writes."""
+    stages = chain(4, executor)
+    status = replace(RUNNING, cpu_cores=cpu, called="loader.run")
+    found = decide(case({**DECODE_LIMITS, "decode": rows}, 0.97, stages, status))
+    assert (found.stage, found.advice.partition(": ")[2]) == ("decode", advice)
+
+
+def test_advice_on_the_source_of_a_loader():
+    """It is a sampler, or a dataset that one reads."""
+    status = replace(RUNNING, called="loader.run")
+    found = decide(case({"files": (0.98, 0.01, 0), "decode": STARVED}, 0.9, status=status))
+    assert (found.stage, "each worker process read its part" in found.advice) == ("files", True)
+
+
 def test_inline_stage_counts_with_its_host():
     """An inline stage has no slots: its time is its host's, and so is the knob to turn."""
     pipe = nbpipe.source([1], name="files").map(abs, name="read", concurrency=4)
@@ -375,6 +405,30 @@ def test_stages_that_share_workers_are_one_load():
     rows = {name: replace(one, concurrency=2) for name, one in rows.items()}
     (load,) = loads_of(stages, rows)
     assert (load.address, load.host, round(load.share, 2)) == ("decode", "decode", 0.99)
+
+
+@pytest.mark.parametrize(
+    ("stages", "name", "words"),
+    [
+        ({"decode": {}}, "decode", "let them stay where they are, copy=False"),
+        ({"decode": {}, "batch": {}}, "batch", "copy=False in decode"),
+        ({"decode": {"copy": False}, "batch": {}}, "batch", "let a call do more"),
+        ({"batch": {}}, "batch", "give smaller ones, or run it in threads, without executor="),
+    ],
+)
+def test_large_results_of_workers(stages, name, words):
+    """What helps is an argument that the stage has, and that was not given yet."""
+    pipe = nbpipe.source(range(9), name="files")
+    if "decode" in stages:
+        pipe = pipe.map(abs, name="decode", executor="process", **stages["decode"])
+    if "batch" in stages:
+        pipe = pipe.batch(4, executor="process")
+    rows = {one: (0.1 * (one == name), 0.0, 0.0) for one in stages}
+    told = {one: row(*numbers, 100.0) for one, numbers in rows.items()}
+    last = list(stages)[-1]
+    told[last] = replace(told[last], bytes_out=told[last].items_out << 20)
+    found = decide(case({"files": IDLE, **told}, 0.9, addresses(pipe.chain)))
+    assert (found.stage, words in found.advice) == (name, True)
 
 
 def test_the_way_to_a_worker_is_named():

@@ -298,7 +298,8 @@ class Link:
         """Forget it in a process that was forked: it is the other one's."""
         self._gone = self._closed = True
         if self._connection is not None:
-            self._connection.close()  # not the channel, which would hang up for the other one
+            with contextlib.suppress(OSError):  # another thread of that process was closing it
+                self._connection.close()  # not the channel: that would hang up for the other one
 
 
 def _daemon(target: Callable[[], None], name: str) -> threading.Thread:

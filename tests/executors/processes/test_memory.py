@@ -1,6 +1,7 @@
 """Memory of workers and of what goes between: shared memory that is short, freed, and gone."""
 
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -44,16 +45,84 @@ def test_large_results(copy):
 
 
 @pytest.mark.parametrize("many", [lambda array: array, lambda array: {"image": array, "n": 0}])
-def test_an_array_that_is_filled_anew(many):
+@pytest.mark.parametrize(
+    ("shape", "view"),
+    [
+        ((20_000,), lambda array: array),
+        ((200, 100), lambda array: array.T),
+        ((100, 100, 2), lambda array: array.transpose(2, 0, 1)),
+        ((200, 200), lambda array: array[::2, 50:150]),
+        ((20_000,), lambda array: array[::-1]),
+        ((100,), lambda array: np.broadcast_to(array, (20, 100))),
+        ((), lambda array: array),
+    ],
+)
+def test_an_array_that_is_filled_anew(shape, view, many):
     """A function may give the same array for each item: what it held is copied at once."""
-    array = np.zeros(20_000)
+    array = np.zeros(shape)
+    expected = view(array)
 
     def fill(n):
-        array[:] = n
-        return many(array)
+        array[...] = n
+        return many(view(array))
 
-    got = [one["image"] if isinstance(one, dict) else one for one in drained(placed(300, fill))]
-    assert [(one[0], one[-1]) for one in got] == [(n, n) for n in range(300)]
+    got = [one["image"] if isinstance(one, dict) else one for one in drained(placed(100, fill))]
+    assert [(one.min(), one.max()) for one in got] == [(n, n) for n in range(100)]
+    assert {(one.shape, one.flags.fnc) for one in got} == {(expected.shape, expected.flags.fnc)}
+
+
+def numbers_file(path, order="C"):
+    """Write a file of numbers, and map it."""
+    mapped = np.lib.format.open_memmap(path, "w+", "f8", (300, 500), fortran_order=order == "F")
+    mapped[:] = np.arange(150_000).reshape(300, 500)
+    mapped.flush()
+    return np.load(path, mmap_mode="r")
+
+
+@linux_only
+@pytest.mark.parametrize("options", [{}, {"isolate": True}])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("part", [slice(None), 7, slice(20, 90), (slice(None), slice(3, 9))])
+def test_a_file_that_is_mapped_is_mapped_by_workers(tmp_path, part, order, options):
+    """In one piece, it is no copy: what is written to the file is seen there."""
+    array = numbers_file(tmp_path / "numbers.npy", order)[part]
+    again = np.load(tmp_path / "numbers.npy", mmap_mode="r+")
+
+    def work(n):
+        return array.shape, isinstance(array.base, mmap.mmap), float(array.sum())
+
+    in_one_piece = array.flags.forc
+    expected = array.shape, in_one_piece, float(array.sum())
+    with placed(1, work).start(**options) as run:
+        first = drained(run)
+        again[:] = 0
+        ((_, _, total),) = drained(run)
+    assert (first, total == 0 or not in_one_piece) == ([expected], True)
+
+
+@linux_only
+@pytest.mark.parametrize("mode", ["r+", "c"])
+def test_what_a_worker_writes_to_a_mapped_file_stays_there(tmp_path, mode):
+    """And what this process keeps for itself goes along."""
+    numbers_file(tmp_path / "numbers.npy")
+    array = np.load(tmp_path / "numbers.npy", mmap_mode=mode)
+    array[0, 0] = 5
+
+    def work(n):
+        array[0, 1] -= 1
+        return array[0, :2].tolist()
+
+    got = drained(placed(1, work))
+    assert (got, array[0, :2].tolist()) == ([[5, 0]], [5, 1])
+
+
+@linux_only
+def test_a_mapped_file_that_is_gone_is_copied(tmp_path):
+    """Another file of its name is not read in its place."""
+    array = numbers_file(tmp_path / "numbers.npy")
+    np.save(tmp_path / "other.npy", np.zeros((300, 500)))
+    (tmp_path / "other.npy").rename(tmp_path / "numbers.npy")
+    assert drained(placed(3, lambda n: array[n, 2])) == [2, 502, 1002]
 
 
 @pytest.mark.parametrize("memory", [None, "64 MB"])

@@ -252,3 +252,24 @@ def test_tensors_that_cannot_be_sent_cost_no_worker():
         (failure,) = run.failures()
     assert (len(pids), len(set(pids))) == (3, 1)
     assert "stage 'fn' gave a Tensor, which cannot be sent from its worker" in str(failure)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda tensor: tensor,
+        lambda tensor: tensor.t(),
+        lambda tensor: {"x": tensor[:, ::2]},
+        lambda tensor: tensor[:1].expand(9, -1),
+    ],
+)
+def test_a_tensor_that_is_filled_anew(torch, view):
+    """A function may give the same tensor for each item: what it held is copied at once."""
+    tensor = torch.zeros(80, 60)
+
+    def fill(n):
+        tensor[:] = n
+        return view(tensor)
+
+    got = [one["x"] if isinstance(one, dict) else one for one in drained(placed(100, fill))]
+    assert [(int(one.min()), int(one.max())) for one in got] == [(n, n) for n in range(100)]
