@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .base.knobs import Knob
+from .base.names import parameters_of
 from .errors import ArgumentError, ArgumentTypeError, add_note, near_match
 from .pipeline import Pipeline
 from .show.watch import note_export
@@ -57,7 +58,7 @@ def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
     file = _file(path)
     module = _module(file)
     build = _builder(file, module)
-    parameters = inspect.signature(build).parameters
+    parameters = parameters_of(build)
     _check_changes(file, parameters, changes)
     pipe = build(**changes)
     if not isinstance(pipe, Pipeline):

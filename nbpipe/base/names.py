@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Container, Iterable
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ..errors import ArgumentTypeError, near_match
@@ -97,11 +98,27 @@ def methods_name_arguments(cls: Class) -> Class:
     return cls
 
 
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function; what its annotations name need not be there.
+
+    Raises:
+        TypeError, ValueError: it does not tell them.
+    """
+    if sys.version_info >= (
+        3,
+        14,
+    ):  # before, they were read when the function was made, or are text
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.STRING).parameters
+    return inspect.signature(function).parameters
+
+
 def _misfit(
     what: str, function: Callable[..., Any], given: int, options: Container[str], said: str
 ) -> str:
     """Say which arguments are missing, or how many too many are given without their names."""
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(parameters_of(function).values())
     by_place = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     by_place = [one for one in by_place if one.name != "self"]
     names = ", ".join(one.name for one in by_place) or "nothing"

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.names import parameters_of
 from ..base.tree import is_tensor
 from .held import IN_PYTHON, attributes_of
 from .source import lines_of, replaced, run_ruff
@@ -374,7 +375,7 @@ def _parameters(value: Any) -> list[str] | None:
         return [] if plain and not attributes_of(value) else None
     if not isinstance(init, FunctionType):
         return None
-    parameters = list(inspect.signature(init).parameters.values())[1:]
+    parameters = list(parameters_of(init).values())[1:]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in parameters] if all(p.kind in kinds for p in parameters) else None
 

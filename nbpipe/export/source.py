@@ -284,6 +284,7 @@ CHANGING = frozenset(
     )
 )
 _READING = frozenset(("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"))
+LAZY = sys.version_info >= (3, 14)
 _IMPLICIT = frozenset(("__annotations__", "__conditional_annotations__"))
 _NO_TYPES = frozenset(("Annotated", "Literal"))  # text in their brackets names no type
 
@@ -314,10 +315,11 @@ def names_read(node: ast.AST, *, future: bool) -> Names:
 
     Args:
         node: a statement, an expression or a module.
-        future: annotations are not evaluated, as `from __future__ import annotations` says.
+        future: annotations are not evaluated, as `from __future__ import annotations` says, and
+            as from Python 3.14 on none is unless somebody asks for it.
     """
     reader = _Reader()
-    reader.read(_compiled(node, future=future), reader.bound, is_later=False)
+    reader.read(_compiled(node, future=future or LAZY), reader.bound, is_later=False)
     now = frozenset(reader.now - _IMPLICIT)
     annotated = set(_annotated(node)) - now - reader.local
     later = frozenset(reader.later | annotated)

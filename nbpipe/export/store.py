@@ -65,10 +65,12 @@ def _check_place(given: object, module: Path) -> None:
             f"{str(module.parent)!r} first, or export to another folder"
         )
     target = module.resolve()
-    if target.is_symlink():  # from Python 3.13 on, nobody else says so
-        raise ValueError("Symlink loop")
-    if target.exists() and not target.is_file():
-        folder = target.is_dir()
+    try:
+        mode = target.stat().st_mode  # `exists` does not tell of a loop, or of a name too long
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        folder = stat.S_ISDIR(mode)
         other = module / "loader.py" if folder else module.with_name("loader.py")
         raise ArgumentError(
             f"export path must be a file, got {str(given)!r}, which is "

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ..base.checks import as_int
 from ..base.digest import source_digest
 from ..base.format import shortened
+from ..base.names import parameters_of
 from ..errors import ArgumentTypeError, LengthUnknownError
 from .plan import IndexPlan
 from .stage import Chain, Operation, Runs, Stage
@@ -187,7 +188,7 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
             f"got {_short(items)}{_of_single(items)}"
         )
     try:
-        parameters = inspect.signature(items).parameters.values()
+        parameters = parameters_of(items).values()
     except (TypeError, ValueError):
         return
     needed = [

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex
 
 from ..base.digest import value_digest
 from ..base.knobs import Knob
-from ..base.names import meant, shown
+from ..base.names import meant, parameters_of, shown
 from ..errors import (
     ArgumentError,
     LengthUnknownError,
@@ -641,7 +641,7 @@ def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
 def wants_rng(fn: object) -> bool:
     """Tell whether a function has a parameter named `rng`."""
     try:
-        parameters = inspect.signature(fn).parameters  # type: ignore[arg-type]
+        parameters = parameters_of(fn)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
     rng = parameters.get("rng")

@@ -30,6 +30,10 @@ LOOK_UP_S = 1.0  # an interrupt that comes just as a wait begins is not seen bef
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
 
+def _nothing() -> None:
+    """Do nothing between two rounds of a wait."""
+
+
 @final
 class EpochIterator(Iterator[Any]):
     """One epoch being iterated; closing or dropping it cancels what is left.
@@ -206,14 +210,16 @@ class EpochIterator(Iterator[Any]):
             self._consumer.waited_ns += perf_counter_ns() - begun_ns
 
     def _wait(self, epoch: Epoch) -> None:
-        consumer, between, gate = self._consumer, self._between, epoch.gate
+        consumer, gate = self._consumer, epoch.gate
+        between, round_s = self._between or _nothing, ATTEND_S if self._between else LOOK_UP_S
         begun_ns = consumer.active_ns(perf_counter_ns())
         try:
             self._waits = True
             consumer.waits_since_ns = begun_ns
-            while not gate.acquire(timeout=LOOK_UP_S if between is None else ATTEND_S):
-                if between is not None:
-                    between()
+            # In CPython 3.14 an interrupt at the end of a round would pass `finally` by, if the
+            # round ended with a condition.
+            while not gate.acquire(timeout=round_s):
+                between()
         except KeyboardInterrupt as stop:  # the notebook's stop button: no fault of what waits
             show_briefly(stop)
             raise

@@ -6,6 +6,7 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
+from nbpipe.export.source import LAZY
 from nbpipe.ops.stage import is_async_generator_function, is_coroutine_function, wants_rng
 
 
@@ -171,3 +172,22 @@ def test_what_runs_on_the_event_loop(function, coroutine, generator):
 def test_who_gets_a_generator(function, wants):
     """A parameter named `rng` asks for one; whatever cannot be looked into does not."""
     assert wants_rng(function) == wants
+
+
+ANNOTATED = """
+def numbers() -> Missing:
+    return iter(range(3))
+
+def moved(item: Missing, rng: Absent) -> Missing:
+    return item + int(rng.integers(1, 2))
+"""
+
+
+def test_names_of_annotations_need_not_be_there():
+    """What is imported for a type checker alone is not missed."""
+    namespace = {}
+    future = "" if LAZY else "from __future__ import annotations\n"
+    exec(future + ANNOTATED, namespace)
+    pipe = nbpipe.source(namespace["numbers"]).map(namespace["moved"])
+    with pipe.start() as run:
+        assert list(run) == [1, 2, 3]
