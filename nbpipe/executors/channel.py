@@ -628,12 +628,12 @@ class RowWriter:
         if array is None:
             return value
         tensor, size, at = array is not value, array.nbytes, places.get(id(value), self._at)
-        if tensor and not array.flags.carray:
-            return value.clone()  # with its strides, which may be those of a memory format
-        order: _Order = "F" if array.flags.fnc else "C"
+        order = _order_of(array)
+        has_room = at != self._at or (slab is not None and at + size <= slab.size_bytes)
+        if order is None or not has_room or (tensor and not array.flags.carray):
+            return value.clone() if tensor else value.copy("K")  # in the order that it has
         if at == self._at:
-            if slab is None or at + size > slab.size_bytes:
-                return value.clone() if tensor else value.copy("K")
+            assert slab is not None
             laid: Any = np.ndarray(array.shape, array.dtype, slab.memory, at, order=order)
             np.copyto(laid, array)
             places[id(value)] = at
@@ -722,6 +722,16 @@ class RowReader:
             _fill(piece[0], laid, self._memory, self._blocks)
             self._at += 1
             yield piece
+
+
+def _order_of(array: np.ndarray[Any, Any]) -> _Order | None:
+    """Return the order of the axes in memory; None where it is neither C's nor Fortran's."""
+    if array.flags.forc:
+        return "F" if array.flags.fnc else "C"
+    steps = [abs(step) for step in array.strides]
+    if steps == sorted(steps, reverse=True):
+        return "C"
+    return "F" if steps == sorted(steps) else None
 
 
 def _array_of(value: Any) -> Any:

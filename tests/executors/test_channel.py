@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ArgumentTypeError
@@ -455,6 +455,8 @@ def through_rows(values, **options):
 
 
 @linux
+@example(values=[([], np.broadcast_to(np.ones(2), (3, 2)))], copy=False, budget_bytes=MB)
+@example(values=[np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0)], copy=True, budget_bytes=MB)
 @given(
     st.lists(BATCHES, min_size=1, max_size=4), st.booleans(), st.sampled_from([0, MB // 2, 8 * MB])
 )
