@@ -457,8 +457,15 @@ class RepeatNode(PumpNode):
     ) -> Sequence[Remaining | None]:
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
-        address = self.runtime.address
-        passes = [one for one in self._past if rest.start < one.end]
+        return (None if self._past_wanted(rest) else rest.since(self._begun),)
+
+    def _past_wanted(self, rest: Remaining) -> list[_PastPass]:
+        return [one for one in self._past if rest.start < one.end]
+
+    def tell(self, below: Mapping[int, Remaining], stages: Stages) -> None:
+        """Note where the stages above stand in each pass of which something is wanted."""
+        (rest,) = below.values()
+        passes = self._past_wanted(rest)
         node_state: dict[str, Any] = {"pass": self._built, "moved": self._moved}
         told: list[Stages] = []
         if passes:
@@ -471,8 +478,7 @@ class RepeatNode(PumpNode):
         told += (self._later.get(number, {}) for number in to_come)
         while told and not told[-1]:
             told.pop()
-        note(stages, address, node_state | ({"later": told} if told else {}))
-        return (None if passes else rest.since(self._begun),)
+        note(stages, self.runtime.address, node_state | ({"later": told} if told else {}))
 
     def _part_of(self, one: _PastPass, rest: Remaining) -> Stages:
         """Tell where the stages of a later pass stand; nothing where it is to begin afresh."""

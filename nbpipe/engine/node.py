@@ -718,8 +718,15 @@ class Node(ABC):
         """
         return None
 
-    def note_order(self, rest: Remaining, stages: Stages) -> None:
-        """Note in which order the results came that are wanted again, by the inputs' numbers."""
+    def tell(self, below: Mapping[int, Remaining], stages: Stages) -> None:
+        """Note what it takes time to find out; called where a state is taken, with what is wanted.
+
+        Of a stage that keeps no order that is in which order the results came, by the numbers of
+        the inputs that are wanted again.
+        """
+        if not self.free:
+            return
+        (rest,) = below.values()
         ranks: Iterable[int]
         arrivals = self.arrivals(rest)
         if arrivals is None:
@@ -797,9 +804,7 @@ def stages_of(last: Node, rest: Remaining, *, alone: bool = False) -> Stages:
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
         _note_failures(node, *node.done_with(below), stages, alone=alone)
-        if node.free:
-            (one,) = below.values()
-            node.note_order(one, stages)
+        node.tell(below, stages)
     return stages
 
 
