@@ -9,7 +9,9 @@ from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
 
 COUNT = 100_000
-AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
+# Entries of all logs together, once they forgot what the loop has had: of what is on its way, up to
+# 1,024 cheap items for each call at once.
+AT_MOST = 40_000
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
 LOGS = (lineage.Drops, lineage.Arrivals, lineage.Children, join.ChoiceLog, BatchByCost, Shuffling)
 
