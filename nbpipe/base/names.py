@@ -104,10 +104,8 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     Raises:
         TypeError, ValueError: it does not tell them.
     """
-    if sys.version_info >= (
-        3,
-        14,
-    ):  # before, they were read when the function was made, or are text
+    # Before 3.14 annotations were read when the function was made, or are text.
+    if sys.version_info >= (3, 14):
         from annotationlib import Format
 
         return inspect.signature(function, annotation_format=Format.STRING).parameters

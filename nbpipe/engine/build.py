@@ -300,7 +300,7 @@ class Part:
         later = dict(enumerate(node_state.get("later", ()), number + 1))
 
         def build(number: int) -> Sequence[Node]:
-            builder.tell(later.get(number, {}))
+            builder.go_on_from(later.get(number, {}))
             return builder.nodes(above, here, (number, *passes), context=context)[::-1]
 
         self._nodes.extend(build(number)[::-1])
@@ -499,8 +499,8 @@ class Builder:
             if made is None:
                 self._caches[id(store)] = store, _made(store)
 
-    def tell(self, stages: Stages) -> None:
-        """Take what is to know of where the stages stand in a later pass."""
+    def go_on_from(self, stages: Stages) -> None:
+        """Have the nodes that are built next, of a later pass, begin where these stages stand."""
         self._node_state.update(stages)
 
     def node_state(self, address: str) -> dict[str, Any]:
