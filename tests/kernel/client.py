@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -134,8 +135,10 @@ class Client:
             seen = len(self.heard)
             # A second is a second only while we run: a machine that stands still is no hang.
             silent_s = 0 if self._listen(SECOND_MS) else silent_s + 1
+        kinds = dict(Counter(one["msg_type"] for one in self.heard))
         raise TimeoutError(
-            f"no {what}, and nothing at all for {HANG_S} s, but\n{self._last_said()}"
+            f"no {what}, and nothing at all for {HANG_S} s, but {kinds}, at last\n"
+            f"{self._last_said()}"
         )
 
     def _listen(self, limit_ms: int) -> bool:
