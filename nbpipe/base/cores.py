@@ -207,6 +207,17 @@ def idle_so_far_ns(mine: Collection[int]) -> int:
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
+def own_idle_ns() -> int | None:
+    """Return how long the cores that this process may use have been idle so far, added up [ns].
+
+    None where the system does not tell.
+    """
+    try:
+        return idle_so_far_ns(os.sched_getaffinity(os.getpid())) or None
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None
+
+
 def _is_on(thread: int, cores: Collection[int | None]) -> bool:
     """Tell whether a thread may run on these cores, and no others."""
     return os.sched_getaffinity(thread) == cores

@@ -271,6 +271,7 @@ class LocalRun(Iterator[Any]):
             elapsed_s=(now_ns - self._begun_ns) / 1e9,
             waited_s=(consumer.waited_ns + max(0, now_ns - since_ns)) / 1e9,
             cpu_cores=self._record.cpu_cores,
+            idle_cores=self._record.idle_cores,
             error="" if self._error is None else one_line(self._error),
             resumed=self._before,
             by_loop=True,

@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from time import perf_counter_ns, process_time_ns, time
 from typing import Any, NamedTuple
 
 from ..base import threads
+from ..base.cores import own_idle_ns
 from ..base.knobs import KnobChange
 from ..base.threads import holds, in_new_thread
 from ..errors import (
@@ -48,7 +50,7 @@ from .stats import (
 _ROW_NS = 1_000_000_000
 _LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
 TICKS_KEPT = 600
-_CPU_READINGS = 4  # fewer say little
+_CORE_READINGS = 4  # fewer say little
 EVENTS_KEPT = 10_000
 
 
@@ -168,7 +170,7 @@ class RunRecord:
         self.failures: deque[Failure] = deque(maxlen=KEPT)
         self.failed = 0  # items, those forgotten included
         self.events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
-        self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
+        self._cores: deque[tuple[int, int, int | None]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
         self._begun_ns = self._last_row_ns = perf_counter_ns()
@@ -210,7 +212,7 @@ class RunRecord:
         """
         self.consumer.settle(now_ns)
         self.consumer.counters.sample(now_ns, 0)
-        self._cpu.append((now_ns, process_time_ns()))
+        self._cores.append((now_ns, process_time_ns(), own_idle_ns()))
         rows: list[Row] = []
         due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
         for runtime, queued, running_ns in runtimes:
@@ -258,12 +260,23 @@ class RunRecord:
     @property
     def cpu_cores(self) -> float | None:
         """Processor time of the whole process over the last seconds [cores]."""
-        readings = tuple(self._cpu)
-        first = bisect_left(readings, (readings[-1][0] - WINDOW_NS, 0)) if readings else 0
-        if len(readings) - first < _CPU_READINGS:
+        return self._mean_cores(itemgetter(1))
+
+    @property
+    def idle_cores(self) -> float | None:
+        """How many cores had nothing to do over the last seconds, or None [cores]."""
+        return self._mean_cores(itemgetter(2))
+
+    def _mean_cores(self, time_of: Callable[[tuple[Any, ...]], int | None]) -> float | None:
+        readings = tuple(self._cores)
+        first = bisect_left(readings, (readings[-1][0] - WINDOW_NS,)) if readings else 0
+        if len(readings) - first < _CORE_READINGS:
             return None
-        (since_ns, before_ns), (now_ns, spent_ns) = readings[first], readings[-1]
-        return (spent_ns - before_ns) / max(1, now_ns - since_ns)
+        old, new = readings[first], readings[-1]
+        before_ns, spent_ns = time_of(old), time_of(new)
+        if before_ns is None or spent_ns is None:
+            return None
+        return (spent_ns - before_ns) / max(1, new[0] - old[0])
 
     def history(self, lock: AbstractContextManager[object]) -> list[Row]:
         """Return all rows, oldest first; `lock` is that under which they are kept."""
@@ -638,6 +651,7 @@ class Life:
             **moment,
             total=total(*order),
             cpu_cores=self.machine.cpu_cores,
+            idle_cores=self.machine.idle_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
             held_bytes=self.machine.held_bytes,
             limit_bytes=self.machine.limit_bytes,
@@ -832,6 +846,12 @@ class Machine:
         """Processor time of the stages' process over the last seconds [cores]."""
         with self.scheduler.lock:
             return self._record.cpu_cores
+
+    @property
+    def idle_cores(self) -> float | None:
+        """How many cores had nothing to do over the last seconds, or None [cores]."""
+        with self.scheduler.lock:
+            return self._record.idle_cores
 
     def reads_ahead_of(self, number: int) -> bool:
         """Tell whether the epoch behind the one with this number is being read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from itertools import accumulate
 from math import inf
@@ -20,6 +20,7 @@ from ..ops.stage import CONSUMER, LOOP, Stage
 # The engine changes counters under its lock; this file only knows the arithmetic.
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
+_SHARES_KEPT = 32
 PACE_NS = 1_000_000_000  # in less time behind a pause a run is not at its pace again
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 
@@ -53,6 +54,8 @@ class StageStats:
             which they computed; the rest they waited. Time in which they waited for a core does
             not count. None where that is not known. Of stages that run together, of all of them,
             in the row of the first.
+        cpu_share_p50: that of the median call: where others use the machine, some calls wait for
+            one that holds a lock and waits for a core, and this is nearer to what calls do.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         starting: those of them that have not done anything yet.
@@ -83,6 +86,7 @@ class StageStats:
     latency_p99_s: float = 0.0
     bytes_out: int = 0
     cpu_share: float | None = None
+    cpu_share_p50: float | None = None
     workers: int = 0
     starting: int = 0
     memory_bytes: int = 0
@@ -203,6 +207,7 @@ class Counters:
     first_ns: int = 0
     timed_ns: int = 0  # of the calls whose processor time was measured
     cpu_ns: int = 0
+    cpu_shares: deque[float] = field(default_factory=lambda: deque(maxlen=_SHARES_KEPT))
     rest_ns: int = 0  # since the first epoch began, in which none was in progress
     histogram: Histogram = field(default_factory=Histogram)
     readings: deque[Reading] = field(
@@ -255,7 +260,6 @@ def stats_of(
     new = counters.read(now_ns, running_ns)
     first = Reading(counters.first_ns or now_ns, 0, 0, 0, 0, 0)
     old = counters.window_start(now_ns) or first
-    elapsed_s, since_first_s = _between_s(old, new), _between_s(first, new)
     busy, starved, blocked = shares_between(old, new)
     p50, p95, p99 = counters.histogram.quantiles_s(0.5, 0.95, 0.99)
     return StageStats(
@@ -263,8 +267,8 @@ def stats_of(
         items_out=counters.items_out,
         errors=counters.errors,
         retries=counters.retries,
-        items_per_s=(new.items_out - old.items_out) / elapsed_s if new.items_out else 0.0,
-        mean_per_s=counters.items_out / since_first_s if counters.items_out else 0.0,
+        items_per_s=(new.items_out - old.items_out) / _between_s(old, new),
+        mean_per_s=counters.items_out / _between_s(first, new),
         busy=busy,
         starved=starved,
         blocked=blocked,
@@ -278,6 +282,7 @@ def stats_of(
         latency_p99_s=p99,
         bytes_out=int(counters.bytes_out),
         cpu_share=_cpu_share(old, new),
+        cpu_share_p50=_median(counters.cpu_shares),
         oldest_s=oldest[0] / 1e9,
         oldest_item=oldest[1],
     )
@@ -294,6 +299,10 @@ def _cpu_share(old: Reading, new: Reading) -> float | None:
     if timed_ns <= 0:
         timed_ns, cpu_ns = new.timed_ns, new.cpu_ns
     return min(1.0, cpu_ns / timed_ns) if timed_ns > 0 else None
+
+
+def _median(shares: Collection[float]) -> float | None:
+    return sorted(shares)[len(shares) // 2] if shares else None
 
 
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
@@ -472,8 +481,11 @@ class StageRuntime:
 
     def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
         """Count calls that took so long, not counting waits for a core, and computed so much."""
-        self.counters.timed_ns += max(0, timed_ns)
-        self.counters.cpu_ns += max(0, min(cpu_ns, timed_ns))
+        if timed_ns > 0:
+            cpu_ns = max(0, min(cpu_ns, timed_ns))
+            self.counters.timed_ns += timed_ns
+            self.counters.cpu_ns += cpu_ns
+            self.counters.cpu_shares.append(cpu_ns / timed_ns)
 
     def measured(self, size_bytes: int) -> None:
         """Take note of the size of one result."""
@@ -687,6 +699,8 @@ class Status:
         since_pause_s: time since the last pause in this epoch was over [s]; None where none was.
         cpu_cores: processor time of the whole process over the last seconds [cores]; None
             where that is not known yet.
+        idle_cores: how many of the cores that it may use had nothing to do, likewise, whoever used
+            the others [cores]; None where the system does not tell.
         error: why the last epoch failed, in one line, else empty.
         held_bytes: bytes in all buffers, where there is a budget for them [bytes].
         limit_bytes: the budget [bytes].
@@ -710,6 +724,7 @@ class Status:
     elapsed_s: float = 0.0
     waited_s: float = 0.0
     cpu_cores: float | None = None
+    idle_cores: float | None = None
     error: str = ""
     held_bytes: int | None = None
     limit_bytes: int | None = None

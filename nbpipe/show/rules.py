@@ -42,6 +42,8 @@ class Load(NamedTuple):
         knob: `host`'s concurrency, where it has one.
         away: part of `share` in which calls are on the way to a worker and back.
         cpu_share: share of their time in which the calls compute, as was measured, or None.
+        share_of_call: that of one call; where others use the machine, of the median one, if it is
+            larger: some wait for one that holds a lock and waits for a core.
     """
 
     address: str
@@ -53,6 +55,7 @@ class Load(NamedTuple):
     knob: Knob | None
     away: float = 0.0
     cpu_share: float | None = None
+    share_of_call: float | None = None
 
     @property
     def cpu_cores(self) -> float | None:
@@ -102,8 +105,9 @@ class Case(NamedTuple):
         rows = {name: stats[name] for name in stages if name in stats}
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
-        loads, now_s = loads_of(stages, rows), time.time()
-        machine = (cores(), is_locked(), now_s, span_s, past)
+        count = cores()
+        loads = loads_of(stages, rows, crowded=is_crowded(status, count))
+        machine = (count, is_locked(), time.time(), span_s, past)
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
@@ -143,6 +147,19 @@ class Case(NamedTuple):
         ]
         return min(float(self.cores), self.status.cpu_cores + sum(workers))
 
+    def fullness(self, load: Load) -> str:
+        """Tell who uses the cores that a load would compute on; empty where some are idle."""
+        used, idle = self.at_work, self.status.idle_cores
+        if used is None:
+            return ""
+        if used >= NEARLY_ALL * self.cores:
+            return f"{used:.1f} of {self.cores} cores are at work"
+        if idle is None or not is_crowded(self.status, self.cores):
+            return ""
+        if self.stages[load.host].executor == "dask":
+            return ""  # its cores may be those of other machines
+        return f"others use {self.cores - used - idle:.1f} of {self.cores} cores"
+
     @property
     def wait(self) -> str:
         """How long the loop waits, in words."""
@@ -152,15 +169,28 @@ class Case(NamedTuple):
         return f"{text} ({whole} in the whole epoch)" if differs else text
 
 
-def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:
-    """Return the load of each stage; one that runs inside another counts with it."""
+def is_crowded(status: Status, count: int) -> bool:
+    """Tell whether nearly all of so many cores are in use, be it by others."""
+    return status.idle_cores is not None and status.idle_cores <= (1 - NEARLY_ALL) * count
+
+
+def loads_of(
+    stages: Mapping[str, Stage], rows: Mapping[str, StageStats], *, crowded: bool = False
+) -> list[Load]:
+    """Return the load of each stage; one that runs inside another counts with it.
+
+    Args:
+        stages: by address.
+        rows: stats by address, in order.
+        crowded: nobody has cores to spare.
+    """
     groups: list[list[str]] = []
     for name in rows:
         if groups and _runs_inside(stages[name], stages[groups[-1][0]]):
             groups[-1].append(name)
         else:
             groups.append([name])
-    return [_load(group, stages, rows) for group in groups]
+    return [_load(group, stages, rows, crowded=crowded) for group in groups]
 
 
 def _runs_inside(stage: Stage, host: Stage) -> bool:
@@ -171,7 +201,11 @@ def _runs_inside(stage: Stage, host: Stage) -> bool:
 
 
 def _load(
-    group: Sequence[str], stages: Mapping[str, Stage], rows: Mapping[str, StageStats]
+    group: Sequence[str],
+    stages: Mapping[str, Stage],
+    rows: Mapping[str, StageStats],
+    *,
+    crowded: bool,
 ) -> Load:
     host = group[0]
     row = rows[host]
@@ -191,9 +225,11 @@ def _load(
         away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
     used = min(float(slots), sum(parts.values()) + away * slots)
     knob = stages[host].knobs.get("concurrency")
-    p50_s = rows[most].latency_p50_s
-    share = used / slots
-    return Load(most, stages[most], host, share, used, p50_s, knob, away, row.cpu_share)
+    p50_s, of_call = rows[most].latency_p50_s, row.cpu_share
+    if crowded and of_call is not None:
+        of_call = max(of_call, row.cpu_share_p50 or 0.0)
+    shares = (away, row.cpu_share, of_call)
+    return Load(most, stages[most], host, used / slots, used, p50_s, knob, *shares)
 
 
 @functools.cache
@@ -225,12 +261,14 @@ FULL = 0.85  # a stage so loaded limits
 MOST = 0.6  # so loaded it limits where nothing else explains the wait
 HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
+CROWDED_CORE = 0.3  # of one, on a machine that others use, threads get so much [cores]
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
 COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stage computes
 WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
+FEW = 16  # results so large that no more of them fit into the budget may be what waits for room
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 SHORT_S = 0.0001  # calls so short are not worth a way to a worker [s]
 LARGE_BYTES = 1 << 18  # results so large take their time on the way [bytes]
@@ -238,6 +276,7 @@ LIMITS, KEEPS_UP, SLOWER = "limits", "keeps_up", "slower"
 HANGS, STARTS, FAILED = "hangs", "starts", "failed"
 _NAME = 60
 CHEAPER = "make its function cheaper"
+QUICKER = "make what its calls wait for quicker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +363,7 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
         return None
     # Of equals the upper one: were the lower one slower, the upper one would be blocked.
     load = next(load for load in case.loads if load.share >= top - 0.01)
-    calls = f"a call takes {format_seconds(load.p50_s)}{_spent(load)}, " if load.p50_s else ""
+    calls = _time_of(load, case.rows[load.address])
     name = short_name(load.address)
     busy = f"busy {format_share(load.share - load.away)}"
     if load.away >= _FAR:
@@ -351,12 +390,20 @@ _ON_DEVICE = {  # by whether it is the copy to the device
 _FAR = 0.1  # a way that takes less of the time is not worth a word
 
 
+def _time_of(load: Load, row: StageStats) -> str:
+    """Tell how long calls take; of a `flat_map` the next item takes long now and then."""
+    if load.stage.op == "flat_map" and row.items_per_s:
+        mean_s = row.busy * row.concurrency / row.items_per_s
+        return f"an item takes {format_seconds(mean_s)} on average{_spent(load)}, "
+    return f"a call takes {format_seconds(load.p50_s)}{_spent(load)}, " if load.p50_s else ""
+
+
 def _spent(load: Load) -> str:
     """Tell whether calls compute or wait, where that was measured of them alone."""
-    if load.cpu_share is None or load.address != load.host:
+    if load.share_of_call is None or load.address != load.host:
         return ""
-    computes = load.cpu_share >= 1 / 2
-    share = load.cpu_share if computes else 1.0 - load.cpu_share
+    computes = load.share_of_call >= 1 / 2
+    share = load.share_of_call if computes else 1.0 - load.share_of_call
     return f" ({format_share(share)} of it {'computing' if computes else 'waiting'})"
 
 
@@ -374,7 +421,7 @@ def _nearer(case: Case, load: Load) -> str:
         return "its calls wait for a free worker: give the cluster more workers"
     group = _sharing(case, load.host)
     row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]
-    large = row.bytes_out > LARGE_BYTES * max(1, row.items_out)
+    large = _item_bytes(row) > LARGE_BYTES
     if own and large and all(place is None or place.copy for place in copied):
         return _large(case, load, group)
     return _SHORT
@@ -434,9 +481,9 @@ def _without_knob(case: Case, load: Load) -> str:
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     """Tell whether more calls at once would help, and how many."""
-    address, at_work, computes = load.address, case.at_work, _computing(case, load)
-    if computes and at_work is not None and at_work >= NEARLY_ALL * case.cores:
-        text = f"{text}; the machine is full, {at_work:.1f} of {case.cores} cores are at work"
+    address, computes, full = load.address, _computing(case, load), case.fullness(load)
+    if computes and full:
+        text = f"{text}; the machine is full, {full}"
         return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
     if _is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
@@ -450,13 +497,13 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     if value > useful and knob.value >= useful:
         enough = f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
         return Diagnosis(address, text, enough)
-    value = min(value, useful)
+    value, less = min(value, useful), QUICKER if computes is False else CHEAPER
     if value <= knob.value:
         most = f"concurrency {knob.value} is the most there is"
-        return Diagnosis(address, text, f"{most}: {CHEAPER}")
-    tried = _tried(case, load, knob)
+        return Diagnosis(address, text, f"{most}: {less}")
+    tried = _tried(case, load.host, "concurrency", knob.value)
     if tried is not None:
-        return Diagnosis(address, text, f"concurrency {tried} gave no more: {CHEAPER}")
+        return Diagnosis(address, text, f"concurrency {tried} gave no more: {less}")
     advice = f"try concurrency {value}"
     if load.address != load.host:
         advice = f"it runs inside {short_name(load.host)}: {advice} there"
@@ -471,8 +518,8 @@ def _in_turn(load: Load, growth: Growth, *, computes: bool | None) -> str:
     )
 
 
-def _tried(case: Case, load: Load, knob: Knob) -> int | None:
-    """Return the lowest concurrency above the one in force that gave no more when it was tried.
+def _tried(case: Case, address: str, name: str, value: int) -> int | None:
+    """Return the lowest value of a knob above its own that gave no more when it was tried.
 
     Trials count while all other knobs have the values that they had then.
     """
@@ -482,10 +529,10 @@ def _tried(case: Case, load: Load, knob: Knob) -> int | None:
     last = {
         frozenset((one.old, one.new)): one
         for one in (() if case.past is None else case.past.trials)
-        if (one.stage, one.knob) == (load.host, "concurrency")
+        if (one.stage, one.knob) == (address, name)
         if all(now.get(key) == value for key, value in one.others.items())
     }
-    found = [max(pair) for pair, one in last.items() if one.gave_no_more(knob.value)]
+    found = [max(pair) for pair, one in last.items() if one.gave_no_more(value)]
     return min(found, default=None)
 
 
@@ -493,9 +540,9 @@ def _useful_concurrency(case: Case, load: Load) -> int:
     """Return how many calls at once the cores can serve: many, where calls mostly wait."""
     if case.stages[load.host].executor not in ("thread", "process"):
         return sys.maxsize  # one event loop, or the machines of others
-    if load.cpu_share is None:
+    if load.share_of_call is None:
         return case.cores if _computing(case, load) else sys.maxsize
-    return max(case.cores, int(case.cores / max(load.cpu_share, 1e-3)))
+    return max(case.cores, int(case.cores / max(load.share_of_call, 1e-3)))
 
 
 def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
@@ -519,8 +566,8 @@ def _computing(case: Case, load: Load) -> bool | None:
     cpu, own = case.status.cpu_cores, case.own_cores(load)
     if load.stage.executor == "coroutine":
         return False
-    if load.cpu_share is not None:
-        return load.cpu_share >= COMPUTES
+    if load.share_of_call is not None:
+        return load.share_of_call >= COMPUTES
     if load.stage.placement is not None or cpu is None or own is None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
@@ -552,8 +599,8 @@ def _is_held(case: Case, load: Load) -> bool:
     return own is not None and _in_one_core(cpu) and own >= OWN_CORES
 
 
-def _in_one_core(cpu_cores: float | None) -> bool:
-    return cpu_cores is not None and ONE_CORE[0] <= cpu_cores <= ONE_CORE[1]
+def _in_one_core(cpu_cores: float | None, least: float = ONE_CORE[0]) -> bool:
+    return cpu_cores is not None and least <= cpu_cores <= ONE_CORE[1]
 
 
 # -- no stage is full -------------------------------------------------------------------
@@ -561,7 +608,8 @@ def _in_one_core(cpu_cores: float | None) -> bool:
 
 def _event_loop(case: Case) -> Diagnosis | None:
     """Find calls that wait for the event loop, because others compute on it."""
-    if not _in_one_core(case.status.cpu_cores):
+    least = CROWDED_CORE if is_crowded(case.status, case.cores) else ONE_CORE[0]
+    if not _in_one_core(case.status.cpu_cores, least):
         return None
     for load in case.loads:
         remote = case.stages[load.host].executor == "coroutine"
@@ -582,7 +630,11 @@ def _memory(case: Case) -> Diagnosis | None:
     limit = case.status.limit_bytes
     if not limit:
         return None
-    waits = {load.host: _waiting(case, load) for load in case.loads if load.p50_s > SLOW_S}
+    waits = {
+        load.host: _waiting(case, load)
+        for load in case.loads
+        if load.p50_s > SLOW_S or _item_bytes(case.rows[load.host]) >= limit / FEW
+    }
     name = max(waits, key=lambda name: waits[name], default="")
     if waits.get(name, 0.0) < HELD_UP:
         return None
@@ -592,6 +644,10 @@ def _memory(case: Case) -> Diagnosis | None:
     )
     room = format_bytes(2 * limit).replace(" ", "")  # as one writes it
     return Diagnosis(name, f"{text}, {case.wait}", f'start with memory="{room}"')
+
+
+def _item_bytes(row: StageStats) -> float:
+    return row.bytes_out / max(1, row.items_out)
 
 
 def _stragglers(case: Case) -> Diagnosis | None:
@@ -616,7 +672,8 @@ def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
     text = f"{short_name(name)} limits: slow calls hold back the order ({slow}), {case.wait}"
     knob = case.stages[name].knobs.get("prefetch")
     enough = math.ceil(row.concurrency * min(ratio, 1e6))
-    return _deeper(name, text, knob, enough, "ordered=False hands results on as they come")
+    other = "ordered=False hands results on as they come"
+    return _deeper(case, Diagnosis(name, text, other), name, knob, enough)
 
 
 def _bursts(case: Case) -> Diagnosis | None:
@@ -632,16 +689,23 @@ def _bursts(case: Case) -> Diagnosis | None:
         f"of the time, and {case.wait}"
     )
     knob = case.stages[name].knobs["prefetch"]
-    return replace(_deeper(name, text, knob, 4 * knob.value, ""), stage=None)
+    otherwise = Diagnosis(None, text, "make the training loop's pauses shorter")
+    return _deeper(case, otherwise, name, knob, 4 * knob.value)
 
 
-def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) -> Diagnosis:
-    """Advise a deeper buffer: twice as deep at least, four times at most."""
+def _deeper(
+    case: Case, otherwise: Diagnosis, name: str, knob: Knob | None, enough: int
+) -> Diagnosis:
+    """Advise a deeper buffer: twice as deep at least, four times at most; else as it is there."""
     value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
     if knob is None or value <= knob.value:
-        return Diagnosis(name, text, other or "make the training loop's pauses shorter")
+        return otherwise
+    tried = _tried(case, name, "prefetch", knob.value)
+    if tried is not None:
+        advice = f"prefetch {tried} gave no more: {otherwise.advice}"
+        return replace(otherwise, advice=advice)
     advice = f"try {short_name(name)}.prefetch {value}"
-    return Diagnosis(name, text, advice, (name, "prefetch", value))
+    return replace(otherwise, advice=advice, suggestion=(name, "prefetch", value))
 
 
 _OF_LOADER = {  # what helps a `DataLoader`, by what helps a pipeline

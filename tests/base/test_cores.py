@@ -151,6 +151,19 @@ def test_idle_time_is_that_of_the_cores_asked_for():
     assert before_ns - tick_ns <= each_ns <= after_ns + tick_ns
 
 
+def no_file(_):
+    """Stand for a system that has no such files."""
+    raise FileNotFoundError
+
+
+@pytest.mark.parametrize(("read", "idle_ns"), [(no_file, None), (lambda _: 0, None), (len, 2)])
+def test_idle_time_of_a_system_that_does_not_tell(monkeypatch, read, idle_ns):
+    """It is not known where there is no such file, or where nothing is counted."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3}, raising=False)
+    monkeypatch.setattr(cores, "idle_so_far_ns", read)
+    assert cores.own_idle_ns() == idle_ns
+
+
 def test_one_core_is_tried_where_it_may_just_be_enough(team, monkeypatch):
     """Threads of pure Python do more there, those that compute without the interpreter less."""
     monkeypatch.setattr(cores, "AGAIN_NS", 250_000_000)

@@ -1,5 +1,6 @@
 """The numbers of a run say the truth. Time passes on a clock that the tests set forward."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,8 +11,9 @@ import pytest
 
 import nbpipe
 from nbpipe.base.threads import holds
-from nbpipe.engine import node, regions, scheduler
-from nbpipe.engine.machine import Consumer
+from nbpipe.engine import machine, node, regions, scheduler
+from nbpipe.engine.machine import Consumer, RunRecord
+from nbpipe.engine.stats import SAMPLE_NS
 from nbpipe.ops.stage import CONSUMER
 from tests.gates import (
     HANG_S,
@@ -313,7 +315,23 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
             assert list(run) == list(range(9))
             rows = run.stats()
     assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (share, None)
+    assert rows["w"].cpu_share_p50 == share
     assert more == 1 or rows["more"].cpu_share is None
+
+
+@pytest.mark.parametrize(("idle_ns", "idle"), [(100_000_000, 0.4), (None, None)])
+def test_cores_of_the_last_seconds(monkeypatch, idle_ns, idle):
+    """What the process uses of them, and how many are idle, where that is known; not at once."""
+    now = iter(range(1, 100))
+    monkeypatch.setattr(machine, "process_time_ns", lambda: next(now) * SAMPLE_NS // 2)
+    spare = (n and n * idle_ns for n in range(1, 100)) if idle_ns else itertools.repeat(None)
+    monkeypatch.setattr(machine, "own_idle_ns", lambda: next(spare))
+    record = RunRecord()
+    told = []
+    for sample in range(30):
+        record.sample(sample * SAMPLE_NS, 0, (), last=False)
+        told.append((record.cpu_cores, record.idle_cores))
+    assert (told[2], told[3], told[-1]) == ((None, None), (0.5, idle), (0.5, idle))
 
 
 def test_share_of_calls_that_compute_in_processes():

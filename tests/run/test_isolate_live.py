@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
+from nbpipe.base.cores import own_idle_ns
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
 from nbpipe.run.isolated import link
@@ -152,6 +153,8 @@ def test_diagnose_status_and_plot():
             drained(run)
             status = run.status()
         assert 0.1 < status.cpu_cores < 8
+        if own_idle_ns() is not None:
+            assert 0 <= status.idle_cores <= os.cpu_count()
 
 
 def test_workers_of_a_stage_are_seen_through_the_process():

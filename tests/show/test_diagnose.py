@@ -11,7 +11,8 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import diagnose, patient
-from nbpipe.show.rules import Case, Diagnosis, decide, loads_of
+from nbpipe.show.history import Past, Trial
+from nbpipe.show.rules import Case, Diagnosis, decide, is_crowded, loads_of
 from tests.show.fakes import NOW_S, STATUS, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
@@ -36,7 +37,8 @@ def case(rows, starved, stages=None, status=RUNNING, *, cores=8, locked=True):
         knob = stages[name].knobs.get("concurrency")
         told = numbers if isinstance(numbers, StageStats) else row(*numbers, 100.0)
         stats[name] = replace(told, concurrency=knob.value if knob else 1)
-    return Case(stages, stats, starved, loads_of(stages, stats), status, cores, locked, NOW_S)
+    loads = loads_of(stages, stats, crowded=is_crowded(status, cores))
+    return Case(stages, stats, starved, loads, status, cores, locked, NOW_S)
 
 
 IDLE = (0.01, 0, 0.9)
@@ -134,6 +136,59 @@ def test_computes_on_a_shared_machine(cpu, concurrency):
     assert (found.stage, found.suggestion, "cheaper" in found.advice) == ("decode", None, True)
 
 
+@pytest.mark.parametrize("executor", ["thread", "process", "dask"])
+@pytest.mark.parametrize(
+    ("idle", "half", "words"),
+    [
+        (0.05, 0.96, "(96 % of it computing)"),
+        (0.05, 0.05, "try concurrency 8"),  # the median call waits
+        (1.2, 0.96, "try concurrency 8"),  # nobody is in the way: what calls wait for is their own
+        (None, 0.96, "try concurrency 8"),
+    ],
+)
+def test_others_fill_the_machine(executor, idle, half, words):
+    """Where others use all cores, calls that compute wait for them, and more are no help."""
+    status = replace(RUNNING, cpu_cores=0.5, idle_cores=idle)
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.2, cpu_share_p50=half)
+    found = decide(
+        case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(4, executor), status, cores=2)
+    )
+    full = words[0] == "(" and executor != "dask"  # a cluster has other cores
+    assert (words in str(found), "the machine is full, others use" in found.text) == (True, full)
+    assert (found.suggestion is None, "cheaper" in found.advice) == (full, full)
+
+
+@pytest.mark.parametrize(
+    ("cpu_share", "concurrency", "knob", "old", "advice"),
+    [
+        (0.02, 4, "concurrency", 8, "concurrency 8 gave no more: make what its calls wait for"),
+        (0.9, 4, "concurrency", 8, "concurrency 8 gave no more: make its function cheaper"),
+        (0.001, 1024, "prefetch", 8, "concurrency 1024 is the most there is: make what its calls"),
+    ],
+)
+def test_what_is_left_where_more_calls_do_not_help(cpu_share, concurrency, knob, old, advice):
+    """A stage whose calls wait is not told to compute less."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=cpu_share)
+    one = case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(concurrency))
+    found = decide(one._replace(past=tried("decode", knob, concurrency, old)))
+    assert (found.suggestion, advice in found.advice) == (None, True)
+
+
+def tried(stage, knob, value, other):
+    """Give a past in which another value of a knob gave no more, all others being as they are."""
+    past = Past(photographs(), list)
+    past.trials = [Trial(stage, knob, other, value, 100.0, 100.0, sure=False, others={})]
+    return past
+
+
+def test_time_of_a_flat_map():
+    """Its calls give many items: what the next one takes is told, not the median of them."""
+    pipe = nbpipe.source(range(9), name="files").flat_map(lambda _: [1, 2], name="parts")
+    parts = row(0.96, 0, 0, 200.0, latency_p50_s=2e-6)
+    found = decide(case({"files": IDLE, "parts": parts}, 0.9, addresses(pipe.chain)))
+    assert "parts limits: busy 96 %, an item takes 4.8 ms on average, " in found.text
+
+
 def test_event_loop_uses_one_core_at_most():
     """Many calls in progress on an event loop leave the processor to others."""
     stages = reading(64, "coroutine")
@@ -182,12 +237,20 @@ def test_other_stage_may_use_the_core():
     assert (found.suggestion, found.advice) == (("decode", "concurrency", 5), "try concurrency 5")
 
 
-@pytest.mark.parametrize("decode", [(0.97, 0.01, 0), (0.12, 0, 0.18)])
-def test_coroutines_that_compute(decode):
+@pytest.mark.parametrize(
+    ("decode", "cpu", "idle"),
+    [
+        ((0.97, 0.01, 0), 1.0, None),
+        ((0.12, 0, 0.18), 1.0, 6.5),
+        ((0.12, 0, 0.18), 0.4, 0.1),  # others have the rest
+    ],
+)
+def test_coroutines_that_compute(decode, cpu, idle):
     """An async stage that uses a whole core computes on the event loop; its calls wait for it."""
     stages = chain(16, "coroutine")
     rows = {**DECODE_LIMITS, "decode": decode}
-    found = decide(case(rows, 0.97, stages, replace(RUNNING, cpu_cores=1.0)))
+    status = replace(RUNNING, cpu_cores=cpu, idle_cores=idle)
+    found = decide(case(rows, 0.97, stages, status))
     assert ("event loop" in found.text, "plain function" in found.advice) == (True, True)
 
 
@@ -290,6 +353,20 @@ def test_bursts():
     assert (found.stage, found.suggestion) == (None, ("batch", "prefetch", 8))
 
 
+def test_bursts_that_a_deeper_buffer_did_not_bridge():
+    """What gave no more is not advised again."""
+    rows = {"files": IDLE, "decode": (0.2, 0, 0.8), "batch": (0.01, 0.16, 0.8)}
+    stages = chain()
+    value = stages["batch"].knobs["prefetch"].value
+    one = case(rows, 0.16, stages)._replace(past=tried("batch", "prefetch", value, 8))
+    found = decide(one)
+    assert (found.stage, found.suggestion, found.advice) == (
+        None,
+        None,
+        "prefetch 8 gave no more: make the training loop's pauses shorter",
+    )
+
+
 def test_memory_budget():
     """Calls that could run, and do not for want of memory, are named."""
     status = replace(RUNNING, held_bytes=20_000_000, limit_bytes=30_000_000)
@@ -297,6 +374,16 @@ def test_memory_budget():
     found = decide(case(rows, 0.9, status=status))
     assert (found.stage, "memory budget of 30 MB" in found.text) == ("decode", True)
     assert found.code == 'memory="60MB"'
+
+
+@pytest.mark.parametrize(("item_bytes", "stage"), [(4_000_000, "decode"), (4_000, None)])
+def test_memory_budget_of_few_results(item_bytes, stage):
+    """Short calls wait for a thread now and then, but not where a few results fill the budget."""
+    status = replace(RUNNING, held_bytes=20_000_000, limit_bytes=30_000_000)
+    decode = row(0.1, 0, 0, 100.0, latency_p50_s=0.0005, bytes_out=3300 * item_bytes)
+    rows = {"files": (0, 0, 0.9), "decode": decode, "batch": STARVED}
+    found = decide(case(rows, 0.9, status=status))
+    assert (found.stage, "memory budget" in found.text) == (stage, stage is not None)
 
 
 def test_rather_busy_stage():
@@ -340,6 +427,7 @@ ROWS = st.builds(
     lambda s, rate, p50, ratio, items, cpu_share: StageStats(
         items_out=items,
         cpu_share=cpu_share,
+        cpu_share_p50=cpu_share and min(1.0, ratio * cpu_share),
         items_per_s=rate,
         busy=s[0],
         starved=s[1],
@@ -366,6 +454,7 @@ STATUSES = st.builds(
     elapsed_s=st.floats(0, 1e6),
     waited_s=st.floats(0, 1e6),
     cpu_cores=st.none() | st.floats(0, 256),
+    idle_cores=st.none() | st.floats(0, 256),
     error=st.text(max_size=40),
     held_bytes=st.none(),
     limit_bytes=st.none() | st.integers(0, 10**12),

@@ -198,7 +198,7 @@ def test_raise_that_made_it_slower(at_now, monkeypatch):
     assert (found.kind, found.suggestion, found.advice) == (
         "limits",
         None,
-        "concurrency 5 gave no more: make its function cheaper",
+        "concurrency 5 gave no more: make what its calls wait for quicker",
     )
     back.stages["read"].knobs["prefetch"].set(9)  # with that it may be otherwise
     assert diagnose(back).suggestion == ("decode", "concurrency", 4)

@@ -356,6 +356,7 @@ class ControlServer:
             failures=failures,
             heard=(number, failed),
             cpu_cores=status.cpu_cores,
+            idle_cores=status.idle_cores,
             held_bytes=status.held_bytes,
             workers={
                 address: Workers(stage.workers, stage.pids, stage.link, stage.memory_bytes)

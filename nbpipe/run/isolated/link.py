@@ -363,6 +363,7 @@ class ChildReport:
         failures: the last failed items that the parent has not heard of.
         heard: what it has heard of then: number of the run, and of its failed items.
         cpu_cores: processor time of the process over the last seconds [cores].
+        idle_cores: how many cores had nothing to do, or None [cores].
         held_bytes: bytes in all buffers, where there is a budget for them [bytes].
         workers: of the stages that have some, by address.
         process_bytes: resident memory of the process [bytes].
@@ -374,6 +375,7 @@ class ChildReport:
     failures: tuple[Failure, ...]
     heard: tuple[int, int]
     cpu_cores: float | None
+    idle_cores: float | None
     held_bytes: int | None
     workers: dict[str, Workers]
     process_bytes: int

@@ -502,6 +502,11 @@ class IsolatedMachine(Machine):
         return self._recent_report().cpu_cores
 
     @property
+    def idle_cores(self) -> float | None:
+        """How many cores had nothing to do over the last seconds, or None [cores]."""
+        return self._recent_report().idle_cores
+
+    @property
     def process_bytes(self) -> int:  # type: ignore[override]
         """Resident memory of the stages' process [bytes]."""
         return self._recent_report().process_bytes
@@ -573,7 +578,8 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     rows = stats(scheduler, perf_counter_ns())
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
-    return ChildReport(rows, (), (0, 0), None, None, dict.fromkeys(served, Workers()), 0, 0, 0)
+    workers = dict.fromkeys(served, Workers())
+    return ChildReport(rows, (), (0, 0), None, None, None, workers, 0, 0, 0)
 
 
 # -- history: that of the process, and the rows of the loop here --------------------------
