@@ -206,6 +206,7 @@ def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageS
     return dataclasses.replace(
         row,
         workers=caller.workers,
+        worker_threads=caller.worker_threads,
         starting=caller.starting,
         memory_bytes=caller.memory_bytes,
     )

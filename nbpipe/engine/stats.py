@@ -58,6 +58,8 @@ class StageStats:
             one that holds a lock and waits for a core, and this is nearer to what calls do.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
+        worker_threads: calls that they can make at once: one each, or one for each thread of a Dask
+            worker; 0 where it is not known.
         starting: those of them that have not done anything yet.
         memory_bytes: resident memory of these processes [bytes]; what they share is counted
             in each; 0 where it is not known.
@@ -88,6 +90,7 @@ class StageStats:
     cpu_share: float | None = None
     cpu_share_p50: float | None = None
     workers: int = 0
+    worker_threads: int = 0
     starting: int = 0
     memory_bytes: int = 0
     oldest_s: float = 0.0

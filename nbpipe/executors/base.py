@@ -200,6 +200,11 @@ class Caller(ABC):
         return len(self.pids)
 
     @property
+    def worker_threads(self) -> int:
+        """Calls that the workers can make at once; 0 where that is not known."""
+        return self.workers
+
+    @property
     def starting(self) -> int:
         """Workers that have not done anything yet."""
         return 0

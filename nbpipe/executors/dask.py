@@ -198,6 +198,11 @@ class DaskCaller(FutureCaller):
         return len(self._view.workers())
 
     @property
+    def worker_threads(self) -> int:
+        """Calls that the workers can make at once, as of a second ago."""
+        return sum(int(worker.get("nthreads", 0)) for worker in self._view.workers().values())
+
+    @property
     def memory_bytes(self) -> int:
         """Memory of the workers as they report it [bytes]."""
         workers = self._view.workers().values()

@@ -38,7 +38,7 @@ class Load(NamedTuple):
         host: address of the stage whose slots these are; inline stages have none of their own.
         share: busy share of the slots, 0 to 1.
         slots: slots that are busy on average.
-        p50_s: median time of a call of `stage` [s].
+        p50_s: median time of a call of `stage`, or the mean one of a `flat_map` [s].
         knob: `host`'s concurrency, where it has one.
         away: part of `share` in which calls are on the way to a worker and back.
         cpu_share: share of their time in which the calls compute, as was measured, or None.
@@ -225,11 +225,19 @@ def _load(
         away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
     used = min(float(slots), sum(parts.values()) + away * slots)
     knob = stages[host].knobs.get("concurrency")
-    p50_s, of_call = rows[most].latency_p50_s, row.cpu_share
+    p50_s, of_call = _time_of_call_s(stages[most], rows[most]), row.cpu_share
     if crowded and of_call is not None:
         of_call = max(of_call, row.cpu_share_p50 or 0.0)
     shares = (away, row.cpu_share, of_call)
     return Load(most, stages[most], host, used / slots, used, p50_s, knob, *shares)
+
+
+def _time_of_call_s(stage: Stage, row: StageStats) -> float:
+    """Return how long a call takes; of a `flat_map` only the time of each item is measured."""
+    if stage.op != "flat_map" or not (row.items_in and row.items_per_s):
+        return row.latency_p50_s
+    each_s = row.busy * row.concurrency / row.items_per_s
+    return each_s * row.items_out / row.items_in
 
 
 @functools.cache
@@ -363,7 +371,8 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
         return None
     # Of equals the upper one: were the lower one slower, the upper one would be blocked.
     load = next(load for load in case.loads if load.share >= top - 0.01)
-    calls = _time_of(load, case.rows[load.address])
+    mean = " on average" if load.stage.op == "flat_map" else ""
+    calls = f"a call takes {format_seconds(load.p50_s)}{mean}{_spent(load)}, " if load.p50_s else ""
     name = short_name(load.address)
     busy = f"busy {format_share(load.share - load.away)}"
     if load.away >= _FAR:
@@ -371,7 +380,7 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     text = f"{name} limits: {busy}, {calls}{case.wait}"
     if load.stage.executor == "device":
         return Diagnosis(load.address, text, _ON_DEVICE[load.stage.op == "to_device"])
-    if load.away > load.share / 2:
+    if load.away > load.share / 2 and not _finds_workers(case, load):
         return Diagnosis(load.address, text, _nearer(case, load))
     if load.knob is None:
         return Diagnosis(load.address, text, _without_knob(case, load))
@@ -390,14 +399,6 @@ _ON_DEVICE = {  # by whether it is the copy to the device
 _FAR = 0.1  # a way that takes less of the time is not worth a word
 
 
-def _time_of(load: Load, row: StageStats) -> str:
-    """Tell how long calls take; of a `flat_map` the next item takes long now and then."""
-    if load.stage.op == "flat_map" and row.items_per_s:
-        mean_s = row.busy * row.concurrency / row.items_per_s
-        return f"an item takes {format_seconds(mean_s)} on average{_spent(load)}, "
-    return f"a call takes {format_seconds(load.p50_s)}{_spent(load)}, " if load.p50_s else ""
-
-
 def _spent(load: Load) -> str:
     """Tell whether calls compute or wait, where that was measured of them alone."""
     if load.share_of_call is None or load.address != load.host:
@@ -405,6 +406,18 @@ def _spent(load: Load) -> str:
     computes = load.share_of_call >= 1 / 2
     share = load.share_of_call if computes else 1.0 - load.share_of_call
     return f" ({format_share(share)} of it {'computing' if computes else 'waiting'})"
+
+
+def _at_work(load: Load) -> float:
+    """Return how many of its calls are not on the way."""
+    return load.slots * (1.0 - load.away / load.share)
+
+
+def _finds_workers(case: Case, load: Load) -> bool:
+    """Tell whether calls on the way to a cluster are so few that workers of it wait for them."""
+    threads = case.rows[load.host].worker_threads
+    far = case.stages[load.host].executor != "process" and load.p50_s > SLOW_S
+    return far and load.slots <= 1.5 * threads and _at_work(load) < MOST * threads
 
 
 _TOO_SHORT = "its calls are short for the way: run it in threads, without executor="
@@ -417,7 +430,8 @@ def _nearer(case: Case, load: Load) -> str:
     own = case.stages[load.host].executor == "process"
     if load.p50_s < SHORT_S and own:
         return _TOO_SHORT
-    if not own and load.p50_s > SLOW_S:
+    threads = case.rows[load.host].worker_threads
+    if not own and load.p50_s > SLOW_S and _at_work(load) >= MOST * threads:
         return "its calls wait for a free worker: give the cluster more workers"
     group = _sharing(case, load.host)
     row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]

@@ -234,8 +234,9 @@ def test_interrupts_stay_as_they_are_in_this_process(client):
 
 # -- looking in ------------------------------------------------------------------------------
 def test_workers_are_counted(client):
-    """The caller knows the workers, their memory and the dashboard."""
+    """The caller knows the workers, their threads and memory, and the dashboard."""
     caller = caller_of(client)
+    assert caller.worker_threads == sum(client.nthreads().values())
     found = caller.workers, caller.memory_bytes > 1_000_000, caller.pids
     assert found == (2, True, ())
     assert caller.link == client.dashboard_link

@@ -271,4 +271,5 @@ def test_default_client_is_found_when_the_run_starts(client):
     chain = nbpipe.source(range(5)).map(fail_on_seven, executor="dask", name="m")
     with chain.start() as run:
         assert (drained(run), run["m"].workers) == ([0, 2, 4, 6, 8], 2)
+        assert run.stats()["m"].worker_threads == sum(client.nthreads().values())
         assert run["m"].link == distributed.default_client().dashboard_link

@@ -182,11 +182,30 @@ def tried(stage, knob, value, other):
 
 
 def test_time_of_a_flat_map():
-    """Its calls give many items: what the next one takes is told, not the median of them."""
+    """Its calls give many items: what a call takes is told, not the median time of an item."""
     pipe = nbpipe.source(range(9), name="files").flat_map(lambda _: [1, 2], name="parts")
-    parts = row(0.96, 0, 0, 200.0, latency_p50_s=2e-6)
+    parts = row(0.96, 0, 0, 200.0, items_in=3300, latency_p50_s=2e-6)
     found = decide(case({"files": IDLE, "parts": parts}, 0.9, addresses(pipe.chain)))
-    assert "parts limits: busy 96 %, an item takes 4.8 ms on average, " in found.text
+    assert "parts limits: busy 96 %, a call takes 9.6 ms on average, " in found.text
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "busy", "threads", "p50_s", "words"),
+    [
+        (4, 0.25, 4, 0.02, "try concurrency 8"),  # workers wait for what is on its way
+        (8, 0.45, 4, 0.02, "give the cluster more workers"),
+        (8, 0.1, 4, 0.02, "let a call do more"),  # they do not have much to do
+        (4, 0.25, 4, 0.0002, "let a call do more"),
+        (4, 0.25, 0, 0.02, "give the cluster more workers"),  # how many there are is not known
+    ],
+)
+def test_the_way_to_a_cluster(concurrency, busy, threads, p50_s, words):
+    """More calls at once hide the way, until the workers are full."""
+    decode = row(busy, 0.01, 0, 100.0, latency_p50_s=p50_s, worker_threads=threads)
+    found = decide(
+        case({"files": IDLE, "decode": decode, "batch": STARVED}, 0.9, chain(concurrency, "dask"))
+    )
+    assert ("on the way to its workers" in found.text, words in str(found)) == (True, True)
 
 
 def test_event_loop_uses_one_core_at_most():
