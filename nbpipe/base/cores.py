@@ -17,6 +17,7 @@ from typing import final
 
 from .threads import FREE_THREADED
 
+MOST_PROCESSES = 4  # for each core; more take memory, and wait for one another
 SWITCH = "NBPIPE_ONE_CORE"  # environment: "off"
 IDLE = 0.1  # threads that compute for less of the time than this are not kept on one core [cores]
 FULL = 0.9  # for those that compute for more, one may not be enough [cores]

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import psutil
 
+from ..base.cores import MOST_PROCESSES
 from ..base.format import shortened
 from ..base.threads import no_thread
 from ..errors import (
@@ -39,7 +40,6 @@ _PATIENCE_S = 0.025  # results wait no longer for those that are made with them
 _RSS_S = 1.0  # resident memory is read no more often than this
 _TOTAL_BYTES = int(psutil.virtual_memory().total)
 _RING_SHARE = 4  # of the machine's memory, shared memory may take this part
-_MANY = 4  # times the cores: more workers than this only take memory
 _warned = [False]
 
 
@@ -211,12 +211,12 @@ class ProcessCaller(Caller):
     def _free_number(self) -> int:
         taken = {slot.number for slot in self._slots}
         count = len(taken) + 1
-        if count > _MANY * (os.cpu_count() or 1) and not _warned[0]:
+        if count > MOST_PROCESSES * (os.cpu_count() or 1) and not _warned[0]:
             _warned[0] = True
             LOG.warning(
                 "more than %d worker processes for each core: they take memory and wait for one "
                 "another; lower the concurrency",
-                _MANY,
+                MOST_PROCESSES,
             )
         return next(number for number in range(count) if number not in taken)
 

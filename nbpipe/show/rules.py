@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..base.cores import MOST_PROCESSES
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
@@ -420,6 +421,7 @@ def _finds_workers(case: Case, load: Load) -> bool:
     return far and load.slots <= 1.5 * threads and _at_work(load) < MOST * threads
 
 
+_NO_PROCESS = "its calls wait, which many more may do in threads, without executor="
 _TOO_SHORT = "its calls are short for the way: run it in threads, without executor="
 _SHORT = "its calls are short for the way: let a call do more, a batch instead of a sample"
 _LARGE = "its results are large for the way: let them stay where they are, copy=False"
@@ -509,6 +511,9 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
         return Diagnosis(address, f"{text}; {why}", f"try concurrency {growth.low}", target)
     value, useful = _wanted_concurrency(case, load, knob), _useful_concurrency(case, load)
     if value > useful and knob.value >= useful:
+        if _needs_no_process(case, load):
+            text = f"{text}; {knob.value} processes are many for {case.cores} cores"
+            return Diagnosis(address, text, _NO_PROCESS)
         enough = f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
         return Diagnosis(address, text, enough)
     value, less = min(value, useful), QUICKER if computes is False else CHEAPER
@@ -522,6 +527,12 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     if load.address != load.host:
         advice = f"it runs inside {short_name(load.host)}: {advice} there"
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
+
+
+def _needs_no_process(case: Case, load: Load) -> bool:
+    """Tell whether calls in processes wait so long that twice as many would leave cores idle."""
+    own = case.stages[load.host].executor == "process" and load.share_of_call is not None
+    return own and 2 * MOST_PROCESSES * (load.share_of_call or 0.0) < 1
 
 
 def _in_turn(load: Load, growth: Growth, *, computes: bool | None) -> str:
@@ -554,9 +565,11 @@ def _useful_concurrency(case: Case, load: Load) -> int:
     """Return how many calls at once the cores can serve: many, where calls mostly wait."""
     if case.stages[load.host].executor not in ("thread", "process"):
         return sys.maxsize  # one event loop, or the machines of others
+    process = case.stages[load.host].executor == "process"
+    most = MOST_PROCESSES * case.cores if process else sys.maxsize
     if load.share_of_call is None:
-        return case.cores if _computing(case, load) else sys.maxsize
-    return max(case.cores, int(case.cores / max(load.share_of_call, 1e-3)))
+        return case.cores if _computing(case, load) else most
+    return min(most, max(case.cores, int(case.cores / max(load.share_of_call, 1e-3))))
 
 
 def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
@@ -725,6 +738,7 @@ def _deeper(
 _OF_LOADER = {  # what helps a `DataLoader`, by what helps a pipeline
     _HELD["thread"][1]: 'more threads will not help: run it in processes, workers="process"',
     _TOO_SHORT: 'its calls are short for the way: run it in threads, workers="thread"',
+    _NO_PROCESS: 'its calls wait, which many more may do in threads, workers="thread"',
     _SHORT: "its calls are short for the way: let a call do more, with a larger batch_size",
     _LARGE: (
         "its results are large for the way: give smaller ones, or run it in threads, "

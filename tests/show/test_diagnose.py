@@ -101,7 +101,6 @@ def test_others_may_compute(cpu):
     ("cpu_share", "concurrency", "wanted", "words"),
     [
         (0.02, 2, 4, "(98 % of it waiting)"),
-        (0.02, 64, 100, "(98 % of it waiting)"),  # so many use two cores
         (0.97, 1, 2, "(97 % of it computing)"),
         (0.97, 2, None, ": make its function cheaper"),
         (0.25, 4, 8, "(75 % of it waiting)"),  # so many use two cores
@@ -117,6 +116,33 @@ def test_measured_calls(executor, cpu_share, concurrency, wanted, words):
     found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.47, stages, status, cores=2))
     assert (words in str(found), "where" in found.advice) == (True, False)
     assert found.suggestion == (wanted and ("decode", "concurrency", wanted))
+
+
+def test_as_many_calls_that_wait_as_use_the_cores():
+    """Their number is that with which they compute on all cores, for all that they wait."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.02)
+    found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.47, chain(64), cores=2))
+    assert found.suggestion == ("decode", "concurrency", 100)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "cpu_share", "wanted"), [(6, 0.02, 8), (8, 0.02, None), (8, None, None)]
+)
+def test_calls_that_wait_in_many_processes(concurrency, cpu_share, wanted):
+    """More processes than four for each core are not advised: threads may wait, too."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=cpu_share)
+    status = replace(RUNNING, called="loader.run")
+    stages = chain(concurrency, "process")
+    rows = {**DECODE_LIMITS, "decode": decode}
+    found = decide(case(rows, 0.9, stages, cores=2))
+    assert found.suggestion == (wanted and ("decode", "concurrency", wanted))
+    many = "8 processes are many for 2 cores; its calls wait, which many more may do in threads"
+    assert (many in str(found)) == (cpu_share is not None and not wanted)
+    assert (
+        wanted
+        or cpu_share is None
+        or 'workers="thread"' in str(decide(case(rows, 0.9, stages, status, cores=2)))
+    )
 
 
 def test_workers_fill_the_machine():
