@@ -12,6 +12,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
+from tests.leaks import processes_of
 from tests.scripts import ran
 
 
@@ -262,7 +263,7 @@ def test_the_parent_is_killed(tmp_path):
     """,
         tmp_path,
     )
-    left = [psutil.Process(int(pid)) for pid in out.split() if psutil.pid_exists(int(pid))]
+    left = processes_of(map(int, out.split()))
     assert (code, len(out.split()) >= 3) == (-signal.SIGKILL, True)
     assert [is_gone(one) for one in left] == [True] * len(left)
 
