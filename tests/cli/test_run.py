@@ -1,5 +1,6 @@
 """`nbpipe run` on real modules."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -70,8 +71,10 @@ ENDLESS = """
 import os
 import nbpipe
 def work(x):
-    with open("pid", "w") as file:
-        file.write(str(os.getpid()))
+    if os.path.exists("pid"):
+        with open("pid", "w") as file:
+            file.write(str(os.getpid()))
+        os.unlink("pid")
     return x
 def build_pipeline(*, work_concurrency: int = 1):
     numbers = nbpipe.source(range(9)).repeat()
@@ -104,6 +107,7 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
 def test_interrupt_ends_a_run_and_its_workers(tmp_path):
     """Ctrl-C ends a run with its worker processes, in one line."""
     (tmp_path / "loader.py").write_text(ENDLESS)
+    os.mkfifo(tmp_path / "pid")
     with subprocess.Popen(
         [*COMMAND, "run", "loader.py"],
         cwd=tmp_path,
@@ -111,11 +115,11 @@ def test_interrupt_ends_a_run_and_its_workers(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        worker = int((tmp_path / "pid").read_text())  # once it is at work
         process.stderr.readline()  # of the first seconds
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=HANG_S)[1]
     last = said.splitlines()[-1]
-    worker = int((tmp_path / "pid").read_text())
     assert (process.returncode, last, is_gone(worker)) == (130, "nbpipe run: interrupted", True)
 
 
