@@ -1,5 +1,6 @@
 """`nbpipe run` on real modules."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from nbpipe.cli.run import telling_hangs
 from nbpipe.run.run import Run
 from nbpipe.show import diagnose as hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
-from tests.gates import HANG_S, Calls, Gate, drained, held, stage
+from tests.gates import HANG_S, Calls, Gate, drained, held, set_clock, stage
 
 MODULE = """
 import nbpipe
@@ -85,6 +86,7 @@ def build_pipeline(*, work_concurrency: int = 1):
 def test_call_that_hangs_is_told_once(monkeypatch, capsys):
     """Where lines are written, a call that hangs gives one, though nothing else goes on."""
     monkeypatch.setattr(hang, "LEAST_S", 0.0)
+    set_clock(monkeypatch, itertools.count().__next__)  # so that it has been running for 0 s
     gate, looks = Gate(), Calls()
     with (
         nbpipe.source(range(1))
