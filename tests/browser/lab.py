@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
-START_S = 60
+START_S = 120
 CELL_MS = 60_000  # a cell takes no longer, nor does anything else that a page is waited for
 # What makes a kernel as good as new for the next notebook; what was imported stays.
 EMPTY = """

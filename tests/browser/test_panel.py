@@ -237,7 +237,8 @@ def test_deep_queue_stays_beside_the_calls(open_cells, width):
     )
     page.run_cell(0)
     page.panel().wait_for()
-    assert page.stage("slow").locator("[data-field=queue]").inner_text() == "0/65000"
+    queue = page.stage("slow").locator("[data-field=queue]")
+    assert page.wait_text(queue, "", differs=True) == "0/65000"
     assert page.stage("slow").evaluate(BETWEEN) >= 3
 
 
