@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from tests import post, tiers
+from tests.gates import HANG_S
 from tests.leaks import Held, find_leaks
 
 collect_ignore = ["jobs"]  # run by hand: they need what the other tests do without
@@ -51,6 +52,18 @@ def no_leaks() -> Iterator[None]:
     leaks = find_leaks(before)
     if leaks:
         pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Wait for the numbers of a run in another process as long as it takes.
+
+    A user is shown the last ones where that process says nothing for a second: it is busy. So is a
+    machine that stands still, and then a test would judge by numbers of before.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nbpipe.run.isolated.machine.ANSWER_S", HANG_S)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,7 @@ import gc
 import os
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -59,9 +58,10 @@ def find_leaks(before: Held) -> list[str]:
         gc.collect()
         _wait_ending(before)
         # An iterator that was dropped may close its run in a thread that nobody can join.
-        until_s = time.monotonic() + GRACE_S
-        while (leaks := _leaks_since(before)) and time.monotonic() < until_s:
+        leaks, pauses = _leaks_since(before), int(GRACE_S / PAUSE_S)
+        while leaks and pauses:  # counted: a machine that stands still takes none of the grace
             threading.Event().wait(PAUSE_S)
+            leaks, pauses = _leaks_since(before), pauses - 1
     return leaks
 
 
@@ -84,8 +84,8 @@ def _wait_ending(before: Held) -> None:
         if thread.name.startswith("nbpipe") and thread is not threading.current_thread():
             with contextlib.suppress(RuntimeError):  # it is only starting
                 thread.join(GRACE_S)
-    ending = [pid for pid in _children() if pid not in before.children and psutil.pid_exists(pid)]
-    psutil.wait_procs([psutil.Process(pid) for pid in ending], timeout=GRACE_S)
+    ending = processes_of(pid for pid in _children() if pid not in before.children)
+    psutil.wait_procs(ending, timeout=GRACE_S)
 
 
 def _threads() -> frozenset[threading.Thread]:
@@ -104,6 +104,15 @@ def _children() -> Iterator[int]:
             yield from children_of(pid)
         else:
             yield pid
+
+
+def processes_of(pids: Iterable[int]) -> list[psutil.Process]:
+    """List the processes of these ids that are there: others may end while this looks."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
 
 
 def children_of(pid: int) -> list[int]:
@@ -131,9 +140,9 @@ def _is_kept(pid: int) -> bool:
     if HAS_CHILD_LISTS:
         command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ")
     else:
-        command = (
-            " ".join(psutil.Process(pid).cmdline()).encode() if psutil.pid_exists(pid) else b""
-        )
+        command = b""
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(psutil.Process(pid).cmdline()).encode()
     return any(name in command for name in KEPT_CHILDREN)
 
 

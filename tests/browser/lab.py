@@ -21,9 +21,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
-START_S = 60
-CELL_MS = 60_000  # a cell takes no longer
-SUBSHELL_MS = 10_000  # nor does a kernel that makes a subshell
+START_S = 120
+CELL_MS = 60_000  # a cell takes no longer, nor does anything else that a page is waited for
 # What makes a kernel as good as new for the next notebook; what was imported stays.
 EMPTY = """
 get_ipython().reset(new_session=True)
@@ -223,6 +222,7 @@ class NotebookPage:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         self._is_reloaded = False
+        page.set_default_timeout(CELL_MS)
         page.goto(address)
         self._wait_restored()
         self._run("app.shell.collapseLeft?.()")
@@ -354,7 +354,7 @@ class NotebookPage:
             panel.content.deselectAll();
             void app.commands.execute('notebook:run-cell')""",
             index=index,
-            ms=SUBSHELL_MS,
+            ms=CELL_MS,
         )
 
     def run_cell(self, index: int) -> None:

@@ -43,7 +43,8 @@ def test_notebook_opened_again_shows_the_last_snapshot(open_cells, closes):
     page = saved(open_cells, SMALL, EPOCH, *(["run.close()"] if closes else []), fresh=True)
     page.shut_down()
     again = page.reopen()
-    again.page.locator(".nbpipe-kept:visible").wait_for()
+    # What has its place on a page has no text before it is drawn.
+    again.wait_text(again.page.locator(".nbpipe-kept:visible"), "", differs=True)
     (text,) = visible_pictures(again)
     errors = again.page.get_by_text("Error displaying widget").filter(visible=True).count()
     state = "closed" if closes else "finished"

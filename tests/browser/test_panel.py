@@ -237,7 +237,8 @@ def test_deep_queue_stays_beside_the_calls(open_cells, width):
     )
     page.run_cell(0)
     page.panel().wait_for()
-    assert page.stage("slow").locator("[data-field=queue]").inner_text() == "0/65000"
+    queue = page.stage("slow").locator("[data-field=queue]")
+    assert page.wait_text(queue, "", differs=True) == "0/65000"
     assert page.stage("slow").evaluate(BETWEEN) >= 3
 
 
@@ -407,7 +408,7 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
     while int(page.said(4)) > 10:  # those that are drawn are closed soon after
         page.run_cell(4)
     page.run_cell(5)
-    page.panel(29).scroll_into_view_if_needed()
+    page.wait_state("finished", number=29)  # brought into sight until it stays: pages scroll late
     page.wait_text(page.field("state", 29), "finished")
     assert page.field("progress", 29).inner_text() == "5 of 5 items"
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 
-from tests.gates import HANG_S
+from tests.gates import HANG_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "nbpipe"]
@@ -21,7 +21,10 @@ def environment(**more):
 
 
 def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
-    """Run the command to its end; what it notes of its files lies beside its folder."""
+    """Run the command to its end; what it notes of its files lies beside its folder.
+
+    Where it hangs, the time limit of the test ends it.
+    """
     cache = str(cwd.parent / f"{cwd.name}-cache")
     return subprocess.run(
         [sys.executable, *python, *map(str, arguments)],
@@ -30,7 +33,6 @@ def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=HANG_S,
         check=False,
     )
 
@@ -42,11 +44,15 @@ def execute(path, *arguments, cwd, **variables):
 
 
 def is_gone(pid):
-    """Tell whether a process has ended; nobody may have asked yet how."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    """Wait for the end of a process, which was told to by now; nobody may have asked yet how."""
+
+    def has_ended():
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return until(has_ended)
 
 
 PIPE = "import nbpipe\npipe = nbpipe.source(range(6), name='numbers').batch(2)"

@@ -1,5 +1,7 @@
 """`nbpipe run` on real modules."""
 
+import itertools
+import os
 import signal
 import subprocess
 import threading
@@ -11,7 +13,7 @@ from nbpipe.cli.run import telling_hangs
 from nbpipe.run.run import Run
 from nbpipe.show import diagnose as hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
-from tests.gates import HANG_S, Calls, Gate, drained, held, stage
+from tests.gates import HANG_S, Calls, Gate, drained, held, set_clock, stage
 
 MODULE = """
 import nbpipe
@@ -70,8 +72,10 @@ ENDLESS = """
 import os
 import nbpipe
 def work(x):
-    with open("pid", "w") as file:
-        file.write(str(os.getpid()))
+    if os.path.exists("pid"):
+        with open("pid", "w") as file:
+            file.write(str(os.getpid()))
+        os.unlink("pid")
     return x
 def build_pipeline(*, work_concurrency: int = 1):
     numbers = nbpipe.source(range(9)).repeat()
@@ -82,6 +86,7 @@ def build_pipeline(*, work_concurrency: int = 1):
 def test_call_that_hangs_is_told_once(monkeypatch, capsys):
     """Where lines are written, a call that hangs gives one, though nothing else goes on."""
     monkeypatch.setattr(hang, "LEAST_S", 0.0)
+    set_clock(monkeypatch, itertools.count().__next__)  # so that it has been running for 0 s
     gate, looks = Gate(), Calls()
     with (
         nbpipe.source(range(1))
@@ -104,6 +109,7 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
 def test_interrupt_ends_a_run_and_its_workers(tmp_path):
     """Ctrl-C ends a run with its worker processes, in one line."""
     (tmp_path / "loader.py").write_text(ENDLESS)
+    os.mkfifo(tmp_path / "pid")
     with subprocess.Popen(
         [*COMMAND, "run", "loader.py"],
         cwd=tmp_path,
@@ -111,11 +117,11 @@ def test_interrupt_ends_a_run_and_its_workers(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        worker = int((tmp_path / "pid").read_text())  # once it is at work
         process.stderr.readline()  # of the first seconds
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=HANG_S)[1]
     last = said.splitlines()[-1]
-    worker = int((tmp_path / "pid").read_text())
     assert (process.returncode, last, is_gone(worker)) == (130, "nbpipe run: interrupted", True)
 
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.gates import still_alive
+from tests.gates import HANG_S, still_alive
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 QUIET = {
     "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.comm.timeouts.connect": "5s",
+    "distributed.comm.timeouts.connect": HANG_S,
     "distributed.worker.memory.terminate": False,
 }
 

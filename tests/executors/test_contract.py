@@ -28,6 +28,7 @@ from tests.gates import (
     stage,
 )
 
+pytestmark = pytest.mark.timeout(120)  # the first test of a kind starts its executor
 NEAR = ("thread", "coroutine", "inline")
 AWAY = ("process", "pool", "loky", "dask", "cluster")
 ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")

@@ -23,6 +23,9 @@ from tests.executors.clusters import (
 from tests.executors.programs import Program, job, values_of
 from tests.gates import Bell, Gate, drained, until
 
+# Each process of a cluster imports Dask as it starts: seconds, on a machine with other work many.
+pytestmark = pytest.mark.timeout(120)
+
 
 @pytest.fixture
 def client():

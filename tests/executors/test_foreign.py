@@ -85,7 +85,7 @@ def note_callbacks(executor):
 
 def close(caller):
     """Close a caller; nothing is late."""
-    assert caller.close(5) == []
+    assert caller.close(HANG_S) == []
 
 
 # -- in this process -----------------------------------------------------------------------

@@ -32,7 +32,7 @@ from nbpipe.executors.launch import (
 )
 from tests.executors.conftest import output_of
 from tests.gates import HANG_S, finished
-from tests.leaks import held_files
+from tests.leaks import held_files, processes_of
 from tests.scripts import METHODS, ROOT, ran
 
 EVALUATE = "tests.executors.launched:evaluate"
@@ -100,8 +100,7 @@ def left(worker):
 
 def gone(pids):
     """Say whether all processes end; kill those that do not."""
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
+    _, alive = psutil.wait_procs(processes_of(pids), timeout=HANG_S)
     for process in alive:
         process.kill()
     return alive == []

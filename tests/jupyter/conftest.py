@@ -23,8 +23,13 @@ class Outputs:
 
 @contextmanager
 def publisher_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
-    """Give a module's publisher, which looks only when it is told to; nothing is left of it."""
+    """Give a module's publisher, which looks only when it is told to; nothing is left of it.
+
+    Its thread begins with a look at once: what that sends, and the run that it holds meanwhile,
+    would come between two lines of a test.
+    """
     publisher = Publisher(tick_s=1000.0)
+    monkeypatch.setattr(publisher, "_publish", lambda feed: None)
     monkeypatch.setattr(module, "publisher", publisher)
     yield publisher
     thread = publisher._thread

@@ -104,8 +104,9 @@ def test_rows_are_sent_where_they_changed(listed, run, sent):
     assert not listed.wanted
 
 
-def test_views_set_how_often_they_are_told(listed, run, sent):
+def test_views_set_how_often_they_are_told(listed, run, sent, monkeypatch):
     """The view that asks for the most decides."""
+    monkeypatch.setattr(runs_module, "monotonic", lambda: 7.0)
     hello(listed, "slow")
     hello(listed, "fast")
     for view, refresh_s in (("slow", 10), ("fast", 5.0)):

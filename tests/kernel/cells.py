@@ -5,9 +5,11 @@ import time
 import comm
 from IPython import get_ipython
 
+from nbpipe.jupyter import kernel as _kernel
 from nbpipe.jupyter.kernel import Pump, cure
 from tests.gates import HANG_S
 
+_kernel.PATIENCE_S = HANG_S  # no handler takes long here, but a machine may stand still in one
 LONGEST_S = 2.5 * HANG_S  # longer than the client bears silence
 pump = Pump.of(get_ipython())
 

@@ -177,7 +177,7 @@ def show():
     print("thread")
 thread = threading.Thread(target=show, daemon=True)
 thread.start()
-thread.join(10)
+thread.join(HANG_S)
 """
 
 

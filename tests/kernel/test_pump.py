@@ -9,6 +9,7 @@ import pytest
 
 from nbpipe.jupyter import kernel as pump
 from nbpipe.jupyter.kernel import Pump
+from tests.gates import HANG_S
 from tests.kernel.fakes import FakeKernel, in_loop, message
 
 
@@ -147,8 +148,9 @@ def interrupted(kernel):
     return kernel.done, kernel.shell_stream.handed_back
 
 
-def test_an_interrupt_waits_until_every_message_is_answered():
+def test_an_interrupt_waits_until_every_message_is_answered(monkeypatch):
     """An interrupt in the middle of an answer is raised after the last one."""
+    monkeypatch.setattr(pump, "PATIENCE_S", HANG_S)
     assert in_loop(interrupted) == ([0, 1, 2, 3], [])
 
 

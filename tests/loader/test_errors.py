@@ -1,5 +1,6 @@
 """What goes wrong in a dataset arrives as it was raised; nothing hangs."""
 
+import itertools
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import nbpipe
+from nbpipe.dataloader import run as loader_run
 from tests.gates import Gate, delivered
 from tests.loader.datasets import Failing, Made, Numbers
 
@@ -166,16 +168,24 @@ def test_batch_that_kills_every_worker():
     assert (len(got), type(raised)) == (3, nbpipe.WorkerDiedError)
 
 
-def test_timeout():
+def test_timeout(monkeypatch):
     """A batch that takes too long is an error that names the time; its worker is ended."""
-    gate = Gate()
+    gate, came, times_s = Gate(), [], itertools.count(step=0.25)
+    # However long workers take to start: time goes on as the loop looks, once a batch has come.
+    monkeypatch.setattr(loader_run, "monotonic", lambda: next(times_s) if came else 0.0)
 
     def make(n):
         if n == 1:
             gate.wait()
         return n
 
-    got, raised = delivered(nbpipe.DataLoader(Made(make, 4), 1, num_workers=2, timeout=1))
+    def taken(loader):
+        for batch in loader:
+            came.append(batch)
+            yield batch
+
+    loader = nbpipe.DataLoader(Made(make, 4), 1, num_workers=2, timeout=1)
+    got, raised = delivered(taken(loader))
     gate.open()
     assert (len(got), type(raised)) == (1, nbpipe.StageTimeoutError)
     assert "timeout=1 s" in str(raised)

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import Bell, Calls, Gate, stage, until
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, Bell, Calls, Gate, stage, until
+from tests.leaks import processes_of
 from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers
 
 
@@ -19,8 +19,7 @@ def pids(loader):
 
 def ended(pids):
     """Say whether all processes end."""
-    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return psutil.wait_procs(left, GRACE_S)[1] == []
+    return psutil.wait_procs(processes_of(pids), HANG_S)[1] == []
 
 
 def test_workers_end_with_the_epoch():

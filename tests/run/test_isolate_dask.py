@@ -9,6 +9,9 @@ from nbpipe.errors import ArgumentError
 from tests.executors.clusters import cluster, offload_thread  # noqa: F401  a fixture
 from tests.gates import drained
 
+# Each process of a cluster imports Dask as it starts: seconds, on a machine with other work many.
+pytestmark = pytest.mark.timeout(120)
+
 
 def where(item):
     """Give an item and the process that it was worked on in."""

@@ -11,7 +11,9 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
+from nbpipe.run.isolated import link, machine
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
+from tests.leaks import processes_of
 from tests.scripts import ran
 
 
@@ -141,7 +143,13 @@ def test_asked_while_dead():
         assert run.stats()["f"].items_out == 29_999  # a new process counts anew
 
 
-def test_asked_while_stuck():
+@pytest.fixture
+def haste(monkeypatch):
+    """Wait for numbers of the process no longer than a user does."""
+    monkeypatch.setattr(machine, "ANSWER_S", link.ANSWER_S)
+
+
+def test_asked_while_stuck(haste):
     """A process that does not answer is not waited for; what it last said stands."""
     with numbers().map(abs).start(isolate=True) as run:
         drained(run)
@@ -154,7 +162,7 @@ def test_asked_while_stuck():
         assert len(drained(run)) == 40
 
 
-def test_a_stuck_process_is_killed_at_the_close():
+def test_a_stuck_process_is_killed_at_the_close(haste):
     """Closing does not wait for a process that does not answer."""
     run = numbers().map(abs).start(isolate=True)
     drained(run)
@@ -262,7 +270,7 @@ def test_the_parent_is_killed(tmp_path):
     """,
         tmp_path,
     )
-    left = [psutil.Process(int(pid)) for pid in out.split() if psutil.pid_exists(int(pid))]
+    left = processes_of(map(int, out.split()))
     assert (code, len(out.split()) >= 3) == (-signal.SIGKILL, True)
     assert [is_gone(one) for one in left] == [True] * len(left)
 

@@ -13,7 +13,6 @@ from nbpipe.base.cores import own_idle_ns
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
 from nbpipe.run.isolated import link
-from nbpipe.run.isolated import machine as isolated
 from nbpipe.show.history import ticks_of
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, in_force, stage
 
@@ -24,12 +23,6 @@ def held(gate, calls, *, count=100):
     """Make a chain whose calls are counted here and wait at a gate."""
     fn = stage("thread", gate=lambda _: gate, calls=calls)
     return nbpipe.source(range(count)).map(fn, name="work")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch):
-    """Wait for answers of the process as long as it takes: the machine may be busy."""
-    monkeypatch.setattr(isolated, "ANSWER_S", HANG_S)
 
 
 # -- states -------------------------------------------------------------------------------

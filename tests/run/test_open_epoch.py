@@ -308,6 +308,7 @@ def test_a_kernel_is_served_while_a_load_waits():
             looks.append(1)
             if len(looks) == 3:
                 gate.open()
+                until(epoch._feed._admits)  # there is room before it would be asked to look again
 
         run.between_waits = look
         assert epoch.load([3])

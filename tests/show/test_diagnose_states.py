@@ -113,12 +113,13 @@ def test_real_call_that_hangs(monkeypatch, executor):
     gate = Gate()
     fn = stage(executor, gate=lambda n: gate if n == 1 else None)
     where = {} if executor == "coroutine" else {"executor": executor}
-    clock = run_file.perf_counter_ns
     with nbpipe.source(range(9)).map(fn, name="fetch", **where).start() as run:
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
         held(run, "fetch", 1)
-        monkeypatch.setattr(run_file, "perf_counter_ns", lambda: clock() + 32 * 10**9)
+        now_ns = run_file.perf_counter_ns()
+        monkeypatch.setattr(run_file, "perf_counter_ns", lambda: now_ns)
+        now_ns += 32 * 10**9 - round(run.stats()["fetch"].oldest_s * 1e9)
         found, seen = str(diagnose(run)), snapshot(run)
         monkeypatch.undo()
         gate.open()

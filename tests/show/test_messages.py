@@ -2,12 +2,14 @@
 
 import gc
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
+from nbpipe.base import knobs
 from nbpipe.errors import ArgumentError
 from nbpipe.show.messages import LEASE_S, Remote, Views
 from nbpipe.show.snapshot import snapshot_key
@@ -215,8 +217,9 @@ def concurrencies(remote):
     }
 
 
-def test_undo_of_a_shared_knob(region, shared):
+def test_undo_of_a_shared_knob(region, shared, monkeypatch):
     """A drag over both rows is one gesture; undo names the first of them, as the log does."""
+    monkeypatch.setattr(knobs, "time", SimpleNamespace(time=lambda: 7.0))  # however slow it is here
     for value, stage in enumerate(("widen", "decode", "widen"), start=5):
         assert shared.handle(setting(value, stage=stage))["value"] == value
         assert concurrencies(shared) == {"decode": [value] * 2, "widen": [value] * 2}
@@ -296,8 +299,9 @@ def watched():
     return photographs()
 
 
-def test_quick_look_reads_numbers_alone(watched):
+def test_quick_look_reads_numbers_alone(watched, monkeypatch):
     """Who looks again at once sees the new numbers beside the sentence of before."""
+    monkeypatch.setattr("nbpipe.show.messages.monotonic", lambda: 1.0)
     remote = Remote(watched)
     before = remote.snapshot()
     watched.now = replace(watched.now, delivered=413)

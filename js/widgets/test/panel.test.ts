@@ -199,7 +199,7 @@ describe("a panel shows", () => {
     const copy = silent().one("button[data-op=copy-advice]");
     expect([copy.hidden, copy.textContent]).toEqual([false, 'Copy: executor="process"']);
     copy.click();
-    await vi.waitFor(() => expect(copy.textContent).toBe("Copied"));
+    await vi.waitFor(() => expect(copy.textContent).toBe("Copied"), 40_000);
     expect(writeText.mock.calls).toEqual([[diagnosis.code]]);
     vi.unstubAllGlobals();
   });

@@ -183,7 +183,7 @@ class Killer:
         bound = 0
         while self.kills < MANY:
             with self._changed:
-                assert self._changed.wait_for(lambda b=bound: self._missing >= b, 20)
+                assert self._changed.wait_for(lambda b=bound: self._missing >= b, HANG_S)
             threading.Event().wait(self._rng.random() * 0.01)
             with self._changed:
                 bound = max([self._missing, *self._ahead]) + self.held + 1
