@@ -312,7 +312,10 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
     first = min(several, key=lambda state: state["epoch"])
-    if claims_in(chain):
+    if any(state["given"] for state in several):
+        same = _of_given_order(ours, same)
+        node_state, delivered = same["stages"], same["delivered"]
+    elif claims_in(chain):
         node_state = reclaimed(chain, several)
         goes_on = same is not None and same["epoch"] == first["epoch"]
         same, delivered = first, same["delivered"] if same is not None and goes_on else 0
@@ -322,6 +325,22 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
         same, delivered = first, 0
         node_state = regrouped(chain, several)
     return EpochPlace(same["epoch"], delivered, node_state, same["given"])
+
+
+def _of_given_order(ours: Mapping[str, Any], same: State | None) -> State:
+    """Return the rank's own state: an order from outside is that of one rank, and parts no other.
+
+    Raises:
+        StateError: there is none.
+    """
+    if same is not None:
+        return same
+    told = ", ".join(f"{address!r} (rank {rank} of {w})" for address, (rank, w) in ours.items())
+    raise StateError(
+        "the state of an epoch in an order given from outside belongs to the rank that was given "
+        f"it, got none of this rank: {told}; load the state of the same rank of as many, or begin "
+        "the epoch again"
+    )
 
 
 def _check(chain: Chain, seed: int, state: Any) -> None:
