@@ -35,7 +35,7 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     parts = _by_rank(address, states)
     world = next(iter(parts.values()))["ranks"][address][1]
     _check_complete(chain, parts, world)
-    source = next(iter(addresses(chain)))
+    source = _head(chain)
     node_state: dict[str, dict[str, Any]] = {}
     for state in parts.values():
         if not _is_fresh(state):
@@ -106,6 +106,11 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
             f"[rank, world size] {told} in epochs {sorted(epochs)}; gather them with "
             "nbpipe.ranks.gather_states(run) when you save, and load the list on every rank"
         )
+
+
+def _head(chain: Chain) -> str:
+    """Return the address of what a chain begins with; a join stands behind what it joins."""
+    return next(address for address, stage in addresses(chain).items() if stage is chain[0])
 
 
 def _only_split(chain: Chain) -> str:
@@ -190,7 +195,7 @@ def _wanted(of_rank: Sequence[Remaining], world: int, most: int) -> Iterator[int
 def _merge(
     node_state: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
 ) -> None:
-    source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
+    source, gathered = _head(chain), _behind_batches(chain)
     for address, about in stages.items():
         if address == source or set(about) <= _ANEW:
             continue

@@ -239,6 +239,27 @@ def test_nothing_is_left():
     assert (len(got), ended("plain", 3, "uneven", states)) == (COUNT, [])
 
 
+def joined(rank, world):
+    """Make one rank's pipeline of two sources that are read as one by index."""
+    parts = [nbpipe.source(range(8)), nbpipe.source(range(8, COUNT))]
+    return nbpipe.concat(*parts).shuffle(seed=3).shard(rank, world, tail="uneven").filter(keep)
+
+
+@pytest.mark.parametrize("cuts", [(2, 1), (0, 3), (99, 2), (4, 99)])
+def test_joined_sources_go_on_in_another_world(cuts):
+    """Sources that are read as one by index are regrouped, also once a rank is through."""
+    got, states = [], []
+    for rank, cut in enumerate(cuts):
+        with joined(rank, 2).start() as run:
+            got += [one for _, one in zip(range(cut), run, strict=False)]
+            states.append(carried(run.state_dict()))
+    for rank in range(3):
+        with joined(rank, 3).start() as run:
+            run.load_state_dict(states)
+            got += run
+    assert Counter(got) == all_items("filter")
+
+
 GIVEN = {
     "shard": lambda pipe, rank, world: pipe.shard(rank, world),
     "claim": lambda pipe, rank, world: pipe.claim(store=LocalStore()),
