@@ -171,6 +171,8 @@ def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) 
 
 
 def _array_of_numbers(numbers: list[Any], kinds: set[type], dtype: Any, where: str) -> NDArray[Any]:
+    if any(issubclass(kind, np.datetime64 | np.timedelta64) for kind in kinds):
+        _common_dtype([np.asarray(number) for number in numbers], where)  # else dates are changed
     try:
         batch = np.array(numbers, dtype=dtype)
     except OverflowError as error:
@@ -265,7 +267,7 @@ def _common_dtype(arrays: list[Any], where: str) -> np.dtype[Any]:
 
 def _not_numbers(got: str, where: str) -> ArgumentError:
     return ArgumentError(
-        f"{where}: arrays must have one kind of dtype, and not object, to be stacked, got {got}; "
+        f"{where}: samples must have one kind of dtype, and not object, to be stacked, got {got}; "
         f"build them with a dtype, or {_WAY_OUT}"
     )
 

@@ -227,6 +227,28 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
+_NAN = object()  # stands for every NaN
+
+
+def as_key(value: Any) -> Any:
+    """Return what a dict finds a value by, so that equal ones have equal keys.
+
+    A NaN does not equal itself, a tensor is found by itself alone, and an array not at all.
+
+    Raises:
+        TypeError: an array or a tensor with dimensions, or a tuple that holds one.
+    """
+    if type(value) is tuple:
+        return tuple(map(as_key, value))
+    tensor = is_tensor(value)
+    if tensor or isinstance(value, np.ndarray):
+        if value.ndim:
+            raise TypeError(f"{type(value).__name__} of shape {tuple(value.shape)}")
+        value = value.item() if tensor else value[()]
+    is_number = isinstance(value, float | complex | np.generic)
+    return _NAN if is_number and value != value else value  # noqa: PLR0124  NaN alone, and NaT
+
+
 def _is_of(value: object, module: str, *names: str) -> bool:
     """Tell whether `value` is of a class of a module, without loading that."""
     found = sys.modules.get(module)

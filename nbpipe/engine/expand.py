@@ -121,7 +121,8 @@ class SourceOpener(Opener):
         items, plan = self._items, self._plan
         self._tell_epoch(items)
         if isinstance(items, GivenItems):
-            expansion.entries, expansion.inner = items.entries(self._rest), items
+            expansion.entries = itertools.chain(items.entries(self._rest), self._end_of(items))
+            expansion.inner = items
             return
         if plan is not None:
             left = plan.rest_of_world(self._base).rest(self._rest)
@@ -139,20 +140,25 @@ class SourceOpener(Opener):
         entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
         expansion.entries = _in_passes(_left(self._rest, entries), self._passes)
 
-    def _end(self, numbers: Iterator[int]) -> Iterator[Entry]:
-        """Take note, behind the last item, of how many there were."""
-        self._ended(next(numbers) - 1)  # `zip` had taken one more
+    def _end_of(self, items: GivenItems) -> Iterator[Entry]:
+        """Take note, behind the last index, of how many there were."""
+        self._ended(items.drawn, f"the order of source {self._step.stage!r}", "indices")
         yield from ()
 
-    def _ended(self, count: int) -> None:
+    def _end(self, numbers: Iterator[int]) -> Iterator[Entry]:
+        """Take note, behind the last item, of how many there were."""
+        self._ended(next(numbers) - 1, f"source {self._step.stage!r}")  # `zip` had taken one more
+        yield from ()
+
+    def _ended(self, count: int, what: str, unit: str = "items") -> None:
         """Refuse an end before the place where the epoch was to go on: nothing would be left."""
         self._count = count
         reached = self._rest.gaps[-1][1] if self._rest.gaps else self._rest.start
         if count < reached:
+            same = "data" if unit == "items" else unit
             raise StateError(
-                f"source {self._step.stage!r} must have at least the {reached} items that it had "
-                f"when the state was taken, got {count}; go on with the same data, or begin the "
-                "epoch again"
+                f"{what} must have at least the {reached} {unit} that it had when the state was "
+                f"taken, got {count}; go on with the same {same}, or begin the epoch again"
             )
 
     def _tell_epoch(self, items: Any) -> None:
@@ -201,7 +207,7 @@ class SourceOpener(Opener):
             if number in self._rest:
                 yield (with_passes(number, self._passes), value)
             number += 1
-        self._ended(number)
+        self._ended(number, f"source {self._step.stage!r}")
 
     def path_of(self, number: int) -> Path:
         """Return the path of the item; of a given order, it is known to who reads it."""

@@ -305,6 +305,7 @@ class GivenItems:
 
     Attributes:
         path: of the item being read.
+        drawn: indices that were read, or passed over.
     """
 
     def __init__(
@@ -312,6 +313,7 @@ class GivenItems:
     ) -> None:
         self.order = order
         self.path: Path = 0
+        self.drawn = 0
         self._source = source
         self._items = items
         self._numbers = numbers
@@ -341,11 +343,12 @@ class GivenItems:
             ArgumentError: an index is no int, or out of range.
             BaseException: what gave the indices, or the source, raised.
         """
-        length, self.path, whole = len(self._items), 0, rest.is_all
+        length, whole = len(self._items), rest.is_all
+        self.path = self.drawn = 0
         for ordinal, index in enumerate(self.order.draw()):
             if whole or ordinal in rest:
                 yield self.read(ordinal, index, length)
-            self.path = ordinal + 1
+            self.path = self.drawn = ordinal + 1
 
     def read(self, ordinal: int, index: Any, length: int) -> Entry:
         """Read one item of a source with `length` items; raises as `entries` does."""

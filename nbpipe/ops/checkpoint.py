@@ -35,7 +35,7 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     parts = _by_rank(address, states)
     world = next(iter(parts.values()))["ranks"][address][1]
     _check_complete(chain, parts, world)
-    source = next(iter(addresses(chain)))
+    source = _head(chain)
     node_state: dict[str, dict[str, Any]] = {}
     for state in parts.values():
         if not _is_fresh(state):
@@ -106,6 +106,11 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
             f"[rank, world size] {told} in epochs {sorted(epochs)}; gather them with "
             "nbpipe.ranks.gather_states(run) when you save, and load the list on every rank"
         )
+
+
+def _head(chain: Chain) -> str:
+    """Return the address of what a chain begins with; a join stands behind what it joins."""
+    return next(address for address, stage in addresses(chain).items() if stage is chain[0])
 
 
 def _only_split(chain: Chain) -> str:
@@ -190,7 +195,7 @@ def _wanted(of_rank: Sequence[Remaining], world: int, most: int) -> Iterator[int
 def _merge(
     node_state: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
 ) -> None:
-    source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
+    source, gathered = _head(chain), _behind_batches(chain)
     for address, about in stages.items():
         if address == source or set(about) <= _ANEW:
             continue
@@ -312,7 +317,10 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
     first = min(several, key=lambda state: state["epoch"])
-    if claims_in(chain):
+    if any(state["given"] for state in several):
+        same = _of_given_order(ours, same)
+        node_state, delivered = same["stages"], same["delivered"]
+    elif claims_in(chain):
         node_state = reclaimed(chain, several)
         goes_on = same is not None and same["epoch"] == first["epoch"]
         same, delivered = first, same["delivered"] if same is not None and goes_on else 0
@@ -322,6 +330,22 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
         same, delivered = first, 0
         node_state = regrouped(chain, several)
     return EpochPlace(same["epoch"], delivered, node_state, same["given"])
+
+
+def _of_given_order(ours: Mapping[str, Any], same: State | None) -> State:
+    """Return the rank's own state: an order from outside is that of one rank, and parts no other.
+
+    Raises:
+        StateError: there is none.
+    """
+    if same is not None:
+        return same
+    told = ", ".join(f"{address!r} (rank {rank} of {w})" for address, (rank, w) in ours.items())
+    raise StateError(
+        "the state of an epoch in an order given from outside belongs to the rank that was given "
+        f"it, got none of this rank: {told}; load the state of the same rank of as many, or begin "
+        "the epoch again"
+    )
 
 
 def _check(chain: Chain, seed: int, state: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ..base.checks import Function, function, whole
 from ..base.seeding import Entry
+from ..base.tree import as_key
 from ..errors import ArgumentTypeError
 from .chain import append_plain
 from .remaining import Fold, NodeState, Remaining
@@ -85,14 +86,14 @@ class Deduping(Fold):
         key = entry[1] if self._key is None else self._key(entry[1])
         number = self._pushed
         try:
-            known = key in self._numbers
+            known = (found := as_key(key)) in self._numbers
         except TypeError:
             raise ArgumentTypeError(
                 f"dedupe key of an item must be hashable, got {type(key).__name__}; give a "
                 "function that returns a text, a number or a tuple of them, as "
                 'dedupe(key=lambda item: item["id"])'
             ) from None
-        self._remember(key, number)
+        self._remember(found, number)
         given = not known and number >= self._skipped
         if given:
             self._passed.append(number)

@@ -176,7 +176,18 @@ class ItemsOrder(Order):
 
     def pick(self, rows: Rows) -> Picked:
         """Read each item when it is asked for."""
-        return (rows,), map(self._get, rows.tolist())
+        items = map(self._get, rows.tolist())
+        return (rows,), itertools.chain(items, self._beyond())
+
+    def _beyond(self) -> Iterator[Any]:
+        """Refuse to be asked for more than was picked: an item that ends `map` looks like its end.
+
+        Raises:
+            RuntimeError: once it is asked.
+        """
+        yield from ()
+        kind = type(self._items).__name__
+        raise RuntimeError(f"the source's {kind}.__getitem__ raised StopIteration")
 
 
 class ShuffledOrder(Order):

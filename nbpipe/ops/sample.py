@@ -10,6 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ..base.checks import flag, whole
+from ..base.tree import as_key
 from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError, UnpicklableError
 from .chain import append_plain, check_name, index_plan, not_indexed
 from .index import Draw, Draws, Store, Weights
@@ -271,7 +272,7 @@ def class_weights(labels: object) -> Weights:
         )
     numbers: dict[Any, int] = {}
     try:
-        ids = [numbers.setdefault(_plain(label), len(numbers)) for label in held]
+        ids = [numbers.setdefault(as_key(label), len(numbers)) for label in held]
     except TypeError as error:
         raise ArgumentTypeError(f"balance labels must be hashable: {error}") from None
     rows = np.array(ids, np.int64)
@@ -293,11 +294,6 @@ def _on_host(values: Any) -> Any:
         return values
     values = values.detach().cpu()
     return (values.double() if values.is_floating_point() else values).numpy()
-
-
-def _plain(label: Any) -> Any:
-    """Return a label that equals its equals: tensors without dimensions do not."""
-    return label.item() if getattr(label, "ndim", None) == 0 else label
 
 
 def _scaled(weights: Weights) -> Weights:

@@ -58,6 +58,11 @@ class Shard(Operation):
         """This rank, and how many there are."""
         return self.rank, self.world_size
 
+    @property
+    def keeps_neighbours(self) -> bool:
+        """What lies between the items of this rank is left out."""
+        return False
+
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
         """Return rank and world size only where they were given: else they are those of the job."""
         found = Operation.arguments(self, given)

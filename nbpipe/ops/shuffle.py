@@ -39,6 +39,11 @@ class Shuffle(Operation):
         """Whether it permutes indices; else items are drawn from a buffer."""
         return True if self.buffer_size is None else None
 
+    @property
+    def keeps_neighbours(self) -> bool:
+        """They are parted, with a buffer, too."""
+        return False
+
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Permute the order, where there is no buffer."""
         return plan.shuffle(self.seed) if self.buffer_size is None else None

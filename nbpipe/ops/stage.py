@@ -122,6 +122,11 @@ class Operation:
         return self.uncounted
 
     @property
+    def keeps_neighbours(self) -> bool:
+        """Whether items that follow one another before it do so behind it, as far as is known."""
+        return not (self.may_lose or self.expands or self.branches or self.permutes)
+
+    @property
     def made_of(self) -> int:
         """How many items each result is made of; 1 where that is not known."""
         return 1

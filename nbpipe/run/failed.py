@@ -289,13 +289,8 @@ def _known_inputs(specs: Sequence[Operation]) -> int:
     Behind what parts the order a result may be made of several: the first of them is known, with
     all that it was made of.
     """
-    parts = next((n for n, spec in enumerate(specs[:-1]) if _parts_order(spec)), len(specs))
+    parts = next((n for n, one in enumerate(specs[:-1]) if not one.keeps_neighbours), len(specs))
     return prod(spec.made_of for spec in specs[: parts + 1])
-
-
-def _parts_order(spec: Operation) -> bool:
-    """Tell whether neighbours before an operation are no neighbours behind it."""
-    return spec.may_lose or spec.expands or spec.branches or bool(spec.permutes)
 
 
 # -- Once more: the chain for the items that failed ------------------------------------------------

@@ -71,6 +71,16 @@ def test_kinds(samples, batch):
     assert same(collate(samples), batch)
 
 
+@pytest.mark.parametrize("other", [np.timedelta64(1, "D"), 1, 1.5])
+def test_dates_beside_others_are_refused(other):
+    """Numpy would count a time from 1970, and a number in days."""
+    for samples in ([np.datetime64(0, "D"), other], [other, np.datetime64(0, "D")]):
+        with pytest.raises(ArgumentError, match="one kind of dtype"):
+            collate(samples)
+    with pytest.raises(ArgumentError, match=r"timedelta64.* in sample 0 and int64 in sample 1"):
+        collate([np.timedelta64(1, "D"), 1])
+
+
 def test_containers_keep_their_types():
     """Mappings and dataclasses are rebuilt as their own types."""
     batches = [

@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -64,6 +65,31 @@ def test_keys_are_let_go():
     del keys
     gc.collect()
     assert [ref() is None for ref in held] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_nan_is_like_another(executor):
+    """Whether two NaN are one object depends on who made them: no result does."""
+    nan = float("nan")
+    items = [nan, 1.0, nan, (nan, 1), np.float32(nan), (nan, 1), 1.0]
+    pipe = nbpipe.source(items).map(same, executor=executor).dedupe()
+    assert [str(item) for item in pipe] == ["nan", "1.0", "(nan, 1)"]
+
+
+def same(item):
+    """Give an item as it is."""
+    return item
+
+
+@pytest.mark.torch
+def test_tensors_are_compared_by_their_numbers():
+    """Equal numbers in tensors are equal; a tensor with dimensions is refused, also in a tuple."""
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor([1, 2, 1, 2, 3])
+    assert [int(item) for item in nbpipe.source(numbers).dedupe()] == [1, 2, 3]
+    pairs = nbpipe.source([(torch.zeros(2), 1), (torch.zeros(2), 1)])
+    with pytest.raises(StageError, match="dedupe key of an item must be hashable, got tuple"):
+        list(pairs.dedupe())
 
 
 def test_a_key_that_cannot_be_hashed():

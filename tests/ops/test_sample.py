@@ -259,6 +259,16 @@ def test_tensors_as_labels(torch):
     labels = torch.tensor([0, 1, 1, 0, 1])
     found = [class_weights(one).tolist() for one in (labels, list(labels))]
     assert found == [class_weights([0, 1, 1, 0, 1]).tolist()] * 2
+    with pytest.raises(ArgumentTypeError, match="labels must be hashable: Tensor of shape"):
+        source(2).balance(list(torch.eye(2)))
+
+
+def test_rows_without_a_label_are_one_class():
+    """Each NaN of an array is no label of its own, which would come as often as a whole class."""
+    labels = np.array([0.0, 1.0, np.nan, np.nan, 0.0, np.nan])
+    expected = class_weights([0, 1, 2, 2, 0, 2]).tolist()
+    found = [class_weights(labels), class_weights(labels.tolist()), class_weights([*labels])]
+    assert [weights.tolist() for weights in found] == [expected] * 3
 
 
 def test_balance_is_drawn_anew():

@@ -605,6 +605,38 @@ def test_a_source_that_fails_names_its_item():
     assert got == list(range(1001))
 
 
+class RunsDry:
+    """A dataset that takes an item of a reader, which has come to its end."""
+
+    def __init__(self, length, at):
+        self.length, self.at = length, at
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return next(iter([index] * (index != self.at)))
+
+
+@pytest.mark.parametrize(
+    ("order", "before"),
+    [
+        (lambda items: items, 3),
+        (lambda items: items.enumerate().repeat(2), 3),
+        (lambda items: items.shuffle().repeat(), None),
+        (lambda items: nbpipe.concat(source(range(2)), items).shuffle(), None),
+        (lambda items: items.claim(store=nbpipe.ranks.LocalStore()), 3),
+        (lambda items: items.map(abs).repeat(2), 3),
+    ],
+)
+def test_an_item_that_ends_like_an_iterator_is_an_error(order, before):
+    """`StopIteration` of a dataset is no end of it: items behind it would be missing."""
+    got = []
+    with pytest.raises(StageError, match=r"RunsDry\.__getitem__ raised StopIteration"):
+        got.extend(order(source(RunsDry(200, 3), name="rows")))
+    assert before is None or len(got) == before
+
+
 def test_a_failed_source_can_be_read_in_the_next_epoch():
     """A run survives the failure of an epoch."""
     fails = iter([True, False])

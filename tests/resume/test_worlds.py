@@ -6,6 +6,7 @@ import pytest
 
 import nbpipe
 from nbpipe import StateError
+from nbpipe.ranks import LocalStore
 from tests.resume.checking import carried
 
 COUNT = 23
@@ -236,3 +237,57 @@ def test_nothing_is_left():
     """Behind the last item of all ranks, another world has nothing more to do."""
     got, states = begun("plain", 2, "uneven", [12, 11])
     assert (len(got), ended("plain", 3, "uneven", states)) == (COUNT, [])
+
+
+def joined(rank, world):
+    """Make one rank's pipeline of two sources that are read as one by index."""
+    parts = [nbpipe.source(range(8)), nbpipe.source(range(8, COUNT))]
+    return nbpipe.concat(*parts).shuffle(seed=3).shard(rank, world, tail="uneven").filter(keep)
+
+
+@pytest.mark.parametrize("cuts", [(2, 1), (0, 3), (99, 2), (4, 99)])
+def test_joined_sources_go_on_in_another_world(cuts):
+    """Sources that are read as one by index are regrouped, also once a rank is through."""
+    got, states = [], []
+    for rank, cut in enumerate(cuts):
+        with joined(rank, 2).start() as run:
+            got += [one for _, one in zip(range(cut), run, strict=False)]
+            states.append(carried(run.state_dict()))
+    for rank in range(3):
+        with joined(rank, 3).start() as run:
+            run.load_state_dict(states)
+            got += run
+    assert Counter(got) == all_items("filter")
+
+
+GIVEN = {
+    "shard": lambda pipe, rank, world: pipe.shard(rank, world),
+    "claim": lambda pipe, rank, world: pipe.claim(store=LocalStore()),
+}
+
+
+def given_order(head, rank, world):
+    """Give the first two items of an epoch in an order from outside, and the state behind them."""
+    with GIVEN[head](nbpipe.source(range(COUNT)), rank, world).map(abs).start() as run:
+        items = run.iterate(range(6))
+        return [next(items), next(items)], carried(run.state_dict())
+
+
+@pytest.mark.parametrize("head", GIVEN)
+def test_a_given_order_goes_on_as_its_own_rank(head):
+    """An epoch in an order from outside goes on where it stood, also with a `claim`."""
+    got, state = given_order(head, 0, 1)
+    with GIVEN[head](nbpipe.source(range(COUNT)), 0, 1).map(abs).start() as run:
+        run.load_state_dict(state)
+        assert [*got, *run.iterate(range(6))] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("rank", "world"), [(1, 2), (0, 3)])
+def test_a_given_order_of_another_rank_is_refused(rank, world):
+    """An order from outside is that of one rank: what it had tells nothing of another one."""
+    _, state = given_order("shard", 0, 2)
+    with (
+        GIVEN["shard"](nbpipe.source(range(COUNT)), rank, world).map(abs).start() as run,
+        pytest.raises(StateError, match=f"'shard' .rank {rank} of {world}.*same rank"),
+    ):
+        run.load_state_dict(state)

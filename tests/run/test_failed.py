@@ -241,6 +241,29 @@ def test_source_items_of_what_was_in_a_batch(behind):
     assert errors == {"ValueError: 105", "ValueError: 110"}
 
 
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        lambda numbers: numbers.shuffle(buffer_size=5),
+        lambda numbers: numbers.map(int).shard(1, 2),
+        lambda numbers: numbers.map(int).shard(0, 3, tail="drop"),
+    ],
+)
+def test_source_items_of_a_batch_of_no_neighbours(ahead):
+    """Of a batch of items that did not follow one another, none is named that it does not hold."""
+
+    def refuse(batch):
+        raise ValueError(batch[0])
+
+    pipe = ahead(nbpipe.source(range(12))).batch(3, collate=list)
+    batches = list(pipe)
+    with pipe.map(refuse, on_error="skip").start() as run:
+        list(run)
+        named = [failure.source for failure in run.failures()]
+        again = run.retry_failed()["source"].spec.rows
+    assert (named, again) == ([f"int {batch[0]}" for batch in batches], len(batches))
+
+
 def test_source_items_of_a_stream():
     """What can only be read from its beginning names the place, and is read again up to there."""
     counted = nbpipe.source(lambda: itertools.islice(itertools.count(), 20), name="counted")

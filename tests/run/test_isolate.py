@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained, quiet
+from tests.gates import Gate, delivered, drained, quiet
 
 
 def both(chain, *, epochs=2, seed=0):
@@ -213,6 +213,28 @@ def test_what_an_epoch_left_out_is_not_said_of_the_next():
         loop = iter(run)
         before, first, inside = run.status().skipped, next(loop), run.status().skipped
         assert (before, first, inside) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("ends", [lambda run, items: run.stop(), lambda run, items: items.close()])
+def test_what_an_epoch_left_out_is_said_behind_it(ends):
+    """Of an epoch that was left, too, however short ago the process told less."""
+    gate = Gate()
+
+    def picky(item):
+        if item:
+            gate.wait()
+        if item % 7:
+            raise ValueError(item)
+        return item
+
+    pipe = nbpipe.source(range(8)).map(picky, on_error="skip")
+    with pipe.start(isolate=True) as run:
+        items = iter(run)
+        first, before = next(items), run.status().skipped
+        gate.open()
+        last = next(items)
+        ends(run, items)
+        assert (first, before, last, run.status().skipped) == (0, 0, 7, 6)
 
 
 def test_items_that_are_small_and_many():

@@ -419,6 +419,44 @@ def test_an_epoch_goes_on_where_it_stood(isolate):
     assert before + rest == whole
 
 
+@isolated
+@pytest.mark.parametrize("order", [[3, 1], []])
+def test_an_order_that_ends_before_the_place_is_refused(order, isolate):
+    """An order with fewer indices than were delivered is no empty rest: it is said so."""
+    pipe = nbpipe.source(range(10)).map(abs)
+    with pipe.start(isolate=isolate) as run:
+        items = run.iterate([5, 6, 7, 8])
+        assert [next(items) for _ in range(3)] == [5, 6, 7]
+        run.load_state_dict(run.state_dict())
+        with pytest.raises(nbpipe.StageError, match=r"must have at least the 3 indices") as caught:
+            drained(run.iterate(order))
+    assert "same indices" in str(caught.value)
+
+
+def test_an_order_may_end_where_a_last_batch_did():
+    """Behind a last batch that is not full nothing is left, and nothing is missing."""
+    pipe = nbpipe.source(range(10)).batch(4, collate=list)
+    with pipe.start() as run:
+        items = run.iterate(range(6))
+        assert [next(items), next(items)] == [[0, 1, 2, 3], [4, 5]]
+        run.load_state_dict(run.state_dict())
+        assert drained(run.iterate(range(6))) == []
+
+
+def test_loads_that_end_before_the_place_are_refused():
+    """An epoch that is filled while it runs tells at its end that indices are missing, too."""
+    pipe = nbpipe.source(range(10)).map(abs)
+    with pipe.start() as run:
+        items = run.iterate([5, 6, 7, 8])
+        assert [next(items) for _ in range(3)] == [5, 6, 7]
+        run.load_state_dict(run.state_dict())
+        with run.open_epoch() as epoch:
+            epoch.load([5, 6])
+            epoch.end()
+            with pytest.raises(nbpipe.StageError, match=r"at least the 3 indices"):
+                drained(epoch)
+
+
 # -- leaving ------------------------------------------------------------------------------
 def test_leaving_in_mid_epoch():
     """After a break, a stop or a drop the next epoch is whole."""

@@ -388,12 +388,14 @@ class IsolatedMachine(Machine):
         """Called when the loop has had all of an epoch: the process ends it, too."""
         super().finish(epoch)
         self._source.finish()
+        self._reported_s = 0.0  # what was told before is not all of the epoch
 
     def cancel(self, ticket: int, epoch: Epoch) -> None:
         """Called when an epoch is about to end: tell the process how much the loop has had."""
         with self.scheduler.lock:
             here = epoch.node_state(Remaining(epoch.at))
         self._source.cancel(ticket, Remaining.read(here[HIDDEN]["rest"]).start)
+        self._reported_s = 0.0  # as above
 
     def refresh(self) -> None:
         """Send the values of the knobs that were turned."""
