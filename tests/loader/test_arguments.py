@@ -121,6 +121,34 @@ def test_fixed(name):
     assert getattr(loader, name) != 3
 
 
+ASSIGNED = {
+    "collate_fn": (3, "collate_fn must be a function"),
+    "worker_init_fn": (3, "worker_init_fn must be a function"),
+    "timeout": (-1, "timeout must be a number of at least 0"),
+    "multiprocessing_context": ("fork", "never a copy of a process"),
+    "workers": ("thread", "worker_init_fn must be left out"),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_assigned_as_given(name):
+    """What the constructor refuses is refused where it is assigned, and nothing changes."""
+    value, message = ASSIGNED[name]
+    loader = nbpipe.DataLoader(Numbers(), num_workers=1, worker_init_fn=print)
+    before = getattr(loader, name)
+    with pytest.raises((nbpipe.ArgumentError, nbpipe.ArgumentTypeError), match=message):
+        setattr(loader, name, value)
+    assert getattr(loader, name) is before
+
+
+def test_init_assigned_to_a_loader_with_threads():
+    """A `worker_init_fn` that nobody would call is refused later, too."""
+    loader = nbpipe.DataLoader(Numbers(), num_workers=1, workers="thread")
+    with pytest.raises(nbpipe.ArgumentError, match="worker_init_fn must be left out"):
+        loader.worker_init_fn = print
+    assert loader.worker_init_fn is None
+
+
 def test_contexts_that_are_meant_anyway():
     """Contexts that start fresh processes are taken."""
     contexts = [None, "spawn", "forkserver", multiprocessing.get_context("spawn")]

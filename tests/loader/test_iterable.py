@@ -105,6 +105,17 @@ def test_worker_init_fn_narrows_the_dataset(stays):
     assert (dataset.start, dataset.end) == (0, 12)
 
 
+def test_worker_init_fn_given_later_narrows_too():
+    """A `worker_init_fn` counts from the next epoch on where it is assigned, as in torch."""
+    loader = nbpipe.DataLoader(Ranged(0, 12), 3, **PROCESSES)
+    loader.worker_init_fn = narrow
+    parted = [batch.tolist() for batch in loader]
+    loader.worker_init_fn = None
+    whole = [batch.tolist() for batch in loader]
+    assert parted == [[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]
+    assert whole == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
 def test_dataset_that_asks_late_is_read_whole(placed):
     """Asked for after the first sample, nobody is a worker: all is read, nothing twice."""
 
