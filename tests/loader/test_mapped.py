@@ -49,11 +49,12 @@ def test_what_cannot_be_mapped_is_named(caplog):
     """What is large and sent to each worker is told once: of the dataset, and what to do."""
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
         list(nbpipe.DataLoader([b"1234" * 300_000, b""], None, num_workers=1))
-    assert [record.getMessage() for record in caplog.records] == [
+    line = (
         "stage 'fetch' sends 1.2 MB with its function to each worker, once: attribute 'dataset' "
         "(Packed, 1.2 MB); hold paths in the dataset, memory-map it, or use workers='thread', if "
         "that is too much"
-    ]
+    )
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def packed_bytes(value):
