@@ -635,6 +635,7 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
         prefetch: items read ahead [items], 1 to 65,536; a live knob.
 
     Raises:
+        ArgumentError: more than 2**62 items by index.
         ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, or an
             object that cannot be iterated; the message gives the way out.
     """

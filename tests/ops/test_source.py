@@ -674,3 +674,37 @@ def test_a_generator_that_was_read_before_is_refused(wrapped):
         with pytest.raises(StageError) as caught:
             list(run)
     assert "got a generator that was read to its end before" in str(caught.value.__cause__)
+
+
+class Endless:
+    """Says that it has more items than Python can count."""
+
+    def __len__(self):
+        return 2**63
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: source(range(2**62 + 1)), "range"),
+        (lambda: source(range(2**70)), "range"),
+        (lambda: len(source(Endless())), "Endless"),
+        (lambda: len(source(Endless()).take(1)), "Endless"),
+    ],
+)
+def test_too_many_items_are_refused(make, kind):
+    """More items than an order can number are an error that says what to give instead."""
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert str(caught.value) == (
+        f"source must have at most 2**62 items, got a {kind} of more; for numbers without an end "
+        "give source(lambda: itertools.count())"
+    )
+
+
+def test_most_items():
+    """As many as an order can number are taken."""
+    assert list(source(range(2**62)).skip(2**62 - 2)) == [2**62 - 2, 2**62 - 1]
