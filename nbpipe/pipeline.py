@@ -204,7 +204,8 @@ class Pipeline:
             names: names for the fields of tuples; the batch becomes a dict.
             dtype: type that floating arrays and tensors are cast to.
             pad: value that fills ragged leading dimensions up to the longest.
-            cost: function that gives an item's share of `size`: tokens, pixels.
+            cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
+                less than 0 or more than `size` ends the epoch.
             executor: where batches are made, as for `map`; where the stages before run in the
                 same workers, a worker is given the inputs of a whole batch. In threads
                 (the default) batches are made one after the other.
