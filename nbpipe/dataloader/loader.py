@@ -24,7 +24,7 @@ from ..errors import (
     UnknownKnobError,
     add_note,
 )
-from ..ops.stage import MAX_PREFETCH
+from ..ops.stage import MAX_PREFETCH, placed
 from ..pipeline import Pipeline
 from .chain import (
     READ,
@@ -94,7 +94,7 @@ def chosen_by_torch(
     for name in ("collate_fn", "worker_init_fn"):
         if given[name] is not None:
             function(name, given[name])
-    _check_init(given["worker_init_fn"], given["workers"])
+    _check_workers(given["workers"], given["worker_init_fn"])
     if isinstance(given["dataset"], data.IterableDataset) and given["shuffle"]:  # datapipes, too
         raise ArgumentError(
             "shuffle must be left out beside an IterableDataset, which gives its samples in its "
@@ -124,8 +124,13 @@ def _torchs(data: Any, options: Mapping[str, Any], workers: int) -> Any:
     return found
 
 
-def _check_init(worker_init_fn: object, workers: object) -> None:
-    """Refuse a `worker_init_fn` that no worker would call."""
+def _check_workers(workers: object, worker_init_fn: object) -> None:
+    """Refuse what makes no batches, and a `worker_init_fn` that no worker would call."""
+    if workers != "thread" and placed("workers", workers) is None:
+        raise ArgumentError(
+            "workers must be 'process', 'thread', 'dask', a Dask client or another executor, as of "
+            f"concurrent.futures, got {workers!r}"
+        )
     if worker_init_fn is not None and workers != "process":
         raise ArgumentError(
             "worker_init_fn must be left out where workers are no processes, got "
@@ -422,9 +427,9 @@ class DataLoader:
         if name == "collate_fn" or (name == "worker_init_fn" and value is not None):
             function(name, value)
         if name == "worker_init_fn":
-            _check_init(value, self.workers)
+            _check_workers(self.workers, value)
         elif name == "workers":
-            _check_init(self.worker_init_fn, value)
+            _check_workers(value, self.worker_init_fn)
         elif name == "multiprocessing_context":
             _torchs(self._torch.utils.data, {"dataset": (), name: value}, self.num_workers)
         return seconds(name, value, zero=True) if name == "timeout" else value

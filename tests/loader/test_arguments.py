@@ -2,6 +2,7 @@
 
 import inspect
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -26,7 +27,9 @@ REFUSED = {
     "stream sampled": ({"dataset": Stream(), "sampler": [1]}, "unspecified sampler option"),
     "init in threads": ({"worker_init_fn": print, "workers": "thread"}, "worker_init_fn must be"),
     "inline": ({"num_workers": 1, "workers": "inline"}, "executor"),
-    "another word": ({"num_workers": 1, "workers": "fibre"}, "executor must be"),
+    "another word": ({"num_workers": 1, "workers": "fibre"}, "workers must be 'process', 'thr"),
+    "word without workers": ({"workers": "fibre"}, "workers must be 'process', 'thread', "),
+    "class": ({"workers": ThreadPoolExecutor}, r"make one: ThreadPoolExecutor\(\.\.\.\)"),
     "too many": ({"num_workers": 257}, "concurrency must be an int in"),
 }
 
