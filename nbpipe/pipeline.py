@@ -275,8 +275,8 @@ class Pipeline:
         Args:
             seed: seed of the order.
             buffer_size: None permutes all indices of a source read by index (only `take`,
-                `skip`, `enumerate`, `shard`, `repeat` or `concat` may stand between); elsewhere
-                it is needed: items are drawn from a buffer of this many.
+                `skip`, `enumerate`, `sample`, `balance`, `shard`, `repeat` or `concat` may stand
+                between); elsewhere it is needed: items are drawn from a buffer of this many.
             prefetch: with a buffer, items held ready [items]; a live knob.
 
         Raises:

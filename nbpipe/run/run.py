@@ -378,7 +378,7 @@ class Run(ShownRun):
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
-        """Every knob change of this run, with when, who, from, to, why."""
+        """The last 10,000 knob changes of this run, with when, who, from, to, why."""
         with self._scheduler.lock:
             kept = self._record.events.copy()  # at once: garbage found below us may turn a knob
         return tuple(kept)
