@@ -697,8 +697,8 @@ class PlainChain:
 
 
 _SHUFFLED = (
-    "shuffle=True became .shuffle(seed={seed}): the order depends on that seed and the epoch, no "
-    "longer on torch.manual_seed"
+    "shuffle=True became .shuffle(seed={seed}): the order depends on that seed and the epoch, on "
+    "no generator of torch"
 )
 
 
