@@ -89,8 +89,9 @@ def chosen_by_torch(
         ArgumentError: a value out of range, or arguments that exclude one another.
         ArgumentTypeError: a context of multiprocessing that is none.
     """
-    if given["batch_size"] is not None:
-        whole("batch_size", given["batch_size"], minimum=1, unit="samples")
+    size = given["batch_size"]
+    if size is not None:
+        size = whole("batch_size", size, minimum=1, unit="samples")
     for name in ("collate_fn", "worker_init_fn"):
         if given[name] is not None:
             function(name, given[name])
@@ -100,7 +101,8 @@ def chosen_by_torch(
             "shuffle must be left out beside an IterableDataset, which gives its samples in its "
             f"own order, got shuffle={given['shuffle']!r}"
         )
-    found = _torchs(data, {name: given[name] for name in _CHECKED_BY_TORCH.split()}, workers)
+    options = {name: given[name] for name in _CHECKED_BY_TORCH.split()} | {"batch_size": size}
+    found = _torchs(data, options, workers)
     reads = isinstance(given["dataset"], data.IterableDataset)
     samplers = (None, None) if reads else (found.sampler, found.batch_sampler)
     return Samples(found.batch_size, bool(found.drop_last), *samplers), found.collate_fn

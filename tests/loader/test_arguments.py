@@ -4,6 +4,7 @@ import inspect
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
@@ -52,6 +53,14 @@ def test_words_that_torch_takes():
     loader.num_workers = False
     loader.close()
     assert (loader.num_workers, len(list(loader))) == (0, 3)
+
+
+def test_numbers_of_numpy():
+    """An integer of numpy is a number as any other; torch's samplers do not take it."""
+    two = np.int64(2)
+    loader = nbpipe.DataLoader(Numbers(5), two, num_workers=two, workers="thread")
+    found = [type(loader.batch_size), type(loader.num_workers)]
+    assert (found, [batch.tolist() for batch in loader]) == ([int, int], [[0, 1], [2, 3], [4]])
 
 
 @pytest.mark.parametrize(
