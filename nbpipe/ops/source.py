@@ -143,7 +143,8 @@ def _of_iterator(items: Any) -> str:
             f"give the function that makes it, source(lambda: itertools.{kind.__name__}(...)), or, "
             "where it ends, source(list(...))"
         )
-    return "give the function that makes it, source(make), or source(list(...))"
+    alone = "give the function that makes it, source(make)"
+    return alone if isinstance(items, AsyncIterator) else f"{alone}, or source(list(...))"
 
 
 def _refuse_tables(items: Any) -> None:

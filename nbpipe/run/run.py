@@ -529,7 +529,7 @@ class Run(ShownRun):
             After an epoch came to its end, the beginning of the next one.
 
         Raises:
-            StateError: the process of an isolated run died in the epoch.
+            StateError: the process of an isolated run died in the epoch, or does not answer.
         """
         return written(self._chain, self._seed, self._life.place())
 

@@ -475,7 +475,7 @@ FOR_ROWS = (
         (map, "got the class map; write source(items).map(fn)"),
         (np.array(3), "got a ndarray without dimensions, array(3); give source([...]), or"),
         (Path("photos"), "; for its files give source(sorted(path.glob('*.jpg')))"),
-        (draw(1), "every epoch, got an object of type async_generator, " + EMPTY_SECOND),
+        (draw(1), "got an object of type async_generator, " + EMPTY_SECOND.removesuffix(", or ")),
         (
             {"a": 1},
             (
@@ -515,6 +515,11 @@ FOR_ROWS = (
 def test_sources(items, message):
     """What cannot be read again and again, in one order, is refused with the fix."""
     assert message in refusal(items)
+
+
+def test_what_only_a_loop_can_read_is_not_to_be_listed():
+    """No list can be made of an async generator, so the function is all that is advised."""
+    assert refusal(draw(1)).endswith("; give the function that makes it, source(make)")
 
 
 def test_what_is_advised_works():
