@@ -490,6 +490,11 @@ class DataLoader:
         return self._reads and (self._asks or self.worker_init_fn is not None)
 
     @property
+    def _readers(self) -> int:
+        """How many workers read a part each."""
+        return self.num_workers if self._splits else 0
+
+    @property
     def pipeline(self) -> Pipeline:
         """The chain of the last epoch; before the first, that of the first."""
         return self._pipeline
@@ -632,7 +637,7 @@ class DataLoader:
         kept = self._kept
         if kept is None or kept.run.closed or kept.seed != seed or self._live.is_busy(kept.run):
             return None
-        return kept if kept.readers in (0, self.num_workers) else None
+        return kept if kept.readers == self._readers else None
 
     def _drawn_seed(self) -> int:
         torch = self._torch
@@ -658,8 +663,7 @@ class DataLoader:
         if self.timeout:
             run.between_waits = BatchTimeout(self.timeout, run.between_waits)
         stays = self.persistent_workers and (kept is None or kept.run.closed)
-        readers = self.num_workers if self._splits else 0
-        made = WorkerRun(run, indices, seed, readers, stays)
+        made = WorkerRun(run, indices, seed, self._readers, stays)
         self._kept = made if stays else kept
         return made
 
