@@ -41,6 +41,7 @@ def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
     Raises:
         ArgumentError: there is no such file, it has no `build_pipeline` that gives a pipeline,
             or a change that this does not take; the message names those that it takes.
+        ArgumentTypeError: `path` is neither a str nor a path.
         Exception: whatever the file raises when it is run; a note names the file.
 
     Examples:

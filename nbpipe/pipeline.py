@@ -204,7 +204,8 @@ class Pipeline:
             names: names for the fields of tuples; the batch becomes a dict.
             dtype: type that floating arrays and tensors are cast to.
             pad: value that fills ragged leading dimensions up to the longest.
-            cost: function that gives an item's share of `size`: tokens, pixels.
+            cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
+                less than 0 or more than `size` ends the epoch.
             executor: where batches are made, as for `map`; where the stages before run in the
                 same workers, a worker is given the inputs of a whole batch. In threads
                 (the default) batches are made one after the other.
@@ -274,8 +275,8 @@ class Pipeline:
         Args:
             seed: seed of the order.
             buffer_size: None permutes all indices of a source read by index (only `take`,
-                `skip`, `enumerate`, `shard`, `repeat` or `concat` may stand between); elsewhere
-                it is needed: items are drawn from a buffer of this many.
+                `skip`, `enumerate`, `sample`, `balance`, `shard`, `repeat` or `concat` may stand
+                between); elsewhere it is needed: items are drawn from a buffer of this many.
             prefetch: with a buffer, items held ready [items]; a live knob.
 
         Raises:
@@ -635,6 +636,7 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
         prefetch: items read ahead [items], 1 to 65,536; a live knob.
 
     Raises:
+        ArgumentError: more than 2**62 items by index.
         ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, or an
             object that cannot be iterated; the message gives the way out.
     """

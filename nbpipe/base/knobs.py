@@ -24,7 +24,7 @@ class KnobChange:
         knob: full name, as "decode.concurrency".
         old: value before.
         new: value after.
-        by: who set it: "code", "panel", "autotune", ...
+        by: who set it: "code", "panel", "controls", "%nbpipe", or the word that `set` was given.
         why: reason given, may be empty.
     """
 

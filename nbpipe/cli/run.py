@@ -8,6 +8,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.format import format_share, shortened
@@ -17,6 +18,7 @@ from ..errors import (
     NbpipeError,
     UnknownKnobError,
     UnknownStageError,
+    near_match,
 )
 from ..export.secrets import scrubbed
 from ..loading import load
@@ -51,9 +53,9 @@ def run(options: Namespace) -> int:
     return DONE
 
 
-def _pipeline(module: Any, changes: Mapping[str, Any]) -> Pipeline:
+def _pipeline(module: Path, changes: Mapping[str, Any]) -> Pipeline:
     if not module.is_file():
-        raise BadUsageError(f"no file {printable(str(module))}")
+        raise BadUsageError(printable(_no_file(module)))
     knobs = {name: value for name, value in changes.items() if "." in name}
     try:
         pipe = load(module, **{name: changes[name] for name in changes if name not in knobs})
@@ -65,6 +67,13 @@ def _pipeline(module: Any, changes: Mapping[str, Any]) -> Pipeline:
     except Exception as error:
         raise _failed(error) from error
     return pipe
+
+
+def _no_file(module: Path) -> str:
+    """Tell what is wrong with a path that is no file, and what may be meant."""
+    if module.is_dir():
+        return f"{module} is a folder; give the file in it, as {module / 'loader.py'}"
+    return f"no file {module}{near_match(str(module), map(str, module.parent.glob('*.py')))}"
 
 
 def _failed(error: Exception) -> FailedError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, repeat
 from types import FunctionType, ModuleType
-from typing import Any, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 
@@ -249,8 +249,21 @@ def _number(data: bytes) -> int:
 
 
 # -- Fetching: what the workers of a `DataLoader` do: read samples, and make batches of them -------
+class Packed(NamedTuple):
+    """All that is sent to workers with a dataset, as `unpack` takes it: in the dataset's place."""
+
+    head: bytes
+    where: tuple[Any, ...] | None
+
+
 class _Sent:
-    """Something that is sent to workers."""
+    """Something that is sent to workers.
+
+    Attributes:
+        if_large: what to do where much is sent.
+    """
+
+    if_large: ClassVar[str] = "hold paths in the dataset, memory-map it, or use workers='thread'"
 
     dataset: Any
     workers: LoaderWorkers | None
@@ -261,18 +274,19 @@ class _Sent:
         """Whether they are processes, and map the large arrays of the dataset."""
         return self.dataset is not None and self.workers is not None
 
-    def __getstate__(self) -> dict[str, Any] | tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
         if self.mapped:
             packer = self._packer = self._packer or Packer()
             try:
-                return packer.pack(state)
+                return {"dataset": Packed(*packer.pack(state))}
             except Exception:  # noqa: BLE001  raised again for the part that is to blame
                 packer.release()
         return state
 
-    def __setstate__(self, state: dict[str, Any] | tuple[Any, ...]) -> None:
-        self.__dict__.update(state if isinstance(state, dict) else unpack(*state))
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        packed = state["dataset"]
+        self.__dict__.update(unpack(*packed) if isinstance(packed, Packed) else state)
 
     def release(self) -> None:
         """Called when there are no workers any more."""
@@ -683,8 +697,8 @@ class PlainChain:
 
 
 _SHUFFLED = (
-    "shuffle=True became .shuffle(seed={seed}): the order depends on that seed and the epoch, no "
-    "longer on torch.manual_seed"
+    "shuffle=True became .shuffle(seed={seed}): the order depends on that seed and the epoch, on "
+    "no generator of torch"
 )
 
 

@@ -24,7 +24,7 @@ from ..errors import (
     UnknownKnobError,
     add_note,
 )
-from ..ops.stage import MAX_PREFETCH
+from ..ops.stage import MAX_PREFETCH, placed
 from ..pipeline import Pipeline
 from .chain import (
     READ,
@@ -89,23 +89,28 @@ def chosen_by_torch(
         ArgumentError: a value out of range, or arguments that exclude one another.
         ArgumentTypeError: a context of multiprocessing that is none.
     """
-    if given["batch_size"] is not None:
-        whole("batch_size", given["batch_size"], minimum=1, unit="samples")
+    size = given["batch_size"]
+    if size is not None:
+        size = whole("batch_size", size, minimum=1, unit="samples")
     for name in ("collate_fn", "worker_init_fn"):
         if given[name] is not None:
             function(name, given[name])
-    if given["worker_init_fn"] is not None and given["workers"] != "process":
-        raise ArgumentError(
-            "worker_init_fn must be left out where workers are no processes, got "
-            f"workers={given['workers']!r}; prepare the dataset before, or use workers='process'"
-        )
+    _check_workers(given["workers"], given["worker_init_fn"])
     if isinstance(given["dataset"], data.IterableDataset) and given["shuffle"]:  # datapipes, too
         raise ArgumentError(
             "shuffle must be left out beside an IterableDataset, which gives its samples in its "
             f"own order, got shuffle={given['shuffle']!r}"
         )
+    options = {name: given[name] for name in _CHECKED_BY_TORCH.split()} | {"batch_size": size}
+    found = _torchs(data, options, workers)
+    reads = isinstance(given["dataset"], data.IterableDataset)
+    samplers = (None, None) if reads else (found.sampler, found.batch_sampler)
+    return Samples(found.batch_size, bool(found.drop_last), *samplers), found.collate_fn
+
+
+def _torchs(data: Any, options: Mapping[str, Any], workers: int) -> Any:
+    """Return torch's own loader with these arguments, which it checks."""
     try:
-        options = {name: given[name] for name in _CHECKED_BY_TORCH.split()}
         found = data.DataLoader(**options, num_workers=min(workers, 1))  # of more it would warn
     except ValueError as error:
         raise ArgumentError(str(error)) from None
@@ -118,9 +123,21 @@ def chosen_by_torch(
             "worker is a fresh process, never a copy of a process with threads, which hangs; "
             "datasets and functions of a notebook are sent to it all the same"
         )
-    reads = isinstance(given["dataset"], data.IterableDataset)
-    samplers = (None, None) if reads else (found.sampler, found.batch_sampler)
-    return Samples(found.batch_size, bool(found.drop_last), *samplers), found.collate_fn
+    return found
+
+
+def _check_workers(workers: object, worker_init_fn: object) -> None:
+    """Refuse what makes no batches, and a `worker_init_fn` that no worker would call."""
+    if workers != "thread" and placed("workers", workers) is None:
+        raise ArgumentError(
+            "workers must be 'process', 'thread', 'dask', a Dask client or another executor, as of "
+            f"concurrent.futures, got {workers!r}"
+        )
+    if worker_init_fn is not None and workers != "process":
+        raise ArgumentError(
+            "worker_init_fn must be left out where workers are no processes, got "
+            f"workers={workers!r}; prepare the dataset before, or use workers='process'"
+        )
 
 
 def _counted(what: str, count: object, *, minimum: int, unit: str) -> int:
@@ -371,7 +388,7 @@ class DataLoader:
         """Show the samplers that were chosen, and note that nothing was iterated yet."""
         self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
         self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
-        self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
+        self._asks = False  # an iterable dataset was seen to ask who reads it
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
         self._kept: WorkerRun | None = None  # the run that stays
         self._state = LoaderState(self.dataset, self._samples, reads=self._reads)
@@ -403,7 +420,21 @@ class DataLoader:
                 name=name,
                 obj=self,
             )
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, name, self._checked(name, value))
+
+    def _checked(self, name: str, value: object) -> object:
+        """Check what is assigned to a loader that is there, as its constructor does."""
+        if "_made_at" not in self.__dict__:
+            return value
+        if name == "collate_fn" or (name == "worker_init_fn" and value is not None):
+            function(name, value)
+        if name == "worker_init_fn":
+            _check_workers(self.workers, value)
+        elif name == "workers":
+            _check_workers(value, self.worker_init_fn)
+        elif name == "multiprocessing_context":
+            _torchs(self._torch.utils.data, {"dataset": (), name: value}, self.num_workers)
+        return seconds(name, value, zero=True) if name == "timeout" else value
 
     # -- knobs ----------------------------------------------------------------------------
     @property
@@ -453,6 +484,16 @@ class DataLoader:
         return min(MAX_PREFETCH, self._factor * max(1, self.num_workers))
 
     # -- the chain and its runs -----------------------------------------------------------
+    @property
+    def _splits(self) -> bool:
+        """Whether each worker process reads its part of an iterable dataset."""
+        return self._reads and (self._asks or self.worker_init_fn is not None)
+
+    @property
+    def _readers(self) -> int:
+        """How many workers read a part each."""
+        return self.num_workers if self._splits else 0
+
     @property
     def pipeline(self) -> Pipeline:
         """The chain of the last epoch; before the first, that of the first."""
@@ -596,7 +637,7 @@ class DataLoader:
         kept = self._kept
         if kept is None or kept.run.closed or kept.seed != seed or self._live.is_busy(kept.run):
             return None
-        return kept if kept.readers in (0, self.num_workers) else None
+        return kept if kept.readers == self._readers else None
 
     def _drawn_seed(self) -> int:
         torch = self._torch
@@ -622,8 +663,7 @@ class DataLoader:
         if self.timeout:
             run.between_waits = BatchTimeout(self.timeout, run.between_waits)
         stays = self.persistent_workers and (kept is None or kept.run.closed)
-        readers = self.num_workers if self._splits else 0
-        made = WorkerRun(run, indices, seed, readers, stays)
+        made = WorkerRun(run, indices, seed, self._readers, stays)
         self._kept = made if stays else kept
         return made
 
@@ -638,7 +678,7 @@ class DataLoader:
         close_run(before, _CLOSE_S)
         if progress.delivered:
             raise progress.position.read_whole()
-        self._splits = True
+        self._asks = True
         made = self._open(progress.position)
         items = made.begin(None, progress)
         self._live.moved(before, made.run)
@@ -766,9 +806,11 @@ class DataLoader:
             close_run(self._kept.run, _CLOSE_S)
 
     def _check_readers(self, position: Position) -> None:
-        splits = self._splits or (position.parts is not None and self._place == "process")
-        position.check_readers(self.num_workers if self._place == "process" else 0, splits=splits)
-        self._splits = splits
+        in_processes = self._place == "process"
+        asks = self._asks or (position.parts is not None and in_processes)
+        readers, splits = self.num_workers if in_processes else 0, asks or self._splits
+        position.check_readers(readers, splits=splits)
+        self._asks = asks
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; of an iterable dataset as far as it says.

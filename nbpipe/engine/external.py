@@ -282,9 +282,9 @@ def whole_order(order: ExternalOrder) -> Listed:
     """
     if order.count is None:
         raise ArgumentError(
-            "with isolate=True the order of an epoch must be a list of indices, or have another "
-            "length, got one that is only known while it is read; give a list, or start the run "
-            "without isolate"
+            "with isolate=True the order of an epoch must have a length, as a list of indices has, "
+            "got one that is only known while it is read; give a list, or start the run without "
+            "isolate"
         )
     return Listed(list(order.draw()))
 

@@ -174,7 +174,7 @@ class _Captured(NamedTuple):
 
     Attributes:
         name: name of the variable.
-        kind: "global", "closure", "default", "attribute", "argument", "item" or "object".
+        kind: "global", "closure", "default", "attribute", "argument", "item", "object" or "state".
         size_bytes: memory it takes when it is sent [bytes].
         type_name: name of its type.
     """
@@ -199,11 +199,11 @@ def warn_if_large(fn: object, stage: str) -> None:
         for one in large
     )
     LOG.warning(
-        "stage %r sends %s with its function to each worker, once: %s; load it in worker_init, "
-        "or memory-map it, if that is too much",
+        "stage %r sends %s with its function to each worker, once: %s; %s, if that is too much",
         stage,
         format_bytes(total_bytes),
         named,
+        getattr(fn, "if_large", "load it in worker_init, or memory-map it"),
     )
 
 
@@ -354,7 +354,9 @@ def _steps(trail: Sequence[_Part]) -> Iterator[str]:
     path = ""
     for at, part in enumerate(trail):
         if part.kind in _INSIDE:
-            path += f".{part.name}" if part.kind == "attribute" else f"[{part.name}]"
+            path += {"attribute": f".{part.name}", "state": ".__getstate__()"}.get(
+                part.kind, f"[{part.name}]"
+            )
             if at + 1 == len(trail) or trail[at + 1].kind not in _INSIDE:
                 yield f"holds {path.removeprefix('.')!r} ({_kind(part.value)})"
                 path = ""
@@ -409,8 +411,9 @@ class _Part(NamedTuple):
 
     Attributes:
         kind: "global", "closure", "default", "attribute", "item", "argument", "object" (of a
-            bound method) or "function" (inside another callable).
-        name: the variable, attribute, key or parameter.
+            bound method), "state" (of an object, which is no dict) or "function" (inside
+            another callable).
+        name: the variable, attribute, key or parameter; of a state, the object's class.
         value: the thing.
     """
 
@@ -498,7 +501,7 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
         if isinstance(half, dict):
             yield from _attributes(half)
         elif half is not None:
-            yield _Part("state", "", half)
+            yield _Part("state", type(value).__name__, half)
     yield from (_Part("argument", str(at), part) for at, part in enumerate(arguments))
     yield from _items(items or ())
     yield from _pairs(pairs or ())

@@ -39,6 +39,24 @@ _KEPT_PASSES = 64
 _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
 
 
+def rows_of(items: Any) -> int:
+    """Return the length of what a source reads by index.
+
+    Raises:
+        ArgumentError: it is more than `LONGEST`.
+    """
+    try:
+        length = len(items)
+    except OverflowError:  # Python's own bound, 2**63
+        length = LONGEST + 1
+    if length > LONGEST:
+        raise ArgumentError(
+            f"source must have at most 2**62 items, got a {type(items).__name__} of more; for "
+            "numbers without an end give source(lambda: itertools.count())"
+        )
+    return length
+
+
 class Lengths:
     """The sources' lengths as an epoch found them; each source is asked once."""
 
@@ -51,7 +69,7 @@ class Lengths:
         """Return the length of `items` at the epoch's start."""
         known = self._read.get(id(items))
         if known is None:
-            known = self._read[id(items)] = (items, len(items))
+            known = self._read[id(items)] = (items, rows_of(items))
         return known[1]
 
     @property
@@ -62,7 +80,7 @@ class Lengths:
     def check(self) -> None:
         """Raise ArgumentError where a source has another length now."""
         for items, before in self._read.values():
-            now = len(items)
+            now = rows_of(items)
             if now != before:
                 raise ArgumentError(
                     f"the length of a source must stay the same during an epoch, got {before} "

@@ -15,6 +15,7 @@ from ..base.digest import source_digest
 from ..base.format import shortened
 from ..base.names import parameters_of
 from ..errors import ArgumentTypeError, LengthUnknownError
+from .index import rows_of
 from .plan import IndexPlan
 from .stage import Chain, Operation, Runs, Stage
 
@@ -45,7 +46,7 @@ class Source(Operation):
         if stage.inputs:
             return length_of(stage.inputs[0])
         try:
-            return len(self.items)
+            return rows_of(self.items)
         except TypeError:
             raise LengthUnknownError(
                 f"source {stage.name!r} ({type(self.items).__name__}) has no length"
@@ -62,16 +63,19 @@ class Source(Operation):
     @property
     def rows(self) -> int | None:
         """How many items there are now, where they are read by index."""
-        return None if self.plan is None else len(self.items)
+        return None if self.plan is None else rows_of(self.items)
 
 
 def source_of(items: Any) -> Source:
     """Return the source of some items, with an order of indices where they have one.
 
     Raises:
+        ArgumentError: a range of too many numbers.
         ArgumentTypeError: they cannot be read again for every epoch; the message gives the way out.
     """
     _refuse(items)
+    if isinstance(items, range):
+        rows_of(items)
     return Source(items=items, plan=IndexPlan.of(items) if _is_indexed(items) else None)
 
 
@@ -139,7 +143,8 @@ def _of_iterator(items: Any) -> str:
             f"give the function that makes it, source(lambda: itertools.{kind.__name__}(...)), or, "
             "where it ends, source(list(...))"
         )
-    return "give the function that makes it, source(make), or source(list(...))"
+    alone = "give the function that makes it, source(make)"
+    return alone if isinstance(items, AsyncIterator) else f"{alone}, or source(list(...))"
 
 
 def _refuse_tables(items: Any) -> None:

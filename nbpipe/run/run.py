@@ -378,7 +378,7 @@ class Run(ShownRun):
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
-        """Every knob change of this run, with when, who, from, to, why."""
+        """The last 10,000 knob changes of this run, with when, who, from, to, why."""
         with self._scheduler.lock:
             kept = self._record.events.copy()  # at once: garbage found below us may turn a knob
         return tuple(kept)
@@ -529,7 +529,7 @@ class Run(ShownRun):
             After an epoch came to its end, the beginning of the next one.
 
         Raises:
-            StateError: the process of an isolated run died in the epoch.
+            StateError: the process of an isolated run died in the epoch, or does not answer.
         """
         return written(self._chain, self._seed, self._life.place())
 

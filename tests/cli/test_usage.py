@@ -81,6 +81,8 @@ def test_help(arguments, tmp_path):
         (["export", "n.ipynb", "-o", "l.py", "--check-items", "-1"], "at least 0 items, got '-1'"),
         (["export", "n.ipynb", "-o", "l.py", "--assets", "zip"], "invalid choice: 'zip'"),
         (["run", "none.py"], "no file none.py"),
+        (["run", "loader"], "no file loader; did you mean 'loader.py'?"),
+        (["run", "."], ". is a folder; give the file in it, as loader.py"),
     ],
 )
 def test_bad_usage(arguments, says, tmp_path, call):
@@ -89,6 +91,7 @@ def test_bad_usage(arguments, says, tmp_path, call):
     write_notebook(tmp_path / "r.ipynb", "x <- 1", language="R")
     write_notebook(tmp_path / "other.ipynb", "x = 1", kernel="none")
     (tmp_path / "text.ipynb").write_text("words")
+    (tmp_path / "loader.py").write_text("open('ran', 'w')")
     more = ["--execute"] if arguments[:1] == ["export"] else []
     done = call(*arguments, *more)
     seen = (done.returncode, says in done.err, done.out, (tmp_path / "ran").exists())

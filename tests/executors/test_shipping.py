@@ -369,6 +369,18 @@ class Reader:
         return x
 
 
+class Stated:
+    """Pickles itself as a list."""
+
+    __module__ = "tests"
+
+    def __init__(self, held):
+        self.held = held
+
+    def __getstate__(self):
+        return [self.held]
+
+
 class Slotted:
     """Stands for an object without a dict."""
 
@@ -422,6 +434,8 @@ WAYS = {
     "callable instance": "(tests.Reader) holds \"parts[0]['held']\" (_thread.lock), which cannot",
     "slots": "uses the variable 'held' (tests.Slotted) of the function around it, which holds "
     "'held' (_thread.lock), which cannot",
+    "state": "uses the variable 'held' (tests.Stated) of the function around it, which holds "
+    "'__getstate__()[0]' (_thread.lock), which cannot",
     "argument of a partial": "was given the argument 'add' (_thread.lock), which cannot",
     "function of a partial": "wraps 'fn' (function), which uses the variable 'held' "
     "(_thread.lock) of the function around it, which cannot",
@@ -463,6 +477,7 @@ def holding(kind):
         "bound method": lambda: Reader(LOCK).read,
         "callable instance": lambda: Reader(LOCK),
         "slots": lambda: enclosing(Slotted(LOCK)),
+        "state": lambda: enclosing(Stated(LOCK)),
         "argument of a partial": lambda: functools.partial(outside, add=LOCK),
         "function of a partial": lambda: functools.partial(enclosing(LOCK), 1),
         "set": lambda: enclosing({LOCK}),

@@ -2,7 +2,9 @@
 
 import inspect
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
@@ -26,7 +28,9 @@ REFUSED = {
     "stream sampled": ({"dataset": Stream(), "sampler": [1]}, "unspecified sampler option"),
     "init in threads": ({"worker_init_fn": print, "workers": "thread"}, "worker_init_fn must be"),
     "inline": ({"num_workers": 1, "workers": "inline"}, "executor"),
-    "another word": ({"num_workers": 1, "workers": "fibre"}, "executor must be"),
+    "another word": ({"num_workers": 1, "workers": "fibre"}, "workers must be 'process', 'thr"),
+    "word without workers": ({"workers": "fibre"}, "workers must be 'process', 'thread', "),
+    "class": ({"workers": ThreadPoolExecutor}, r"make one: ThreadPoolExecutor\(\.\.\.\)"),
     "too many": ({"num_workers": 257}, "concurrency must be an int in"),
 }
 
@@ -49,6 +53,14 @@ def test_words_that_torch_takes():
     loader.num_workers = False
     loader.close()
     assert (loader.num_workers, len(list(loader))) == (0, 3)
+
+
+def test_numbers_of_numpy():
+    """An integer of numpy is a number as any other; torch's samplers do not take it."""
+    two = np.int64(2)
+    loader = nbpipe.DataLoader(Numbers(5), two, num_workers=two, workers="thread")
+    found = [type(loader.batch_size), type(loader.num_workers)]
+    assert (found, [batch.tolist() for batch in loader]) == ([int, int], [[0, 1], [2, 3], [4]])
 
 
 @pytest.mark.parametrize(
@@ -119,6 +131,34 @@ def test_fixed(name):
     with pytest.raises(ValueError, match=f"{name} of a DataLoader is fixed"):
         setattr(loader, name, 3)
     assert getattr(loader, name) != 3
+
+
+ASSIGNED = {
+    "collate_fn": (3, "collate_fn must be a function"),
+    "worker_init_fn": (3, "worker_init_fn must be a function"),
+    "timeout": (-1, "timeout must be a number of at least 0"),
+    "multiprocessing_context": ("fork", "never a copy of a process"),
+    "workers": ("thread", "worker_init_fn must be left out"),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_assigned_as_given(name):
+    """What the constructor refuses is refused where it is assigned, and nothing changes."""
+    value, message = ASSIGNED[name]
+    loader = nbpipe.DataLoader(Numbers(), num_workers=1, worker_init_fn=print)
+    before = getattr(loader, name)
+    with pytest.raises((nbpipe.ArgumentError, nbpipe.ArgumentTypeError), match=message):
+        setattr(loader, name, value)
+    assert getattr(loader, name) is before
+
+
+def test_init_assigned_to_a_loader_with_threads():
+    """A `worker_init_fn` that nobody would call is refused later, too."""
+    loader = nbpipe.DataLoader(Numbers(), num_workers=1, workers="thread")
+    with pytest.raises(nbpipe.ArgumentError, match="worker_init_fn must be left out"):
+        loader.worker_init_fn = print
+    assert loader.worker_init_fn is None
 
 
 def test_contexts_that_are_meant_anyway():

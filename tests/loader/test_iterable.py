@@ -105,6 +105,19 @@ def test_worker_init_fn_narrows_the_dataset(stays):
     assert (dataset.start, dataset.end) == (0, 12)
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_worker_init_fn_given_later_narrows_too(stays):
+    """A `worker_init_fn` counts from the next epoch on where it is assigned."""
+    loader = nbpipe.DataLoader(Ranged(0, 12), 3, persistent_workers=stays, **PROCESSES)
+    whole = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    parted = [whole[0], whole[2], whole[1], whole[3]]
+    got = []
+    for loader.worker_init_fn in (None, narrow, None):
+        got.append([batch.tolist() for batch in loader])
+    loader.close()
+    assert got == [whole, parted, whole]
+
+
 def test_dataset_that_asks_late_is_read_whole(placed):
     """Asked for after the first sample, nobody is a worker: all is read, nothing twice."""
 

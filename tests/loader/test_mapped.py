@@ -1,6 +1,7 @@
 """Datasets that lie in memory: their arrays are mapped by workers, not copied to them."""
 
 import gc
+import logging
 import sys
 
 import numpy as np
@@ -42,6 +43,18 @@ def test_arrays_come_as_they_are():
     got = list(nbpipe.DataLoader(Arrays(), 4, num_workers=2))
     wanted = list(torch.utils.data.DataLoader(Arrays(), 4))
     assert same(got, wanted)
+
+
+def test_what_cannot_be_mapped_is_named(caplog):
+    """What is large and sent to each worker is told once: of the dataset, and what to do."""
+    with caplog.at_level(logging.WARNING, logger="nbpipe"):
+        list(nbpipe.DataLoader([b"1234" * 300_000, b""], None, num_workers=1))
+    line = (
+        "stage 'fetch' sends 1.2 MB with its function to each worker, once: attribute 'dataset' "
+        "(Packed, 1.2 MB); hold paths in the dataset, memory-map it, or use workers='thread', if "
+        "that is too much"
+    )
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def packed_bytes(value):

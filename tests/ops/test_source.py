@@ -475,7 +475,7 @@ FOR_ROWS = (
         (map, "got the class map; write source(items).map(fn)"),
         (np.array(3), "got a ndarray without dimensions, array(3); give source([...]), or"),
         (Path("photos"), "; for its files give source(sorted(path.glob('*.jpg')))"),
-        (draw(1), "every epoch, got an object of type async_generator, " + EMPTY_SECOND),
+        (draw(1), "got an object of type async_generator, " + EMPTY_SECOND.removesuffix(", or ")),
         (
             {"a": 1},
             (
@@ -515,6 +515,11 @@ FOR_ROWS = (
 def test_sources(items, message):
     """What cannot be read again and again, in one order, is refused with the fix."""
     assert message in refusal(items)
+
+
+def test_what_only_a_loop_can_read_is_not_to_be_listed():
+    """No list can be made of an async generator, so the function is all that is advised."""
+    assert refusal(draw(1)).endswith("; give the function that makes it, source(make)")
 
 
 def test_what_is_advised_works():
@@ -706,3 +711,37 @@ def test_a_generator_that_was_read_before_is_refused(wrapped):
         with pytest.raises(StageError) as caught:
             list(run)
     assert "got a generator that was read to its end before" in str(caught.value.__cause__)
+
+
+class Endless:
+    """Says that it has more items than Python can count."""
+
+    def __len__(self):
+        return 2**63
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: source(range(2**62 + 1)), "range"),
+        (lambda: source(range(2**70)), "range"),
+        (lambda: len(source(Endless())), "Endless"),
+        (lambda: len(source(Endless()).take(1)), "Endless"),
+    ],
+)
+def test_too_many_items_are_refused(make, kind):
+    """More items than an order can number are an error that says what to give instead."""
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert str(caught.value) == (
+        f"source must have at most 2**62 items, got a {kind} of more; for numbers without an end "
+        "give source(lambda: itertools.count())"
+    )
+
+
+def test_most_items():
+    """As many as an order can number are taken."""
+    assert list(source(range(2**62)).skip(2**62 - 2)) == [2**62 - 2, 2**62 - 1]
