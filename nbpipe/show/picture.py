@@ -20,6 +20,7 @@ from ..base.format import (
     shortened,
     style_sheet,
     text_table,
+    unit_of,
 )
 from ..engine.stats import worker_count
 from ..ops.stage import CONSUMER, LOOP
@@ -87,9 +88,9 @@ def headline(snapshot: Snapshot) -> list[str]:
     phrases = [snapshot["state"], f"epoch {epoch}{which}"]
     done, total, unit = snapshot["delivered"], snapshot["total"], snapshot["unit"]
     if total:
-        phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")
+        phrases.append(f"{done:,}/{total:,} {unit_of(total, unit)} ({format_share(done / total)})")
     else:
-        phrases.append(f"{done:,} {unit}")
+        phrases.append(f"{done:,} {unit_of(done, unit)}")
     if snapshot["skipped"]:
         phrases.append(f"{snapshot['skipped']:,} skipped")
     if snapshot["ahead"]:

@@ -13,6 +13,7 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.show.picture import (
     bundle,
     export_line,
+    headline,
     loop_shares,
     picture_html,
     picture_markdown,
@@ -66,6 +67,16 @@ def test_what_it_says():
         *("batch, process, 2 workers, 1 starting", "map, process, with batch"),
     )
     assert [phrase for phrase in expected if phrase not in words] == []
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "said"),
+    [(1, 1, "1/1 batch (100 %)"), (1, None, "1 batch"), (1, 2, "1/2 batches (50 %)")],
+)
+def test_one_batch(done, total, said):
+    """One of what is counted is told as one."""
+    one = snapshot(photographs()) | {"delivered": done, "total": total}
+    assert headline(one)[2] == said
 
 
 def test_lines_do_not_end_between_a_number_and_its_unit():
