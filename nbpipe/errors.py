@@ -113,6 +113,12 @@ class ExportError(NbpipeError, RuntimeError):
 class ModuleEditedError(ExportError):
     """The file holds what export did not write, so it is not replaced; shows the difference."""
 
+    WAY_OUT = "pass overwrite=True"  # to `export`
+
+    def told(self, way_out: str) -> str:
+        """Return the message for somebody who replaces the file in another way."""
+        return str(self).replace(f"; {self.WAY_OUT} to", f"; {way_out} to", 1)
+
 
 class UnpicklableError(ArgumentTypeError):
     """Something cannot be sent to another process; the message names it and the way out."""
