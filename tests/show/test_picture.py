@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from nbpipe.base.knobs import KnobChange
 from nbpipe.show.picture import (
+    NONE,
     bundle,
     export_line,
     headline,
     loop_shares,
+    loop_words,
     picture_html,
     picture_markdown,
     picture_text,
@@ -236,6 +238,18 @@ def test_bars_are_as_wide_as_their_shares():
     shares = [*map(shares_of, seen["stages"]), loop_shares(seen)]
     meant = [[100 * share for share in one.values() if share >= 0.005] for one in shares]
     assert drawn == [pytest.approx(one, abs=1) for one in meant]
+
+
+def test_loop_that_had_nothing():
+    """Where an epoch failed before its first batch, the loop is not said to have trained."""
+    had, failed = (
+        snapshot(photographs(state="failed", elapsed_s=0.15, waited_s=0.0, delivered=delivered))
+        for delivered in (1, 0)
+    )
+    assert [loop_words(had), loop_words(failed)] == [
+        "training 100 %, waits for data 0 %",
+        NONE,
+    ]
 
 
 @pytest.mark.parametrize("state", ["ready", "closed"])
