@@ -246,6 +246,17 @@ describe("a panel shows", () => {
     expect(shown.text("[data-stage=consumer] [data-field=shares]")).toBe(words);
   });
 
+  test.each([
+    ["ready", "No history yet."],
+    ["running", "No history yet."],
+    ["finished", "The epoch was too short for a chart."],
+  ])("in the place of a chart why there is none: %s", (state, words) => {
+    const shown = live();
+    model.tick({ state });
+    frame();
+    expect(shown.text(".nbp-chart .nbp-empty")).toBe(words);
+  });
+
   test("no control of a knob that has no effect any more", () => {
     const shown = live();
     const controls = () => shown.stage("decode").querySelectorAll("input").length;
