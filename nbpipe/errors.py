@@ -37,7 +37,7 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -112,6 +112,12 @@ class ExportError(NbpipeError, RuntimeError):
 
 class ModuleEditedError(ExportError):
     """The file holds what export did not write, so it is not replaced; shows the difference."""
+
+    WAY_OUT = "pass overwrite=True"  # to `export`
+
+    def told(self, way_out: str) -> str:
+        """Return the message for somebody who replaces the file in another way."""
+        return str(self).replace(f"; {self.WAY_OUT} to", f"; {way_out} to", 1)
 
 
 class UnpicklableError(ArgumentTypeError):
@@ -208,7 +214,7 @@ _shows_all = False
 def full_tracebacks(on: bool = True) -> None:  # noqa: FBT001, FBT002  a switch
     """Show nbpipe's own frames in the tracebacks of its errors in a notebook, or hide them again.
 
-    `%tb` then shows the last error once more.
+    `%tb` then shows the last error once more. Items that fail from then on keep them, too.
 
     Args:
         on: whether they are shown.
@@ -306,20 +312,38 @@ def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:
 
 def _without_ours(tb: TracebackType | None) -> TracebackType | None:
     """Return a traceback without our frames, what we call of Python, and what calls a cell."""
-    kept: list[TracebackType] = []
-    others: list[TracebackType] = []
+    frames = list(_frames(tb))
+    found: TracebackType | None = None
+    for place in reversed(_shown([one.tb_frame.f_code.co_filename for one in frames])):
+        one = frames[place]
+        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found or tb
+
+
+def _shown(files: Sequence[str]) -> list[int]:
+    """Return the places of the frames to show, given the file of each."""
+    kept: list[int] = []
+    others: list[int] = []
     below = True  # ours, or what we call
-    for one in _frames(tb):
-        name = one.tb_frame.f_code.co_filename
+    for place, name in enumerate(files):
         installed = _is_installed(name)
         if name.startswith(_OURS) or (installed and _CALLS_CELLS in name):
             below = True
             continue
-        others.append(one)
+        others.append(place)
         below = below and not installed and name.startswith(_NOT_USERS)
         if not below:
-            kept.append(one)
-    found: TracebackType | None = None
-    for one in reversed(kept or others):  # a function of Python's own may be a stage
-        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return found or tb
+            kept.append(place)
+    return kept or others  # a function of Python's own may be a stage
+
+
+def format_briefly(error: BaseException) -> str:
+    """Format the traceback of a failed item: the user's lines, ours only where they are shown."""
+    found = traceback.TracebackException.from_exception(error)
+    links = [] if _shows_all else [found]  # and those that led to it, and the parts of a group
+    for link in links:
+        more = (link.__cause__, link.__context__, *(link.exceptions or ()))
+        links += [one for one in more if one is not None]
+        places = _shown([frame.filename for frame in link.stack])
+        link.stack[:] = [link.stack[place] for place in places] or link.stack
+    return "".join(found.format())

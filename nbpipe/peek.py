@@ -63,7 +63,8 @@ class StagePeek:
         calls: calls of its function, or reads of its source.
         time_s: mean time of a call [s], without the first one where there were others; 0.0 where
             there was none.
-        output: type, shape, dtype and range of the first item; None where there was none.
+        output: type, shape, dtype and range of the first item, or the ranges of the arrays in it;
+            None where there was none.
         thumbnail: PNG of the image in the first item, or None.
         note: what else there is to know: items skipped, calls tried again; "first call" where the
             time is that of the first; "not run" where a cache has what it would make, or a join
@@ -127,9 +128,11 @@ def _counted(things: tuple[Any, ...], word: str) -> str:
 
 
 def _range(shown: Description) -> str:
-    if shown.shape is None or shown.low is None or shown.high is None:
-        return ""
-    return f"{shown.low:g} to {shown.high:g}"
+    """Tell the range of an array, or those of the arrays in an item."""
+    if shown.shape is not None and shown.low is not None and shown.high is not None:
+        return f"{shown.low:g} to {shown.high:g}"
+    words = [f"{key} {low:g} to {high:g}".strip() for key, low, high in shown.parts]
+    return ", ".join(words)
 
 
 # -- what the stages made of the items -------------------------------------------------

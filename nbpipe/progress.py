@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
 from .base.checks import whole
-from .base.format import format_rate, format_seconds, format_share, shortened
+from .base.format import format_rate, format_seconds, format_share, shortened, unit_of
 from .base.names import names_arguments
 from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
@@ -230,9 +230,10 @@ class _Tally:
         marks.append((now_s, items, self._waited_s))
         elapsed_s = now_s - since_s
         rate = (items - items_then) / elapsed_s if elapsed_s > 0 else 0.0
-        words = [f"{done:,} {self._unit}"]
+        words = [f"{done:,} {unit_of(done, self._unit)}"]
         if length:
-            words = [f"{done:,}/{length:,} {self._unit} ({format_share(done / length)})"]
+            unit = unit_of(length, self._unit)
+            words = [f"{done:,}/{length:,} {unit} ({format_share(done / length)})"]
         words.append(format_rate(rate, self._unit))
         if length and rate > 0 and not hangs:
             words.append(f"{format_seconds(max(0, length - done) / rate)} left")
@@ -241,7 +242,8 @@ class _Tally:
     def last_line(self, now_s: float) -> str:
         """Tell how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
-        words = [f"{self._items:,} {self._unit} in {format_seconds(elapsed_s)}"]
+        unit = unit_of(self._items, self._unit)
+        words = [f"{self._items:,} {unit} in {format_seconds(elapsed_s)}"]
         if self._items and elapsed_s > 0:
             words.append(format_rate(self._items / elapsed_s, self._unit))
         return ", ".join([*words, _waits(self._waited_s, elapsed_s)])

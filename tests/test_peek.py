@@ -220,6 +220,21 @@ def test_html_escapes_what_comes_from_outside():
     ]
 
 
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        (np.array([1, 254]), "1 to 254"),
+        ({"image": np.array([0.5, 1.0]), "label": 7}, "image 0.5 to 1"),
+        ({"image": np.array([0, 9]), "mask": np.array([True])}, "image 0 to 9, mask 1 to 1"),
+        ((np.array([2, 3]), "cat.jpg"), "2 to 3"),
+        ({"jpeg": b"abc", "none": np.array([])}, ""),
+    ],
+)
+def test_range(item, told):
+    """The range of an array is told, and those of the arrays in an item by their names."""
+    assert nbpipe.source([0]).map(lambda _: item).peek().stages[1].row()[4] == told
+
+
 def test_peek_is_frozen():
     """What a peek saw does not change."""
     peek = nbpipe.source([1]).peek()

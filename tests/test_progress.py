@@ -110,7 +110,7 @@ def test_unknown_length_is_left_out():
     """Where the number of items is not known, share and time left are not guessed."""
     progress, out = watched(nbpipe.source(range(1)).filter(lambda _: True), step_s=1)
     list(progress)
-    assert lines(out)[0] == "epoch 0: 1 items, 0.5 items/s, waited for data 50 % of the time"
+    assert lines(out)[0] == "epoch 0: 1 item, 0.5 items/s, waited for data 50 % of the time"
 
 
 def test_no_line_for_every_item():
@@ -177,7 +177,7 @@ def test_lines_go_to_stderr(capsys):
     """Without an `out`, lines are written to stderr as it is at that moment."""
     list(nbpipe.progress(nbpipe.source([1])))
     written = capsys.readouterr()
-    assert (written.out, written.err[:18]) == ("", "epoch 0: 1 items i")
+    assert (written.out, written.err[:18]) == ("", "epoch 0: 1 item in")
 
 
 def test_nothing_starts_before_the_first_item(runs):

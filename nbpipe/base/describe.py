@@ -46,6 +46,8 @@ class Description:
         high: largest element.
         size_bytes: memory held [bytes].
         text: the value in one line.
+        parts: ranges of the arrays and tensors in a dict, tuple, list or dataclass: key, smallest
+            and largest element. Of a tuple and a list the key is empty.
     """
 
     type: str
@@ -55,6 +57,7 @@ class Description:
     high: float | None
     size_bytes: int
     text: str
+    parts: tuple[tuple[str, float, float], ...] = ()
 
 
 def summarize(value: object, limit: int = 200) -> str:
@@ -80,8 +83,9 @@ def describe(value: object) -> Description:
     try:
         array = _as_array(value)
         low, high = _range(value if array is None else array)
+        parts = () if array is not None else _part_ranges(value)
     except Exception:  # noqa: BLE001 - as above
-        array = low = high = None
+        array, low, high, parts = None, None, None, ()
     return Description(
         type=type(value).__name__,
         shape=None if array is None else tuple(array.shape),
@@ -90,6 +94,7 @@ def describe(value: object) -> Description:
         high=high,
         size_bytes=size_bytes(value),
         text=summarize(value),
+        parts=parts,
     )
 
 
@@ -174,7 +179,7 @@ def _sized_words(value: Any) -> str:
 def _held_words(value: Any, held: list[Any], limit: int, depth: int) -> str:
     if depth >= _DEPTH or not held:
         return f" of {len(held)}"
-    counted = isinstance(value, list | tuple) and not hasattr(value, "_fields")
+    counted = _is_counted(value)
     words = []
     for key, child in held[:_SHOWN]:
         text = _summary(child, limit, depth + 1)
@@ -182,6 +187,11 @@ def _held_words(value: Any, held: list[Any], limit: int, depth: int) -> str:
         words.append(text if counted else f"{_key(key, limit)}: {text}")
     count = f" of {len(held)}:" if counted else ""
     return f"{count} {', '.join(words + ['...'] * (len(held) > _SHOWN))}"
+
+
+def _is_counted(value: Any) -> bool:
+    """Tell whether the parts of a value have places instead of names."""
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
 def _key(key: Any, limit: int) -> str:
@@ -221,6 +231,17 @@ def _range(value: Any) -> tuple[float | None, float | None]:
         return None, None
     low, high = np.fmin.reduce(value, axis=None), np.fmax.reduce(value, axis=None)
     return (None, None) if np.isnan(low) else (_number(low), _number(high))
+
+
+def _part_ranges(value: Any) -> tuple[tuple[str, float, float], ...]:
+    """Return key and range of each array in a value, among the first of its parts."""
+    found = []
+    for key, part in (_parts(value) or [])[:_SHOWN]:
+        array = _as_array(part)
+        low, high = (None, None) if array is None else _range(array)
+        if low is not None and high is not None:
+            found.append(("" if _is_counted(value) else _key(key, _NAME), low, high))
+    return tuple(found)
 
 
 def _number(value: Any) -> float:

@@ -122,6 +122,7 @@ def _picture(png: bytes | None) -> str:
 
 
 # -- Numbers with their units, as people read and type them ----------------------------------------
+_ONE = {"items": "item", "batches": "batch"}  # one of a unit
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _STEP = 1000
 _WHOLE_FROM = 100  # amounts from here on need no decimals
@@ -156,6 +157,16 @@ def format_count(count: float) -> str:
     """
     amount, prefix = _scaled(float(count))
     return f"{amount} {prefix}" if prefix else amount
+
+
+def unit_of(count: float, unit: str) -> str:
+    """Return the word for so many, `unit` being the plural.
+
+    Examples:
+        >>> unit_of(1, "batches"), unit_of(2, "items")
+        ('batch', 'items')
+    """
+    return _ONE.get(unit, unit) if count == 1 else unit
 
 
 def format_rate(items_per_s: float, unit: str = "items") -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ..base.format import shortened
-from ..errors import ArgumentError, ArgumentTypeError, NbpipeError, near_match
+from ..errors import ArgumentError, ArgumentTypeError, ModuleEditedError, NbpipeError, near_match
 from ..export.held import secret_in
 from ..export.secrets import know, scrubbed, secret_in_text, told_in
 from ..export.store import module_path
@@ -217,6 +217,8 @@ def answer(request: str) -> ExportReply:
         return ExportReply(refused=_no_pipeline(asked["name"], variables))
     try:
         report = pipe.export(asked["path"], **asked["options"])
+    except ModuleEditedError as error:
+        return ExportReply(refused=error.told("give --overwrite"))
     except NbpipeError as error:
         return ExportReply(refused=str(error))
     except Exception as error:  # noqa: BLE001  the caller is another process

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
+import re
 import time
 import traceback
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from ..errors import (
     StageTimeoutError,
     WorkerDiedError,
     WorkerStartError,
+    format_briefly,
 )
 from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
@@ -34,7 +37,8 @@ class Failure:
         path: position of the item in the epoch's global order.
         epoch: number of the epoch.
         error: the exception in one line, as "ValueError: bad header".
-        traceback: the whole traceback as text.
+        traceback: the traceback as text, without nbpipe's own frames; with them after
+            `nbpipe.debug.full_tracebacks()`.
         input: short description of the item: type, shape, dtype.
         attempts: calls made for this item.
         when_s: time of the failure [seconds since the Unix epoch].
@@ -61,6 +65,7 @@ class Failure:
 _HOPELESS = (ExecutorBrokenError, WorkerStartError)  # the next item would fare no better
 KEPT = 100  # failed items remembered by a run
 _RATE_AFTER = 100  # items seen before a failure rate is judged
+_BARE_FRAME = re.compile(r'^  File "(.+)", line (\d+), in .*\n(?! {4})', re.MULTILINE)
 
 
 class Failed:
@@ -85,7 +90,7 @@ class Failed:
 
 def _unpacked(error: PackedError, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
     exception = error.unpack()  # here the source of a notebook's cells is known
-    shown = formatted(exception.__cause__ or exception)
+    shown = formatted((exception.__cause__ or exception) if fatal else exception)
     return Failed(exception, dataclasses.replace(record, traceback=shown), fatal=fatal)
 
 
@@ -134,9 +139,19 @@ def failed(
 def formatted(error: BaseException) -> str:
     """Format a traceback; what an exception of the user does meanwhile must not matter."""
     try:
-        return "".join(traceback.format_exception(error))
+        return format_briefly(error)
     except Exception as problem:
         return f"{type(error).__name__} (its traceback cannot be shown: {type(problem).__name__})"
+
+
+def with_source(record: Failure) -> Failure:
+    """Return a record of another process with the lines that are known here alone: of cells."""
+    return dataclasses.replace(record, traceback=_BARE_FRAME.sub(_sourced, record.traceback))
+
+
+def _sourced(frame: re.Match[str]) -> str:
+    line = linecache.getline(frame[1], int(frame[2])).strip()
+    return f"{frame[0]}    {line}\n" if line else frame[0]
 
 
 def one_line(error: BaseException) -> str:

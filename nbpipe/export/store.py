@@ -349,7 +349,7 @@ def _build_in(text: str) -> ast.FunctionDef | None:
 # -- Store: a module and its assets become files, all or none; what the user edited is not lost ----
 _DIFF_LINES = 60  # of an error
 _DIFF_COLUMNS = 200
-_WAY_OUT = "pass overwrite=True to replace it, or export to another path"
+_WAY_OUT = f"{ModuleEditedError.WAY_OUT} to replace it, or export to another path"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 from IPython.core.error import UsageError
 
 from ..base.format import format_rate, text_table
-from ..errors import ArgumentError, NbpipeError, near_match
+from ..errors import ArgumentError, ModuleEditedError, NbpipeError, near_match
 from ..ops.stage import Stage, addresses
 from ..show.watch import ExportReport
 from .runs import KernelRuns, ListedRun
@@ -88,6 +88,8 @@ class RunMagic:
             raise UsageError(f"%nbpipe must be followed by one of {known}")
         try:
             told = command(rest)
+        except ModuleEditedError as error:
+            raise UsageError(error.told("add --overwrite")) from None
         except NbpipeError as error:
             raise UsageError(str(error)) from None
         print(told)  # noqa: T201  the cell is where its reader looks

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..base.format import html_table, text_table
+from ..base.format import html_table, text_table, unit_of
 from ..errors import ArgumentError, DuplicateNameError, LengthUnknownError
 from .plan import IndexPlan
 from .source import Source
@@ -27,7 +27,6 @@ from .stage import (
     taken_names,
 )
 
-_ONE = {"items": "item", "batches": "batch"}  # one of a unit
 SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
 
 
@@ -295,7 +294,7 @@ def _caption(chain: Chain) -> str:
     if number is None:
         return stages
     unit = next(reversed(units(chain).values()))
-    return f"{stages}, {number:,} {_ONE[unit] if number == 1 else unit} an epoch"
+    return f"{stages}, {number:,} {unit_of(number, unit)} an epoch"
 
 
 def as_text(chain: Chain) -> str:

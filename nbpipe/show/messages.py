@@ -402,7 +402,8 @@ def _exported(one: Exportable, number: int, path: str, *, overwrite: bool) -> Ex
 def refusal(error: Exception) -> str:
     """Return the text of a refusal in full; of what is none, no more than where it came from."""
     if isinstance(error, NbpipeError | OSError):
-        text = plain(str(error))
+        edited = isinstance(error, ModuleEditedError) and error.told("press Overwrite")
+        text = plain(edited or str(error))
         more = f"\n... ({len(text) - _LONGEST_REFUSAL:,} more characters)"
         return text if len(text) <= _LONGEST_REFUSAL else text[:_LONGEST_REFUSAL] + more
     code = traceback.extract_tb(error.__traceback__)[-1]  # its text may hold what is secret

@@ -20,6 +20,7 @@ from ..base.format import (
     shortened,
     style_sheet,
     text_table,
+    unit_of,
 )
 from ..engine.stats import worker_count
 from ..ops.stage import CONSUMER, LOOP
@@ -87,9 +88,9 @@ def headline(snapshot: Snapshot) -> list[str]:
     phrases = [snapshot["state"], f"epoch {epoch}{which}"]
     done, total, unit = snapshot["delivered"], snapshot["total"], snapshot["unit"]
     if total:
-        phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")
+        phrases.append(f"{done:,}/{total:,} {unit_of(total, unit)} ({format_share(done / total)})")
     else:
-        phrases.append(f"{done:,} {unit}")
+        phrases.append(f"{done:,} {unit_of(done, unit)}")
     if snapshot["skipped"]:
         phrases.append(f"{snapshot['skipped']:,} skipped")
     if snapshot["ahead"]:
@@ -157,16 +158,17 @@ def loop_shares(snapshot: Snapshot) -> dict[str, float]:
 
 
 def loop_words(snapshot: Snapshot) -> str:
-    """Tell what share of the time the training loop trains, and waits; none before any epoch."""
+    """Tell what share of its time the loop trains, and waits; none where it had nothing."""
     if snapshot["state"] == "paused":
         return "paused"
     shares = [format_share(share) for share in loop_shares(snapshot).values()]
-    return "training {}, waits for data {}".format(*shares) if has_begun(snapshot) else NONE
+    return "training {}, waits for data {}".format(*shares) if loop_has_time(snapshot) else NONE
 
 
-def has_begun(snapshot: Snapshot) -> bool:
-    """Tell whether there was an epoch."""
-    return snapshot["state"] != "ready" and snapshot["elapsed_s"] > 0
+def loop_has_time(snapshot: Snapshot) -> bool:
+    """Tell whether the loop had something of an epoch, or waits for it."""
+    had_some = snapshot["delivered"] > snapshot["resumed"]
+    return snapshot["elapsed_s"] > 0 and (had_some or snapshot["state"] in _GOING)
 
 
 def _loop_cells(snapshot: Snapshot) -> list[str]:
@@ -340,7 +342,7 @@ def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, str]) -> s
 
 def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
     mark = _mark(CONSUMER, marked)
-    bar = _bar(loop_shares(snapshot)) if has_begun(snapshot) else ""
+    bar = _bar(loop_shares(snapshot)) if loop_has_time(snapshot) else ""
     rate, line = format_rate(snapshot["items_per_s"], snapshot["unit"]), lines.get(CONSUMER, "")
     cells = (
         _name(LOOP, "consumer in run.stats()", mark),

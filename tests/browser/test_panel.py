@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from playwright.sync_api import expect
 
+from tests.browser.lab import CELL_MS
 from tests.browser.panel import MEETING, PIPE, RUN, SETUP, start, train
 
 pytestmark = pytest.mark.browser
@@ -428,3 +430,42 @@ def test_two_shares_have_room_below_the_bars(open_cells, width):
     page.panel().wait_for()
     fits = page.panel().locator("[data-field=shares]").evaluate_all(FITS)
     assert fits == [True] * len(fits), page.panel().bounding_box()
+
+
+# Contrast of a button's words, as WCAG 2 has it.
+CONTRAST = """button => {
+    const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const drawn = colour => {
+        context.clearRect(0, 0, 1, 1);
+        context.fillStyle = colour;
+        context.fillRect(0, 0, 1, 1);
+        return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const luminance = colour => drawn(colour)
+        .map(part => part / 255)
+        .map(part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+    const style = getComputedStyle(button);
+    const both = [style.color, style.backgroundColor].map(luminance);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+}"""
+
+
+def test_words_of_buttons_are_read_under_the_mouse(open_cells):
+    """Also on the grey of a button that is pointed at they have a contrast of 4.5."""
+    page = open_cells(SETUP, RUN, "for item in run: pass")
+    page.run_cells(0, 1)
+    page.start_cell(2)
+    page.wait_state("running")
+    page.button("export").click()
+    apply = page.panel().locator(".nbp-apply")
+    expect(apply).to_be_enabled(timeout=CELL_MS)
+    found = []
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        page._run("await app.commands.execute('apputils:change-theme', {theme})", theme=theme)
+        for button in (page.button("export"), page.button("export-go"), apply):
+            button.hover()
+            found.append(button.evaluate(CONTRAST))
+    page.button("stop").click()
+    page.wait_ran(2)
+    assert min(found) >= 4.5, found

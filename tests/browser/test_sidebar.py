@@ -411,3 +411,25 @@ def test_numbers_stand_apart_in_the_sidebar(open_cells):
     rows = row(page).locator(".nbpipe-panel .nbp-row:not(.nbp-loop)")
     apart = rows.evaluate_all(APART)
     assert (len(apart), min(apart) > 0) == (2, True)
+
+
+# How far the words beside the bar end before the frame does [px].
+WITHIN = """panel => {
+    const words = document.createRange();
+    words.selectNodeContents(panel.querySelector('.nbp-count'));
+    const frame = panel.querySelector('.nbp-inner').getBoundingClientRect();
+    return frame.right - words.getBoundingClientRect().right;
+}"""
+
+
+def test_what_was_skipped_is_told_inside_the_sidebar(open_cells):
+    """In a sidebar as wide as it is at first, the words beside the bar end inside the frame."""
+    page = open_cells(SETUP, PIPE, width=1400, fresh=True)
+    page.run_cells(0, 1)
+    show(page)
+    open_row(page)
+    panel = row(page).locator(".nbpipe-panel")
+    panel.locator(".nbp-count").evaluate(
+        "count => { count.textContent = '1,225 of 9,000,000 batches · 1,002 skipped'; }"
+    )
+    assert panel.evaluate(WITHIN) > 0

@@ -113,6 +113,7 @@ def test_edited_module_stays(notebook, tmp_path):
     done = execute(notebook, cwd=tmp_path)
     forced = execute(notebook, "--overwrite", cwd=tmp_path)
     seen = (done.returncode, "\n-mine = 1\n" in done.stderr, forced.returncode)
+    assert "; give --overwrite to replace it" in done.stderr
     assert (*seen, "mine" in loader.read_text()) == (1, True, 0, False), done.stderr
 
 

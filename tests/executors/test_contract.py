@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,7 @@ LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their ow
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
 SMALL = ("pool", "loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
 SLOW = (*SMALL, *ISOLATED)  # there a call, or what it tells the test, costs milliseconds
+FRAMES = str(Path(nbpipe.__file__).parent / "")  # nbpipe's own files
 EXECUTORS = {}
 _ON_THE_WAY = 3  # results between a process of its own and the consumer
 
@@ -300,6 +302,7 @@ def test_exception_of_the_user(kind):
         ("work", 60, epoch, 1, why) for epoch in range(2)
     ]
     assert all("in result" in one.traceback for one in kept)
+    assert not any(FRAMES in one.traceback for one in kept)
 
 
 @with_each((*NEAR, "isolated thread"), "count", [0, 1, 33, 200])

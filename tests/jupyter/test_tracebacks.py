@@ -106,6 +106,36 @@ def test_whole_tracebacks(kernel):
     assert (whole.count(OURS) > 3, OURS in shown_again(kernel)) == (True, False)
 
 
+SKIPS = """
+def careful(text):
+    try:
+        return decode(text)
+    except ValueError as error:
+        raise RuntimeError(f"no number: {text}") from error
+skips = files.map(careful, on_error="skip"%s)
+with skips.start(%s) as run:
+    list(run)
+print(run.failures()[0].traceback)
+"""
+
+
+@pytest.mark.parametrize("options", ["", ", executor='process'", "isolate"])
+def test_skipped_item(kernel, options):
+    """What is kept of an item that was skipped begins with the user's line, as does its cause."""
+    chain, isolate = ("", "isolate=True") if options == "isolate" else (options, "")
+    text = kernel.run(SKIPS % (chain, isolate))
+    assert re.findall(r"most recent call last\):\n.*, in (\w+)\n", text) == ["careful", "careful"]
+    assert ("return int(text)" in text, OURS in text) == (True, False)
+
+
+def test_skipped_item_whole(kernel):
+    """The same switch keeps our frames in what is kept of a skipped item."""
+    kernel.run("nbpipe.debug.full_tracebacks()")
+    whole = kernel.run(SKIPS % ("", ""))
+    kernel.run("nbpipe.debug.full_tracebacks(False)")
+    assert OURS in whole
+
+
 def test_modes(kernel):
     """The modes of %xmode are those of any other error."""
     code = "files.batch(0)"

@@ -74,6 +74,16 @@ def test_a_run_is_exported(magic, notebook):
     assert "decode_concurrency: int = 6" in text
 
 
+def test_an_edited_file_is_replaced_where_the_line_says_so(magic, notebook):
+    """What export did not write is told with the word that replaces it."""
+    file = notebook.folder / "edited.py"
+    file.write_text("mine = 1\n")
+    with pytest.raises(CellError, match="add --overwrite to replace it"):
+        magic("%nbpipe export edited.py")
+    magic("%nbpipe export edited.py --overwrite")
+    assert "mine" not in file.read_text()
+
+
 def test_of_several_knobs_all_are_turned_or_none(magic):
     """A mistake in the last of them leaves the first as it was."""
     before = magic("print(pipe['decode'].concurrency)")

@@ -196,6 +196,7 @@ def test_real_run_that_is_closed(tmp_path, told):
         found.append(told.get(timeout=HANG_S))
     refused, done = found
     assert (refused["edited"], "-mine = 1" in refused["error"], done["ok"]) == (True, True, True)
+    assert "; press Overwrite to replace it" in refused["error"]
 
 
 def test_run_that_is_gone_says_what_to_type(told):

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from nbpipe.base.knobs import KnobChange
 from nbpipe.show.picture import (
+    NONE,
     bundle,
     export_line,
+    headline,
     loop_shares,
+    loop_words,
     picture_html,
     picture_markdown,
     picture_text,
@@ -66,6 +69,16 @@ def test_what_it_says():
         *("batch, process, 2 workers, 1 starting", "map, process, with batch"),
     )
     assert [phrase for phrase in expected if phrase not in words] == []
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "said"),
+    [(1, 1, "1/1 batch (100 %)"), (1, None, "1 batch"), (1, 2, "1/2 batches (50 %)")],
+)
+def test_one_batch(done, total, said):
+    """One of what is counted is told as one."""
+    one = snapshot(photographs()) | {"delivered": done, "total": total}
+    assert headline(one)[2] == said
 
 
 def test_lines_do_not_end_between_a_number_and_its_unit():
@@ -225,6 +238,18 @@ def test_bars_are_as_wide_as_their_shares():
     shares = [*map(shares_of, seen["stages"]), loop_shares(seen)]
     meant = [[100 * share for share in one.values() if share >= 0.005] for one in shares]
     assert drawn == [pytest.approx(one, abs=1) for one in meant]
+
+
+def test_loop_that_had_nothing():
+    """Where an epoch failed before its first batch, the loop is not said to have trained."""
+    had, failed = (
+        snapshot(photographs(state="failed", elapsed_s=0.15, waited_s=0.0, delivered=delivered))
+        for delivered in (1, 0)
+    )
+    assert [loop_words(had), loop_words(failed)] == [
+        "training 100 %, waits for data 0 %",
+        NONE,
+    ]
 
 
 @pytest.mark.parametrize("state", ["ready", "closed"])

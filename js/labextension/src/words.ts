@@ -5,7 +5,7 @@ import { RUNS_PROTOCOL } from "@nbpipe/protocol";
 import {
   formatAmount,
   formatClock,
-  formatCount,
+  formatProgress,
   isolated,
   isolatedNames,
 } from "@nbpipe/widgets/src/format";
@@ -18,8 +18,7 @@ export function nameOf({ variable, title }: Row): string {
 
 /** "120 of 500 batches". */
 export function progressOf({ done, total, unit }: Row): string {
-  const of = total === null ? "" : ` of ${formatCount(total)}`;
-  return `${formatCount(done)}${of} ${unit}`;
+  return formatProgress(done, total, unit);
 }
 
 /** "12.3 k batches/s". */

@@ -1,8 +1,8 @@
 /** Chart: throughput of each stage over the last minutes, drawn only while it can be seen. */
 
-import type { Snapshot } from "@nbpipe/protocol";
+import { isLive, type Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
-import { button, h, setAttribute, setClass, setHidden, svg } from "./dom";
+import { button, h, setAttribute, setClass, setHidden, setText, svg } from "./dom";
 import { formatAmount, formatMoment, formatName } from "./format";
 import { type Line, linesOf, unitsOf } from "./lines";
 import { type Colours, HEIGHT, optionsOf } from "./plot";
@@ -16,7 +16,7 @@ export class Chart {
   readonly el = h("details", { class: "chart" });
   private readonly units = h("div", { class: "units sub" });
   private readonly canvas = h("div", { class: "canvas" });
-  private readonly empty = h("p", { class: "empty sub" }, "No history yet.");
+  private readonly empty = h("p", { class: "empty sub" });
   private readonly tip = h("div", { class: "tip", "aria-hidden": "true" });
   private readonly legend = h("div", { class: "legend" });
   private readonly sizes: ResizeObserver | undefined;
@@ -58,6 +58,8 @@ export class Chart {
     }
     const few = history.time_s.length < 2;
     setHidden(this.empty, !few);
+    const waits = isLive(snapshot) || snapshot.state === "ready";
+    setText(this.empty, waits ? "No history yet." : "The epoch was too short for a chart.");
     if (!few) {
       this.draw();
     }

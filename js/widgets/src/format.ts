@@ -39,6 +39,17 @@ export function formatCount(count: number): string {
   return count.toLocaleString("en-US");
 }
 
+/** The word for so many "items" or "batches": 1 is an "item". */
+export function unitOf(count: number, unit: string): string {
+  return count === 1 ? unit.replace(/(?<=item)s$|(?<=batch)es$/, "") : unit;
+}
+
+/** "120 of 500 batches"; "120 batches" where nobody knows of how many. */
+export function formatProgress(done: number, total: number | null, unit: string): string {
+  const of = total === null ? "" : ` of ${formatCount(total)}`;
+  return `${formatCount(done)}${of} ${unitOf(total ?? done, unit)}`;
+}
+
 /** 12 is "12", 12345 is "12.3 k": a count in few digits. */
 export function formatBrief(count: number): string {
   return count < 1000 ? String(count) : formatAmount(count);

@@ -18,6 +18,7 @@ import {
   formatBytes,
   formatClock,
   formatCount,
+  formatProgress,
   formatShare,
   formatSpan,
   isolated,
@@ -185,10 +186,10 @@ export class Header {
     const share = total ? delivered / total : 0;
     setPart(this.bar, "--fill", share);
     setClass(this.bar, "unknown", total === null);
-    const of = total === null ? "" : ` of ${formatCount(total)}`;
     const left = skipped === 0 ? "" : ` · ${formatCount(skipped)} skipped`;
-    setText(this.progress, `${formatCount(delivered)}${of} ${unit}${left}`);
-    setAttribute(this.bar, "aria-valuetext", `${formatCount(delivered)}${of} ${unit}${left}`);
+    const text = formatProgress(delivered, total, unit) + left;
+    setText(this.progress, text);
+    setAttribute(this.bar, "aria-valuetext", text);
     if (total !== null) {
       setAttribute(this.bar, "aria-valuemin", "0");
       setAttribute(this.bar, "aria-valuemax", String(total));

@@ -1,6 +1,6 @@
 /** What a snapshot says of the training loop, while an epoch is in progress and after it. */
 
-import type { Shares, Snapshot } from "@nbpipe/protocol";
+import { isLive, type Shares, type Snapshot } from "@nbpipe/protocol";
 
 /** Share of its time that the loop waited for data: lately, or in the whole epoch. */
 export function waitedShare(snapshot: Snapshot): number {
@@ -11,12 +11,13 @@ export function waitedShare(snapshot: Snapshot): number {
   return elapsed_s > 0 ? Math.min(1, waited_s / elapsed_s) : 0;
 }
 
-/** Where the time of the training loop goes; before any epoch nowhere. */
+/** Where the time of the training loop goes; nowhere where it had nothing and waits for nothing. */
 export function loopShares(snapshot: Snapshot): Shares {
   const none = { busy: 0, starved: 0, blocked: 0, waiting: 0 };
   if (snapshot.state === "paused") {
     return { ...none, waiting: 1 };
   }
   const waited = waitedShare(snapshot);
-  return snapshot.elapsed_s > 0 ? { ...none, busy: 1 - waited, starved: waited } : none;
+  const had = snapshot.delivered > snapshot.resumed || isLive(snapshot);
+  return had && snapshot.elapsed_s > 0 ? { ...none, busy: 1 - waited, starved: waited } : none;
 }

@@ -18,7 +18,7 @@ export class Log {
     private readonly session: Session,
     sections: Sections,
   ) {
-    this.el.append(h("summary", {}, "Changes", this.count), this.body);
+    this.el.append(h("summary", {}, "Changes ", this.count), this.body);
     keep(this.el, sections, "log", false);
     this.el.addEventListener("toggle", () => this.update());
   }

@@ -68,7 +68,7 @@ class Front {
 
   constructor(words?: Words) {
     this.bar = new SharesBar(words);
-    const sub = h("div", { class: "sub" }, this.mark, this.kind);
+    const sub = h("div", { class: "sub" }, this.mark, " ", this.kind);
     this.who = h("div", { class: "cell who" }, this.name, sub);
     const now = h("div", { class: "value", "data-field": "rate" }, this.amount, " ", this.unit);
     const rate = h("div", { class: "cell rate" }, now, this.under);

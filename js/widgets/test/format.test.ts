@@ -6,6 +6,7 @@ import {
   formatClock,
   formatCount,
   formatName,
+  formatProgress,
   formatShare,
   formatSpan,
   formatTick,
@@ -106,4 +107,14 @@ test.each([
   ["normalise_and_augment_the_image_step_12", "normalise…ge_step_12"],
 ])("a name that is cut keeps its end: %s", (name, expected) => {
   expect(formatName(name)).toBe(expected);
+});
+
+test.each([
+  [120, 500, "batches", "120 of 500 batches"],
+  [1, 500, "batches", "1 of 500 batches"],
+  [0, 1, "batches", "0 of 1 batch"],
+  [1, null, "items", "1 item"],
+  [0, null, "items", "0 items"],
+])("%d of %s %s is told as %s", (done, total, unit, text) => {
+  expect(formatProgress(done, total, unit)).toBe(text);
 });

@@ -236,6 +236,27 @@ describe("a panel shows", () => {
     ]);
   });
 
+  test.each([
+    [1, "training 100 %"],
+    [0, "–"],
+  ])("the loop of an epoch that failed behind %d batches", (delivered, words) => {
+    const shown = live();
+    model.tick({ state: "failed", delivered, resumed: 0, elapsed_s: 0.15, waited_share: 0 });
+    frame();
+    expect(shown.text("[data-stage=consumer] [data-field=shares]")).toBe(words);
+  });
+
+  test.each([
+    ["ready", "No history yet."],
+    ["running", "No history yet."],
+    ["finished", "The epoch was too short for a chart."],
+  ])("in the place of a chart why there is none: %s", (state, words) => {
+    const shown = live();
+    model.tick({ state });
+    frame();
+    expect(shown.text(".nbp-chart .nbp-empty")).toBe(words);
+  });
+
   test("no control of a knob that has no effect any more", () => {
     const shown = live();
     const controls = () => shown.stage("decode").querySelectorAll("input").length;
