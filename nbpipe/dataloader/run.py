@@ -230,6 +230,8 @@ class LocalRun(Iterator[Any]):
                 for runtime in self._runtimes.values() if goes_on else ():
                     runtime.account(now_ns)
                     runtime.counters.begin_window(now_ns, 0)
+                if goes_on:
+                    self._record.resume(now_ns, [(one, 0, 0) for one in self._runtimes.values()])
 
     def stop(self) -> None:
         """End it as if it were exhausted, before its next batch."""

@@ -104,6 +104,11 @@ class Consumer:
             return True
         return False
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the clock of the loop stands still."""
+        return self._paused[0] > 0
+
     def since_pause_s(self, begun_ns: int, active_ns: int) -> float | None:
         """Return the time since the last pause in an epoch was over, None where none was [s]."""
         resumed_ns = self._resumed_ns
@@ -175,6 +180,7 @@ class RunRecord:
         self._last: dict[str, Reading] = {}
         self._begun_ns = self._last_row_ns = perf_counter_ns()
         self._ended_ns = self._begun_ns
+        self._was_paused = False  # since the last tick
 
     def remember(self, failure: Failure) -> None:
         """Keep a failed item; under the lock."""
@@ -193,6 +199,14 @@ class RunRecord:
         }
         self.consumer.begin(now_ns)
 
+    def resume(self, now_ns: int, runtimes: Iterable[tuple[StageRuntime, int, int]]) -> None:
+        """Called when a pause is over; it is left out of the rates of all rows. Under the lock."""
+        for runtime, _, running_ns in runtimes:
+            self._last[runtime.address] = runtime.counters.read(now_ns, running_ns)
+        self._last[CONSUMER] = self.consumer.counters.read(now_ns, 0)
+        self._last_row_ns = now_ns
+        self._was_paused = True
+
     def end(self, now_ns: int) -> None:
         """Called when the epoch is over."""
         self._ended_ns = now_ns
@@ -208,13 +222,14 @@ class RunRecord:
     ) -> int:
         """Keep a reading of every stage; return the time of the next [ns]. Under the lock.
 
-        A row is kept every second, and at the end of an epoch.
+        A row is kept every second in which there was no pause, and at the end of an epoch.
         """
         self.consumer.settle(now_ns)
         self.consumer.counters.sample(now_ns, 0)
         self._cores.append((now_ns, process_time_ns(), own_idle_ns()))
         rows: list[Row] = []
         due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
+        due = due and (last or not self.consumer.is_paused)
         for runtime, queued, running_ns in runtimes:
             runtime.account(now_ns)
             runtime.counters.sample(now_ns, running_ns)
@@ -225,7 +240,7 @@ class RunRecord:
             reading = self.consumer.counters.read(now_ns, 0)
             rows.append(self._row(CONSUMER, epoch, reading, None, 0))
             self._ticks.append(rows)
-            self._last_row_ns = now_ns
+            self._last_row_ns, self._was_paused = now_ns, False
             self._thin()
         return now_ns + SAMPLE_NS
 
@@ -250,11 +265,15 @@ class RunRecord:
             "running": runtime.active if runtime else 0,
             "concurrency": runtime.concurrency if runtime else 1,
             "prefetch": runtime.prefetch if runtime else 0,
+            "paused": int(self._was_paused),
         }
 
     def _thin(self) -> None:
         if len(self._ticks) > TICKS_KEPT:
             half = TICKS_KEPT // 2
+            for dropped, kept in zip(self._ticks[1:half:2], self._ticks[2::2], strict=False):
+                for row in kept if dropped[0]["paused"] else ():
+                    row["paused"] = 1
             self._ticks = self._ticks[:half:2] + self._ticks[half:]
 
     @property
@@ -803,7 +822,9 @@ class Machine:
         """Let nothing start, or let it go on."""
         self.scheduler.pause(paused=paused)
         with self.scheduler.lock:  # of two threads, the clock follows who was the last, too
-            self._record.consumer.pause(perf_counter_ns(), paused=self.scheduler.paused)
+            now_ns = perf_counter_ns()
+            if self._record.consumer.pause(now_ns, paused=self.scheduler.paused):
+                self._record.resume(now_ns, look(self.scheduler, now_ns))
 
     def renew(self) -> None:
         """Called when functions may have changed."""

@@ -27,7 +27,7 @@ _OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor 
 _ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
 _AGAIN_S = 3.0  # the history is read again after so long [s]
 _LEAST_S, _MOST_S = 0.01, 2.0  # a row speaks for the time since the last one
-_GAP = 3.0  # so many times longer than usual, between epochs, is a gap
+_GAP = 3.0  # so many times longer than usual, between epochs or paused, is a gap
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
 _LESS = 0.9  # a raise that brings less than this made it slower
 _MORE = 1.05  # one that brings less than this gave no more
@@ -64,10 +64,10 @@ def time_of(tick: Sequence[Row]) -> float:
 
 
 def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
-    """Return ticks, each with its time [s]; where nothing ran, an empty one at both edges.
+    """Return ticks, each with its time [s]; where nothing ran, one more at both edges.
 
-    Nothing runs between epochs. A row speaks for the second before it, so the second edge lies
-    so long before the first row of an epoch.
+    Between epochs they are empty, in a pause their rates are 0. A row speaks for the second
+    before it, so the second edge lies so long before the first row behind.
     """
     times = [time_of(tick) for tick in ticks]
     found: list[tuple[float, Tick]] = []
@@ -76,20 +76,34 @@ def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
         near = times[max(0, place - 2) : place], times[place : place + 2]
         usual_s = min((two[1] - two[0] for two in near if len(two) > 1), default=1.0)
         starts = tick[0]["epoch"] != ticks[max(0, place - 1)][0]["epoch"]
-        if starts and time_s - last_s > _GAP * max(1.0, usual_s):
+        if (starts or tick[0]["paused"]) and time_s - last_s > _GAP * max(1.0, usual_s):
             edge_s = min(1.0, (time_s - last_s) / 3)
-            found += [(last_s + edge_s, []), (time_s - edge_s, [])]
+            edges = last_s + edge_s, time_s - edge_s
+            found += [(at_s, [] if starts else _idle(tick, at_s)) for at_s in edges]
         found.append((time_s, tick))
     return found
 
 
+def _idle(tick: Tick, time_s: float) -> Tick:
+    """Return what a tick would be in the pause before it."""
+    before_s = time_of(tick) - time_s
+    when_s = float(tick[0]["when_s"]) - before_s
+    still = {"items_per_s": 0.0, "busy": 0.0, "starved": 0.0, "blocked": 0.0, "running": 0}
+    return [row | still | {"time_s": time_s, "when_s": when_s, "paused": 0} for row in tick]
+
+
 def averaged(ticks: Sequence[Tick]) -> list[Tick]:
-    """Return ticks whose rates are of the last seconds, as stats tell them at that moment."""
+    """Return ticks whose rates are of the last seconds, as stats tell them at that moment.
+
+    Behind a pause they are of the time since then.
+    """
     found: list[Tick] = []
     recent: deque[tuple[float, float, dict[str, float]]] = deque()
     last_s = 0.0
+    taken = set(map(id, ticks))
     for time_s, tick in with_gaps(ticks):
-        while recent and (not tick or recent[0][0] <= time_s - WINDOW_S):
+        anew = id(tick) not in taken or tick[0]["paused"]
+        while recent and (anew or recent[0][0] <= time_s - WINDOW_S):
             recent.popleft()
         if tick:
             rates = {str(row["stage"]): float(row["items_per_s"]) for row in tick}

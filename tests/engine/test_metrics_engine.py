@@ -148,6 +148,23 @@ def test_run_that_goes_on_is_not_judged_by_its_pause(monkeypatch):
         assert row.waiting < 0.99
 
 
+def test_history_leaves_out_a_pause(monkeypatch):
+    """The first rows behind a pause of an hour say so, and are of the time since then."""
+    moved_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + moved_s[0] * 10**9)
+    with nbpipe.source(range(100)).map(int).start() as run:
+        items = iter(run)
+        next(items)
+        run.pause()
+        moved_s[0] += 3600
+        run.resume()
+        moved_s[0] += 2  # a row is due
+        assert len(list(items)) == 99
+        rows = [row for row in run.history() if row["stage"] == CONSUMER]
+    behind = [row for row in rows if row["paused"]]
+    assert (len(behind), behind[0]["items_per_s"] > 1) == (1, True)
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_run_that_ends_with_its_pause_keeps_its_rates(monkeypatch, goes_on):
     """Who pauses a run, and stops it an hour later, sees what it did before the pause."""

@@ -180,6 +180,7 @@ def past_of(rows, seconds=40):
     return [
         {
             "time_s": second + 0.25,
+            "paused": 0,
             "when_s": BEGUN_S + second + 0.25,
             "epoch": 0 if second < 6 else 1,
             "stage": name,

@@ -67,6 +67,18 @@ def test_time_between_epochs_is_a_gap():
     assert (rates[7], found["epoch"]) == (rates[8], 1)
 
 
+def test_a_pause_has_no_rates():
+    """In a pause the rates are 0, as a panel shows them meanwhile; behind it they begin anew."""
+    run = photographs()
+    run.past = [row | {"epoch": 0, "items_per_s": 100.0 + row["time_s"] // 6} for row in run.past]
+    for row in resting(run, epoch=0).past:
+        row["time_s"] -= 20.0 * (row["time_s"] < 26)
+        row["paused"] = int(26 <= row["time_s"] < 27)
+    found = history(run)
+    assert found["stages"]["files"][4:9] == [100.0, 100.0, 0.0, 0.0, 101.0]
+    assert [round(at_s - BEGUN_S, 2) for at_s in found["time_s"][5:9]] == [5.25, 6.25, 25.25, 26.25]
+
+
 def test_gap_behind_an_epoch_with_few_rows():
     """Rows far apart in one epoch, as while its workers start, hide no gap behind it."""
     run = resting(photographs())
