@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
-from ..ops.cache import CacheStore, Made, Recording
+from ..ops.cache import CacheStore, Kept, Made, Recording
 from ..ops.chain import absorbed, unit_behind, unordered
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Fold, Remaining
@@ -234,11 +234,11 @@ class Part:
 
     def cache(self, stage: Stage, spec: Any) -> None:
         """Add a cache: what makes its items, or gives them again."""
-        made = self._builder.made(spec.store)
-        if made is None:
+        kept = self._builder.kept(spec.store)
+        if kept is None:
             self._record(stage, spec)
         else:
-            self._replay(stage, spec, made)
+            self._replay(stage, kept)
 
     def _record(self, stage: Stage, spec: Any) -> None:
         """Add a cache that is not complete; what was replayed before is made again."""
@@ -254,14 +254,12 @@ class Part:
         left = remaining_in(again).of_wanted(remaining_in(node_state, "drop"))
         self._drop(runtime, {} if left.is_all else {"drop": left.data})
 
-    def _replay(self, stage: Stage, spec: Any, made: Made) -> None:
+    def _replay(self, stage: Stage, kept: Kept) -> None:
         self._nodes.clear()
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         rest = remaining_in(node_state).of_wanted(remaining_in(node_state, "drop"))
-        opener = ReplayOpener(
-            runtime.address, spec.store, made, self._context, passes=self._passes, rest=rest
-        )
+        opener = ReplayOpener(runtime.address, kept, self._context, passes=self._passes, rest=rest)
         self._append(ExpandNode(runtime, self._epoch, opener, source=True))
 
     def join(self, stage: Stage, spec: Any) -> None:
@@ -408,7 +406,7 @@ class Builder:
         self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
         self.budgets: dict[str, Budget] = {}
-        self._caches: dict[int, tuple[CacheStore, Made | None]] = {}  # by the id of a store
+        self._caches: dict[int, tuple[CacheStore, Kept | None]] = {}  # by the id of a store
         self._chain = chain
         self.epoch = epoch
         self._runtime_of = runtime_of
@@ -419,7 +417,7 @@ class Builder:
     @property
     def replays(self) -> bool:
         """Whether every cache of the chain, if there is one, was complete when it was asked."""
-        return all(made is not None for _, made in self._caches.values())
+        return all(kept is not None for _, kept in self._caches.values())
 
     def build(self) -> None:
         """Make all nodes and install them in the epoch."""
@@ -463,7 +461,7 @@ class Builder:
             store = stage.spec.kept_in
             if stage.spec.runs == "repeat":
                 return None
-            if store is not None and self.made(store) is None:
+            if store is not None and self.kept(store) is None:
                 node_state = self._node_state.get(self._addresses[place + stage.name], {})
                 epoch, passes = node_state.get("made") or store.as_of or (None, ())
                 return None if epoch is None else (stage, (epoch, tuple(passes)))
@@ -483,21 +481,21 @@ class Builder:
             self._found[id(stage)] = ask()
         return self._found[id(stage)]
 
-    def made(self, store: CacheStore) -> Made | None:
-        """Return the epoch that made what a cache holds, or None where it is not complete.
+    def kept(self, store: CacheStore) -> Kept | None:
+        """Return what a cache holds, or None where it is not complete.
 
         It is asked before the first pass and by `look_again`: it may be on a disk, and the
         other passes are built under the lock.
         """
         if id(store) not in self._caches:
-            self._caches[id(store)] = store, _made(store)
+            self._caches[id(store)] = store, store.kept
         return self._caches[id(store)][1]
 
     def look_again(self) -> None:
         """Look which caches are complete by now; called without the lock."""
-        for store, made in tuple(self._caches.values()):
-            if made is None:
-                self._caches[id(store)] = store, _made(store)
+        for store, kept in tuple(self._caches.values()):
+            if kept is None:
+                self._caches[id(store)] = store, store.kept
 
     def go_on_from(self, stages: Stages) -> None:
         """Have the nodes that are built next, of a later pass, begin where these stages stand."""
@@ -506,7 +504,3 @@ class Builder:
     def node_state(self, address: str) -> dict[str, Any]:
         """Return where a stage stands; later passes of a repeat begin at their beginning."""
         return self._node_state.pop(address, {})
-
-
-def _made(store: CacheStore) -> Made | None:
-    return store.made if store.complete else None

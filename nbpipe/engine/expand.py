@@ -12,7 +12,7 @@ from typing import Any
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
 from ..errors import ArgumentTypeError, StateError
-from ..ops.cache import CacheStore, Made, with_passes
+from ..ops.cache import Kept, with_passes
 from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
@@ -222,7 +222,7 @@ class ReplayOpener(Opener):
     """Reads the items of a cache.
 
     Args:
-        made: the epoch that made them.
+        kept: the items.
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
         rest: the items that are wanted.
     """
@@ -230,16 +230,14 @@ class ReplayOpener(Opener):
     def __init__(
         self,
         stage: str,
-        store: CacheStore,
-        made: Made,
+        kept: Kept,
         context: EpochContext,
         *,
         passes: tuple[int, ...] = (),
         rest: Remaining = _ALL,
     ) -> None:
-        super().__init__(Step(stage, store.entries, context))
-        self._store = store
-        self._made = made
+        super().__init__(Step(stage, kept.entries, context))
+        self._kept = kept
         self._passes = passes
         self._rest = rest
 
@@ -247,12 +245,12 @@ class ReplayOpener(Opener):
         """Tell which items are wanted; the stages that made them do not stand anywhere."""
         about["rest"] = self._rest.of_wanted(rest).data
         about["by"] = "replay"
-        epoch, passes = self._made
+        epoch, passes = self._kept.made
         about["made"] = [epoch, list(passes)]
 
     def open(self, expansion: Expansion) -> None:
         """Read from the beginning."""
-        expansion.inner = self._store.entries()
+        expansion.inner = self._kept.entries()
         expansion.entries = _in_passes(_left(self._rest, expansion.inner), self._passes)
 
 

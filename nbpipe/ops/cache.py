@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, BinaryIO, ClassVar
@@ -121,6 +121,19 @@ class Recorder(ABC):
 Made = tuple[int, tuple[int, ...]]  # an epoch, and the passes of repeats around the cache in it
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The items of a whole epoch.
+
+    Attributes:
+        made: the epoch.
+        entries: reads them, also where the run that made them has taken them back since.
+    """
+
+    made: Made
+    entries: Callable[[], Iterator[tuple[Path, Any]]]
+
+
 class CacheStore(ABC):
     """Items of a whole epoch, once there was one.
 
@@ -142,6 +155,11 @@ class CacheStore(ABC):
     def complete(self) -> bool:
         """Whether the items can be read."""
 
+    @property
+    def kept(self) -> Kept | None:
+        """What can be read now, as of one moment; None where nothing can."""
+        return Kept(self.made, self.entries) if self.complete else None
+
     @abstractmethod
     def recorder(self, made: Made) -> Recorder:
         """Return a recorder for an epoch that begins."""
@@ -157,18 +175,25 @@ class MemoryStore(CacheStore):
     place = "memory"
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Path, Any]] | None = None
-        self._made: Made = (0, ())
+        self._whole: tuple[list[tuple[Path, Any]], Made] | None = None
 
     @property
     def complete(self) -> bool:
         """Whether an epoch was recorded."""
-        return self._entries is not None
+        return self._whole is not None
 
     @property
     def made(self) -> Made:
         """The epoch that was recorded."""
-        return self._made
+        return self._whole[1] if self._whole else (0, ())
+
+    @property
+    def kept(self) -> Kept | None:
+        """The items that are here now: another run may take its own back while they are read."""
+        if (whole := self._whole) is None:
+            return None
+        entries, made = whole
+        return Kept(made, lambda: _copies(entries))
 
     def recorder(self, made: Made) -> Recorder:
         """Return a recorder; the first to complete wins."""
@@ -176,17 +201,21 @@ class MemoryStore(CacheStore):
 
     def keep(self, entries: list[tuple[Path, Any]], made: Made) -> None:
         """Take over the items of a whole epoch."""
-        if self._entries is None:
-            self._made, self._entries = made, entries
+        if self._whole is None:
+            self._whole = entries, made
 
     def drop(self, entries: list[tuple[Path, Any]] | None) -> None:
         """Keep these items no longer."""
-        if self._entries is entries:
-            self._entries = None
+        if self._whole is not None and self._whole[0] is entries:
+            self._whole = None
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read the items, copied, so that work in place does not change the cache."""
-        return ((path, copy_leaves(value)) for path, value in self._entries or ())
+        return _copies(self._whole[0] if self._whole else ())
+
+
+def _copies(entries: Iterable[tuple[Path, Any]]) -> Iterator[tuple[Path, Any]]:
+    return ((path, copy_leaves(value)) for path, value in entries)
 
 
 class _MemoryRecorder(Recorder):

@@ -130,6 +130,11 @@ class Call(Operation):
         return self.ordered
 
     @property
+    def varies(self) -> bool:
+        """Whether it draws, or the order is a matter of time."""
+        return self.wants_rng or not self.ordered
+
+    @property
     def may_lose(self) -> bool:
         """Whether failed items are left out, or the order is a matter of time."""
         return self.uncounted or self.policy.skips or not self.ordered

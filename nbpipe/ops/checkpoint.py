@@ -376,6 +376,39 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             )
 
 
+def check_caches(chain: Chain, place: EpochPlace, kept: NodeStates) -> None:
+    """Refuse the rest of an order in a cache that holds another one, made in another epoch.
+
+    Args:
+        chain: of the run.
+        place: where it is to go on.
+        kept: what `caches` tells of those that it reads.
+
+    Raises:
+        StateError: there is such a cache.
+    """
+    for address, stage in addresses(chain).items():
+        about, now = (place.node_state or {}).get(address, {}), kept.get(address, {})
+        if "made" not in about or now.get("by") != "replay" or _rest(about).is_all:
+            continue
+        if about["made"] != now["made"] and _varies_before(chain, stage):
+            raise StateError(
+                f"cache {address!r} holds what epoch {now['made'][0]} made, the state is of an "
+                f"epoch that had what epoch {about['made'][0]} made, in another order; begin the "
+                "epoch again, or go on where the cache is empty, or as it was"
+            )
+
+
+def _varies_before(chain: Chain, cache: Stage) -> bool:
+    """Tell whether what comes to a cache of a chain is another thing in each epoch."""
+    for place, stage in enumerate(chain):
+        if stage is cache:
+            return any(one.spec.varies for one in addresses(chain[:place]).values())
+        if any(_varies_before(inner, cache) for inner in stage.inputs):
+            return True
+    return False
+
+
 def _check_orders(ours: list[str], theirs: list[str] | None) -> None:
     """Refuse another order in front of a stage that minds it: it would meet other items."""
     if theirs is None:

@@ -87,6 +87,11 @@ class Mix(Operation):
             raise LengthUnknownError(f"{stage.name!r} stops by chance: where the first input ends")
         return sum(lengths)
 
+    @property
+    def varies(self) -> bool:
+        """Each epoch draws anew."""
+        return True
+
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
         """Leave out weights that do not differ."""
         found = Operation.arguments(self, given)

@@ -44,6 +44,11 @@ class Shuffle(Operation):
         """They are parted, with a buffer, too."""
         return False
 
+    @property
+    def varies(self) -> bool:
+        """The order is another one in each epoch."""
+        return True
+
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Permute the order, where there is no buffer."""
         return plan.shuffle(self.seed) if self.buffer_size is None else None

@@ -61,6 +61,11 @@ class Source(Operation):
         return {}
 
     @property
+    def varies(self) -> bool:
+        """Whether it hears which epoch it is."""
+        return hasattr(self.items, "set_epoch")
+
+    @property
     def rows(self) -> int | None:
         """How many items there are now, where they are read by index."""
         return None if self.plan is None else rows_of(self.items)

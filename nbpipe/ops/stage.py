@@ -127,6 +127,11 @@ class Operation:
         return not (self.may_lose or self.expands or self.branches or self.permutes)
 
     @property
+    def varies(self) -> bool:
+        """Whether its items or their order are others in each epoch, as far as is known."""
+        return bool(self.permutes) or not self.in_order
+
+    @property
     def made_of(self) -> int:
         """How many items each result is made of; 1 where that is not known."""
         return 1

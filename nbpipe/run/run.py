@@ -21,11 +21,11 @@ from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
-from ..errors import RunError, UnknownKnobError, near_match
+from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
 from ..ops.chain import known_length, length, units
-from ..ops.checkpoint import EpochPlace, read, written
+from ..ops.checkpoint import EpochPlace, check_caches, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
@@ -550,7 +550,10 @@ class Run(ShownRun):
             RunClosedError: the run is closed, or was started in another process.
         """
         self._life.check_open()
-        self._life.go_on_from(read(self._chain, self._seed, state))
+        place = read(self._chain, self._seed, state)
+        with contextlib.suppress(CacheError):  # the epoch tells of it as it begins
+            check_caches(self._chain, place, self._machine.caches())
+        self._life.go_on_from(place)
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted, and what `train` started."""

@@ -31,7 +31,7 @@ from nbpipe import CacheError, StageError
 from nbpipe.base.threads import holds
 from tests import models
 from tests.chains import build
-from tests.gates import Gate, delivered, drained, epochs, finished, quiet
+from tests.gates import Gate, delivered, drained, epochs, finished, quiet, until
 from tests.strategies import HANDS, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -821,6 +821,21 @@ def test_the_folder_needs_nothing_else(tmp_path):
     (tmp_path / "one").rename(tmp_path / "two")
     assert list(chain(tmp_path / "two")) == [[1, 2], [3, 4], [5, 6]]
     assert str(tmp_path) not in str(pickle.loads((tmp_path / "two" / ITEMS).read_bytes()))
+
+
+def test_two_runs_share_what_one_of_them_takes_back():
+    """A run that reads items which another one kept too early has them all the same."""
+    pipe = nbpipe.source(range(6)).cache().repeat(2)
+    with pipe.start() as first, pipe.start() as second:
+        early = iter(first)
+        next(early)
+        until(lambda: pipe["cache"].spec.store.complete)
+        second.pause()
+        late = iter(second)
+        early.close()  # it has had one item of the pass that it kept
+        complete = pipe["cache"].spec.store.complete
+        second.resume()
+        assert (complete, list(late), list(second)) == (False, [*range(6)] * 2, [*range(6)] * 2)
 
 
 JOINS = {

@@ -3,6 +3,8 @@
 import gc
 import weakref
 
+import pytest
+
 import nbpipe
 from tests.gates import quiet
 from tests.resume.checking import at, carried, rest_of
@@ -33,6 +35,59 @@ def test_a_cache_is_made_as_it_was_between_two_epochs_too():
         run.load_state_dict(state)
         assert [list(run), list(run)] == expected[:1] * 2
     assert expected == expected[:1] * 3
+
+
+def drawn(item, rng):
+    """Keep about half of the items."""
+    return rng.random() < 0.5
+
+
+class Told:
+    """A source of other items in each epoch."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(range(self.epoch, self.epoch + 9))
+
+
+VARIED = {
+    "shuffle": lambda numbers: numbers.shuffle().cache(),
+    "buffer": lambda numbers: numbers.shuffle(buffer_size=4).map(abs).cache(),
+    "sample": lambda numbers: numbers.sample([1.0] * 9).cache().batch(2, collate=list),
+    "rng": lambda numbers: numbers.filter(drawn).cache(),
+    "mix": lambda numbers: nbpipe.mix([numbers, nbpipe.source(range(3))]).cache().map(abs),
+    "joined": lambda numbers: nbpipe.concat(numbers.shuffle().cache(), nbpipe.source([7])),
+    "passes": lambda numbers: numbers.shuffle().cache().repeat(2),
+    "told": lambda numbers: nbpipe.source(Told()).cache(),
+}
+
+
+@pytest.mark.parametrize(("word", "isolate"), [*((word, False) for word in VARIED), ("mix", True)])
+def test_the_rest_of_an_order_is_not_read_from_a_cache_of_another(word, isolate):
+    """Once another epoch has filled the cache, the rest of the one before would be a mixture."""
+    with VARIED[word](nbpipe.source(range(9))).start(isolate=isolate) as run:
+        next(iter(run))
+        state = carried(run.state_dict())
+        list(run)
+        with pytest.raises(nbpipe.StateError, match="holds what epoch 1 made"):
+            run.load_state_dict(state)
+        run.set_epoch(0)
+        assert list(run) == list(run)
+
+
+def test_the_rest_of_one_order_is_read_from_a_cache_of_any_epoch():
+    """Where every epoch has the same items in the same order, it does not matter which was kept."""
+    with nbpipe.source(range(9)).map(abs).cache().start() as run:
+        first = next(iter(run))
+        state = carried(run.state_dict())
+        list(run)
+        run.load_state_dict(state)
+        assert [first, *run] == list(run)
 
 
 def test_an_epoch_that_is_over_holds_no_items():
