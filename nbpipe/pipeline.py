@@ -203,7 +203,7 @@ class Pipeline:
                 tuples, lists and dataclasses; numbers become an array, beside tensors a tensor.
             names: names for the fields of tuples; the batch becomes a dict.
             dtype: type that floating arrays and tensors are cast to.
-            pad: value that fills ragged leading dimensions up to the longest.
+            pad: value that fills ragged dimensions up to the longest.
             cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
                 less than 0 or more than `size` ends the epoch.
             executor: where batches are made, as for `map`; where the stages before run in the
