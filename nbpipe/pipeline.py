@@ -115,7 +115,7 @@ class Pipeline:
             max_failures: with skipping, how many items of an epoch may fail: an int is a
                 count, a float between 0 and 1 a share, judged after 100 items and at the end.
             timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
-                killed then.
+                killed then. In another executor the call goes on, and its item has failed.
             worker_init: function called once in each worker, before its first item.
             max_items_per_worker: replace a worker process after so many items [items].
             copy: copy results out of the memory shared with worker processes where many are
