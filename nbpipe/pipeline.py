@@ -31,7 +31,7 @@ from .ops.shuffle import append_shuffle
 from .ops.source import Source, source_of
 from .ops.stage import Chain, Operation, Stage, addresses, stage_at
 from .run.iterator import EpochIterator
-from .run.run import Run
+from .run.run import Run, ShownRun
 
 if TYPE_CHECKING:
     from .export.store import Exported
@@ -637,13 +637,18 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
 
     Raises:
         ArgumentError: more than 2**62 items by index.
-        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, or an
-            object that cannot be iterated; the message gives the way out.
+        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, a run, or
+            an object that cannot be iterated; the message gives the way out.
     """
     check_name("source", name)
     inputs: tuple[Chain, ...] = ()
     if isinstance(items, Pipeline):
         spec, inputs = Source(items=None), (items.chain,)
+    elif isinstance(items, ShownRun):  # read by index it would give its stages
+        raise ArgumentTypeError(
+            f"source must be a pipeline or a collection of items, got a {type(items).__name__}; "
+            "give the pipeline that it was started from, or the DataLoader that it is of"
+        )
     else:
         spec = source_of(items)
     words = frozenset() if prefetch == SOURCE_PREFETCH else frozenset({"prefetch"})
