@@ -31,7 +31,7 @@ from .ops.shuffle import append_shuffle
 from .ops.source import Source, source_of
 from .ops.stage import Chain, Operation, Stage, addresses, stage_at
 from .run.iterator import EpochIterator
-from .run.run import Run
+from .run.run import Run, ShownRun
 
 if TYPE_CHECKING:
     from .export.store import Exported
@@ -115,7 +115,7 @@ class Pipeline:
             max_failures: with skipping, how many items of an epoch may fail: an int is a
                 count, a float between 0 and 1 a share, judged after 100 items and at the end.
             timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
-                killed then.
+                killed then. In another executor the call goes on, and its item has failed.
             worker_init: function called once in each worker, before its first item.
             max_items_per_worker: replace a worker process after so many items [items].
             copy: copy results out of the memory shared with worker processes where many are
@@ -203,7 +203,7 @@ class Pipeline:
                 tuples, lists and dataclasses; numbers become an array, beside tensors a tensor.
             names: names for the fields of tuples; the batch becomes a dict.
             dtype: type that floating arrays and tensors are cast to.
-            pad: value that fills ragged leading dimensions up to the longest.
+            pad: value that fills ragged dimensions up to the longest.
             cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
                 less than 0 or more than `size` ends the epoch.
             executor: where batches are made, as for `map`; where the stages before run in the
@@ -637,13 +637,18 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
 
     Raises:
         ArgumentError: more than 2**62 items by index.
-        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, or an
-            object that cannot be iterated; the message gives the way out.
+        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, a run, or
+            an object that cannot be iterated; the message gives the way out.
     """
     check_name("source", name)
     inputs: tuple[Chain, ...] = ()
     if isinstance(items, Pipeline):
         spec, inputs = Source(items=None), (items.chain,)
+    elif isinstance(items, ShownRun):  # read by index it would give its stages
+        raise ArgumentTypeError(
+            f"source must be a pipeline or a collection of items, got a {type(items).__name__}; "
+            "give the pipeline that it was started from, or the DataLoader that it is of"
+        )
     else:
         spec = source_of(items)
     words = frozenset() if prefetch == SOURCE_PREFETCH else frozenset({"prefetch"})

@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..ops.stage import MAX_PREFETCH, placed
 from ..pipeline import Pipeline
+from ..run.run import ShownRun
 from .chain import (
     READ,
     Batches,
@@ -87,8 +88,13 @@ def chosen_by_torch(
 
     Raises:
         ArgumentError: a value out of range, or arguments that exclude one another.
-        ArgumentTypeError: a context of multiprocessing that is none.
+        ArgumentTypeError: a pipeline for a dataset, or a context of multiprocessing that is none.
     """
+    if isinstance(given["dataset"], Pipeline | ShownRun):
+        raise ArgumentTypeError(
+            f"dataset must be a dataset or a sequence, got a {type(given['dataset']).__name__}; a "
+            "pipeline needs no loader: for batch in pipe.batch(64)"
+        )
     size = given["batch_size"]
     if size is not None:
         size = whole("batch_size", size, minimum=1, unit="samples")
@@ -332,7 +338,7 @@ class DataLoader:
 
     Raises:
         ArgumentError: a value out of range, or arguments that exclude one another.
-        ArgumentTypeError: something that cannot be called.
+        ArgumentTypeError: something that cannot be called, or a pipeline for a dataset.
         MissingExtraError: torch is not installed.
     """
 

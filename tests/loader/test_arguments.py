@@ -96,6 +96,15 @@ def test_refused_types(name):
     assert isinstance(caught.value, TypeError)
 
 
+def test_pipeline_for_a_dataset():
+    """A pipeline, or a run of one, is refused at once, with what to write instead."""
+    pipe = nbpipe.source([1, 2])
+    with pipe.start() as run:
+        for given in (pipe, run):
+            with pytest.raises(nbpipe.ArgumentTypeError, match=r"for batch in pipe\.batch\(64\)$"):
+                nbpipe.DataLoader(given, 2)
+
+
 def test_arguments_of_torch():
     """Every argument of torch's loader is there, in its place and with its default."""
     ours = inspect.signature(nbpipe.DataLoader).parameters

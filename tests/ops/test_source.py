@@ -517,6 +517,15 @@ def test_sources(items, message):
     assert message in refusal(items)
 
 
+def test_run_is_no_source():
+    """A run is refused at once: by index it would give its stages."""
+    with source([1]).start() as run:
+        assert refusal(run) == (
+            "source must be a pipeline or a collection of items, got a Run; give the pipeline that "
+            "it was started from, or the DataLoader that it is of"
+        )
+
+
 def test_what_only_a_loop_can_read_is_not_to_be_listed():
     """No list can be made of an async generator, so the function is all that is advised."""
     assert refusal(draw(1)).endswith("; give the function that makes it, source(make)")
