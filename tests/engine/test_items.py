@@ -1,5 +1,6 @@
 """What the engine does with the items of a user: it hands them on, and nothing else."""
 
+import contextlib
 import gc
 import threading
 from collections.abc import Iterator, Mapping
@@ -136,11 +137,14 @@ class Guest:
 
 
 def left(chain, taken=None, *, act=None, **options):
-    """Iterate a chain, leave it after some items, and give whether items ended under the lock."""
+    """Iterate a chain, leave it after some items, and give whether items ended under the lock.
+
+    Some may be in the hands of a thread when the loop is over: all have ended when the run has.
+    """
     with chain.start(**options) as run:
         Guest.run = run
         del Guest.ended[:]
-        try:
+        with contextlib.suppress(nbpipe.errors.NbpipeError):
             items = iter(run)
             for _ in items if taken is None else range(taken):
                 if taken is not None:
@@ -148,10 +152,7 @@ def left(chain, taken=None, *, act=None, **options):
             if act is not None:
                 act(run, items)
             items.close()
-        except nbpipe.errors.NbpipeError:
-            pass
-        finally:
-            Guest.run = None
+    Guest.run = None
     return Guest.ended
 
 
