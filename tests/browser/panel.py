@@ -67,6 +67,15 @@ MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(b
 })"""
 
 
+# Whether a key was meant for a slider that had lost the focus: a page that is loaded again gives it
+# to the notebook when that is there.
+LOST = """([slider, value, count]) => {
+    const asks = one => one.out && one.op === 'set';
+    if (slider.value !== value || window.wire.slice(count).some(asks)) return 'heard';
+    return slider.getRootNode().activeElement !== slider && 'lost';
+}"""
+
+
 class PanelPage(NotebookPage):
     """A notebook with a panel.
 
@@ -154,7 +163,12 @@ class PanelPage(NotebookPage):
     def nudge(self, stage: str, number: int = 0) -> None:
         """Move a stage's concurrency up by one with the keyboard; wait for the kernel's word."""
         self.hold(stage, number)
+        slider = self.slider(stage, number=number).element_handle()
+        before = slider.evaluate("input => [input.value, window.wire.length]")
         self.page.keyboard.press("ArrowRight")
+        while self.page.wait_for_function(LOST, arg=[slider, *before]).json_value() == "lost":
+            slider.focus()
+            self.page.keyboard.press("ArrowRight")
         self.wait_acks(1)
 
     def finish(self, index: int, flag: str) -> None:
