@@ -232,10 +232,11 @@ class Pipeline:
 
         Args:
             device: torch device, as "cuda", "cuda:1" or "cpu". "cpu" lets pass what lies on the
-                host, and copies back to pinned memory what lies on a device.
-            depth: batches held ready on the device [batches], 1 to 16; a live knob. Memory of
-                the device is that of depth + 1 batches and those that the loop keeps; pinned
-                memory at most twice that of depth + 1 batches.
+                host, and copies back what lies on a device.
+            depth: batches held ready on the device [batches], 1 to 16; a live knob. As many more
+                the loop's thread may be ahead of what its stream has read: memory of the device
+                is at most that of 2 * depth + 3 batches and those that the loop keeps; pinned
+                memory as much, which torch rounds up to powers of two.
             stream: a stream of that device to use instead of the run's own.
 
         Returns:

@@ -1,7 +1,8 @@
 """Devices: batches copied to a device and worked on there, without a wait.
 
 Host memory is pinned in the thread that copies. An event is recorded for each batch: until it has
-come, the host memory stays alive; readers wait for it on their own streams.
+come, the host memory stays alive; readers wait for it on their own streams. The thread that copies
+in turn waits until those are not too far behind: else all memory would be in use at once.
 
 Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
 """
@@ -35,13 +36,16 @@ _numbers = itertools.count()
 
 
 # -- Devices of a run ------------------------------------------------------------------------------
-def device_named(stage: str, wanted: str, stream: object = None) -> Device:
+def device_named(
+    stage: str, wanted: str, stream: object = None, *, ahead: Callable[[], int]
+) -> Device:
     """Return a device of this machine, ready for one run.
 
     Args:
         stage: name of the stage that wants it, for errors.
         wanted: as torch names it: "cuda", "cuda:1", "cpu".
         stream: what to use instead of a stream of its own.
+        ahead: returns how many batches the readers' threads may be ahead of their streams.
 
     Raises:
         ArgumentError: there is no such device, or the stream is another device's.
@@ -58,7 +62,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
                     f"{stage} stream must be left out for device {wanted!r}, which has no "
                     f"streams, got {stream!r}"
                 )
-            return _DirectDevice("cpu" if device.type == "cpu" else wanted)
+            return _DirectDevice("cpu" if device.type == "cpu" else wanted, ahead=ahead)
         backend = BACKENDS[kind] = Backend(torch, kind)
     try:
         name = backend.resolve(wanted)
@@ -69,7 +73,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
         raise ArgumentError(
             f"{stage} stream must be one of {name}, got one of {where}; make it there"
         )
-    return _StreamDevice(backend, name, stream)
+    return _StreamDevice(backend, name, stream, ahead=ahead)
 
 
 def _torch(stage: str) -> Any:
@@ -115,26 +119,40 @@ class Device(ABC):
 
     As it stands here it has no streams: what a call returns is there.
 
-    Attributes:
+    Args:
         name: its full name, as "cuda:0".
         given: the user's own stream, or None.
+        ahead: as `device_named` takes it.
     """
 
-    def __init__(self, name: str, given: object = None) -> None:
+    def __init__(self, name: str, given: object = None, *, ahead: Callable[[], int]) -> None:
         self.name = name
         self.given = given
+        self._ahead = ahead
         self._holdings = Holdings()
 
-    @abstractmethod
     def copy(self, value: Any) -> Any:
-        """Begin to copy a batch to the device."""
+        """Begin to copy a batch to the device; a leaf that occurs twice is copied once."""
+        known: dict[int, tuple[Any, Any]] = {}
+
+        def move(leaf: Any) -> Any:
+            if id(leaf) not in known:
+                known[id(leaf)] = leaf, self._copied(leaf)
+            return known[id(leaf)][1]
+
+        return _moved(value, move)
+
+    @abstractmethod
+    def _copied(self, leaf: Any) -> Any:
+        """Begin to copy a leaf; what is there already passes."""
 
     def active(self) -> AbstractContextManager[Any]:
         """Make it this thread's device, and the run's stream the one its work goes to."""
         return contextlib.nullcontext()
 
     def receive(self, value: Any) -> Any:
-        """Open what came from elsewhere, for work on the device."""
+        """Open what came from elsewhere, for work on the device, once there is memory for it."""
+        self._holdings.wait_for_readers(self._ahead())
         return opened(value)
 
     def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
@@ -146,8 +164,14 @@ class Device(ABC):
         return fn(opened(value), **options)
 
     def finish(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function; return what it made as a value that every thread may read."""
-        return fn(value, **options)
+        """Call a function, and record an event for each device that what it made lies on."""
+        made = fn(value, **options)
+        marks = _marks(made)
+        self._settle(next((mark.event for mark in marks if mark.device == self.name), None))
+        return InFlight(made, marks, self._holdings) if marks else made
+
+    def _settle(self, event: Event | None = None) -> None:
+        """Keep the sources of what was begun until an event has come."""
 
     def run(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
         """Call a function on the device, and wait until nothing is under way."""
@@ -166,7 +190,6 @@ class Device(ABC):
 
     def close(self) -> None:
         """Wait until nothing is under way, and let go of everything."""
-        self._holdings.wait()
 
 
 @final
@@ -176,38 +199,35 @@ class _StreamDevice(Device):
     Args:
         backend: what its kind of device does.
         name: its full name.
-        stream: what to use; None makes one, for the life of this object.
+        stream: what to use; None takes one until it is closed.
+        ahead: as `device_named` takes it.
     """
 
-    def __init__(self, backend: Backend, name: str, stream: object = None) -> None:
-        super().__init__(name, stream)
+    def __init__(
+        self, backend: Backend, name: str, stream: object = None, *, ahead: Callable[[], int]
+    ) -> None:
+        super().__init__(name, stream, ahead=ahead)
         self._backend = backend
         self._begun: list[Any] = []  # what copies since the last event read
 
     @functools.cached_property
     def _stream(self) -> Any:
-        return self._backend.new_stream(self.name) if self.given is None else self.given
+        if self.given is not None:
+            return self.given
+        try:  # torch caches memory for each stream: a new one would not find what another has left
+            return self._backend.idle[self.name].pop()
+        except (KeyError, IndexError):
+            return self._backend.new_stream(self.name)
 
     def active(self) -> AbstractContextManager[Any]:
         """Make the stream this thread's."""
         return self._backend.active(self.name, self._stream)
 
-    def copy(self, value: Any) -> Any:
-        """Begin to copy a batch; its sources are kept until the next event has come."""
-        self._holdings.sweep()
-        known: dict[int, tuple[Any, Any]] = {}  # a tensor that occurs twice is copied once
-
-        def move(leaf: Any) -> Any:
-            if id(leaf) not in known:
-                known[id(leaf)] = leaf, self._copied(leaf)
-            return known[id(leaf)][1]
-
-        return _moved(value, move)
-
     def receive(self, value: Any) -> Any:
         """Open a batch for the stream; what a stage made on a device by itself is waited for."""
         self._settle()  # where the batch before has failed
-        batch = opened(value)
+        batch = super().receive(value)
+        self._holdings.sweep()
         if batch is value:
             for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
                 device = self._backend.device_of(leaf)
@@ -229,15 +249,6 @@ class _StreamDevice(Device):
         self._begun.append(source)
         return backend.copy(source, self.name)
 
-    def finish(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function, and record the event of what it made, where that lies on a device."""
-        made = fn(value, **options)
-        backend = self._backend
-        devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(made))))
-        marks = tuple(Mark(backend, name, backend.current_stream(name)) for name in devices)
-        self._settle(next((mark.event for mark in marks if mark.device == self.name), None))
-        return InFlight(made, marks, self._holdings) if marks else made
-
     def _settle(self, event: Event | None = None) -> None:
         """Keep the sources of what was begun until an event has come."""
         if self._begun:
@@ -245,21 +256,21 @@ class _StreamDevice(Device):
             self._begun = []
 
     def close(self) -> None:
-        """Wait until nothing is under way, and let go of everything."""
+        """Wait until nothing is under way, and let go of everything; leave the stream to others."""
         try:
             self._settle()
+            self._holdings.wait()
         except Exception:  # a device that is lost reads nothing; the batch that failed tells of it
             self._begun = []
-        super().close()
+            self._holdings.drop()
+        stream = self.__dict__.pop("_stream", None)
+        if stream is not None and self.given is None:
+            self._backend.idle.setdefault(self.name, []).append(stream)
 
 
 @final
 class _DirectDevice(Device):
     """A device without streams: a batch is there when the call returns. The host is one."""
-
-    def copy(self, value: Any) -> Any:
-        """Copy a batch; what is there already passes."""
-        return _moved(value, self._copied)
 
     def _copied(self, leaf: Any) -> Any:
         tensor = _as_tensor(leaf)
@@ -373,22 +384,26 @@ class InFlight:
 
     def open(self) -> Any:
         """Return the batch to this thread: what it does with it now comes after the events."""
-        self._join()
-        self.holdings.opened(self)
+        self.holdings.opened(self, self._join())
         return self.batch
 
-    def _join(self) -> None:
-        """Let this thread's streams wait, and keep the memory from others until they passed."""
-        streams = {}
+    def _join(self) -> Event:
+        """Let this thread's streams wait, and keep the memory from others until they passed.
+
+        Returns:
+            The event after which a stream has done what this thread gave it before.
+        """
+        streams = {mark.device: mark.backend.current_stream(mark.device) for mark in self.marks}
+        first = self.marks[0]
+        before = first.backend.record_event(streams[first.device])
         for mark in self.marks:
-            streams[mark.device] = stream = mark.backend.current_stream(mark.device)
-            mark.let_wait(stream)
-        backend = self.marks[0].backend
+            mark.let_wait(streams[mark.device])
         for tensor in tensors(self.batch):
-            device = backend.device_of(tensor)
-            if device is not None:
-                stream = streams.get(device) or backend.current_stream(device)
-                backend.record_stream(tensor, stream)
+            found = _place(tensor)
+            if found is not None:
+                backend, device = found
+                backend.record_stream(tensor, streams.get(device) or backend.current_stream(device))
+        return before
 
     def wait(self) -> None:
         """Wait in this thread until the batch is there."""
@@ -416,6 +431,21 @@ class Mark:
         """Let a stream wait for the event, unless it is behind it anyhow."""
         if stream != self.stream and not self.event.query():
             self.backend.wait_event(stream, self.event)
+
+
+def _marks(made: Any) -> tuple[Mark, ...]:
+    """Record an event on this thread's stream of each device that something lies on."""
+    found = dict.fromkeys(filter(None, map(_place, tensors(made)))) if BACKENDS else ()
+    return tuple(Mark(backend, name, backend.current_stream(name)) for backend, name in found)
+
+
+def _place(leaf: Any) -> tuple[Backend, str] | None:
+    """Return the device with streams that a leaf lies on, or None."""
+    for backend in tuple(BACKENDS.values()):
+        name = backend.device_of(leaf)
+        if name is not None:
+            return backend, name
+    return None
 
 
 def opened(value: Any) -> Any:
@@ -451,6 +481,7 @@ class Holdings:
         self._lock = threading.Lock()
         self._sources: deque[tuple[Event, list[Any]]] = deque()
         self._flights: dict[int, weakref.ref[Any]] = {}
+        self._read: deque[Event] = deque()  # for each batch opened, that those before were read
 
     def hold(self, event: Event, sources: list[Any]) -> None:
         """Keep sources alive until their event has come."""
@@ -464,8 +495,25 @@ class Holdings:
             while self._sources and self._sources[0][0].query():
                 done.append(self._sources.popleft()[1])
 
+    def wait_for_readers(self, ahead: int) -> None:
+        """Wait in this thread until the streams that read are at most `ahead` batches behind.
+
+        A thread that never waits for its device has soon taken all batches there are: the memory
+        of none can be used again, until its stream has read it.
+        """
+        while len(self._read) > ahead:
+            self._read.popleft().synchronize()
+
+    def drop(self) -> None:
+        """Let go of everything, without a wait."""
+        self._read.clear()
+        with self._lock:
+            dropped, self._sources = self._sources, deque()
+        del dropped  # what its end does is done outside the lock
+
     def wait(self) -> None:
-        """Wait in this thread for all events, and let go of everything."""
+        """Wait in this thread until nothing is read any more, and let go of everything."""
+        self._read.clear()
         while True:
             with self._lock:
                 if not self._sources:
@@ -483,8 +531,9 @@ class Holdings:
         key, flights = id(flight), self._flights  # no lock: a collection may run in its middle
         flights[key] = weakref.ref(flight, lambda _: flights.pop(key, None))
 
-    def opened(self, flight: Any) -> None:
-        """Called when a batch has a reader."""
+    def opened(self, flight: Any, before: Event) -> None:
+        """Called when a batch has a reader; `before`: that has read those before."""
+        self._read.append(before)
         self._flights.pop(id(flight), None)
         self.sweep()
 
@@ -582,12 +631,18 @@ class Backend:
     Args:
         torch: the package.
         kind: as in "cuda:0".
+
+    Attributes:
+        idle: by the name of a device, the streams of runs that were closed.
     """
 
     def __init__(self, torch: Any, kind: str) -> None:
+        self.idle: dict[str, list[Any]] = {}
         self._torch = torch
         self._kind = kind
         self._module: Any = getattr(torch, kind)
+        # who waits for an event of CUDA keeps a core busy, unless the event says otherwise
+        self._event_options = {"blocking": True} if kind == "cuda" else {}
 
     def resolve(self, device: str) -> str:
         """Return the full name of a device; without a number, that of this thread's.
@@ -628,7 +683,7 @@ class Backend:
 
     def record_event(self, stream: Any) -> Event:
         """Note the present end of a stream's work, without its time."""
-        event = self._module.Event()
+        event = self._module.Event(**self._event_options)
         event.record(stream)
         found: Event = event
         return found

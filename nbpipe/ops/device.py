@@ -60,7 +60,8 @@ def device_of(stage: Stage) -> Device:
     assert stage.placement is not None
     target = stage.placement.given
     assert isinstance(target, Target)
-    return device_named(stage.name, target.device, target.stream)
+    depth = stage.knob("depth")
+    return device_named(stage.name, target.device, target.stream, ahead=lambda: depth.value)
 
 
 def check_end(chain: Chain) -> None:

@@ -128,6 +128,7 @@ class World:
         self.waited = []
         self.blocks = 0
         self.streams = []
+        self.idle = {}
         self.threads = set()
         self._free = {}
         self._deferred = []

@@ -105,6 +105,14 @@ def test_a_device_without_streams_gets_copies():
     assert (batch["x"].device.type, tuple(batch["x"].shape)) == ("meta", (2, 3))
 
 
+def test_a_leaf_that_occurs_twice_is_one_on_a_device_without_streams(torch):
+    """As on one with them: it is copied once."""
+    array, tensor = np.ones(3, np.float32), torch.ones(3)
+    batch = moved({"x": array, "y": [array, tensor], "z": (tensor,)}, "meta")
+    same = batch["x"] is batch["y"][0], batch["y"][1] is batch["z"][0]
+    assert (same, batch["x"].device.type) == ((True, True), "meta")
+
+
 def test_deep_nesting_is_refused():
     """A container that contains itself is named."""
     batch = []

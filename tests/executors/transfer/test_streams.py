@@ -12,7 +12,7 @@ from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
 from nbpipe.executors import device
 from nbpipe.executors.device import Holdings
-from tests.executors.transfer.fake import World, host, machine
+from tests.executors.transfer.fake import FakeEvent, World, host, machine
 from tests.gates import delivered, finished
 
 ITEMS = 12
@@ -56,7 +56,7 @@ def test_readers_wait_for_the_copy(monkeypatch):
 
 def test_reading_does_not_wait_in_the_thread(world):
     """The loop gets batches whose copies have not begun: only its stream waits."""
-    with numbers().to_device("fake").start() as run:
+    with numbers().to_device("fake", depth=ITEMS).start() as run:
         batches = finished(list, run)
         undone = [batch.block.data for batch in batches]
     assert undone == [None] * ITEMS
@@ -211,6 +211,64 @@ def test_what_a_stage_made_on_a_device_itself_is_waited_for(world):
     assert (read_all(world, pipe), world.wrong) == ([0, 1, 2, 3], [])
 
 
+@pytest.mark.torch
+def test_what_passes_through_the_host_is_waited_for(world):
+    """A map on the host that hands on what lies on a device: the loop's own stream follows it."""
+    mine = world.new_stream("fake:0")
+    mine.eager = True
+    pipe = numbers(4).to_device("fake").map(lambda tensor: tensor, device="cpu", name="same")
+    with pipe.start() as run, world.active("fake:0", mine):
+        read_all(world, run)
+    assert (world.seen, world.wrong) == ([0, 1, 2, 3], [])
+
+
+def test_memory_is_bounded_where_the_loop_never_waits(world):
+    """A loop whose thread is ahead of its stream does not fill the device, nor pinned memory."""
+    sources = []
+    with numbers(60).to_device("fake", depth=2).start() as run:
+        for batch in run:
+            world.compute(batch)
+            del batch
+            sources.append(sum(one.sources for one in leaks(run)))
+    world.finish()
+    most = (2 + 1) + (2 + 2)  # ready; being taken, and still to be read
+    assert world.blocks <= most, "memory of the device grew"
+    assert max(sources) <= most, "pinned memory grew"
+    assert (world.seen, world.wrong) == (list(range(60)), [])
+
+
+def test_a_loop_may_be_ahead_by_the_depth_that_is_set_now(world):
+    """The knob is read for each batch: its stream is waited for as soon as it is lowered."""
+    pipe = numbers(40).to_device("fake", depth=16)
+    with pipe.start() as run:
+        iterator = iter(run)
+        first = taken(iterator, 8)
+        undone = [batch.block.data for batch in first]
+        pipe["to_device"].depth = 1
+        rest = len(list(iterator))
+    assert (undone, rest, first[0].block.data) == ([None] * 8, 32, 0)
+
+
+def test_runs_that_follow_one_another_share_a_stream(world):
+    """Memory is cached for each stream: a stream for each run would hold it for all of them."""
+    pipe = numbers(3).to_device("fake")
+    for _ in range(3):
+        read_all(world, pipe)
+    pipe.peek(2)
+    with pipe.start() as one, pipe.start() as other:
+        at_once = next(iter(one)), next(iter(other))
+    world.finish()
+    assert (len(at_once), len(world.streams), world.seen) == (2, 2, 3 * [0, 1, 2])
+
+
+def test_a_stream_of_the_user_is_not_lent_to_other_runs(world):
+    """It goes on being the user's alone."""
+    mine = world.new_stream("fake:0")
+    read_all(world, numbers(3).to_device("fake", stream=mine))
+    read_all(world, numbers(3).to_device("fake"))
+    assert (world.streams[0], len(world.streams)) == (mine, 2)
+
+
 def test_the_stream_of_the_user_is_used(world):
     """`stream=` takes the place of the run's own."""
     mine = world.new_stream("fake:0")
@@ -341,3 +399,17 @@ def test_a_device_that_fails_by_itself_is_named(world, monkeypatch):
         got.extend(numbers().to_device("fake"))
     world.finish()
     assert [tensor.block.data for tensor in got] == [0, 1, 2]
+
+
+def test_a_run_on_a_lost_device_closes_in_silence(world, monkeypatch):
+    """Its events can not be waited for; the failed batch has told of it, and nothing is held."""
+
+    def lost(*_):
+        raise RuntimeError("the device is lost")
+
+    run = numbers().to_device("fake", depth=4).start()
+    next(iter(run))
+    monkeypatch.setattr(FakeEvent, "synchronize", lost)
+    monkeypatch.setattr(FakeEvent, "query", lost)
+    run.close()
+    assert not leaks(run)
