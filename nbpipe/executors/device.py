@@ -650,11 +650,14 @@ class Backend:
         Raises:
             ArgumentError: this machine has no such device.
         """
-        index = self._torch.device(device).index
+        try:
+            index = self._torch.device(device).index
+        except RuntimeError as error:
+            raise ArgumentError(f"device must be a torch device, got {device!r}: {error}") from None
         count = self._module.device_count()
         if index is None:
             index = self._module.current_device()
-        if index >= count:
+        if not 0 <= index < count:  # torch takes a number too large for a negative one
             raise ArgumentError(
                 f"device must be one of this machine, got {device!r}: this machine has {count} "
                 f"{self._kind.upper()} device(s)"
@@ -707,7 +710,13 @@ class Backend:
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
         layout, torch = leaf.layout, self._torch
         if layout == torch.strided:
-            return (leaf.values(),) if leaf.is_nested else (leaf,)
+            if leaf.is_nested:
+                return (leaf.values(),)
+            if not (leaf.is_conj() or leaf.is_neg() or leaf.is_quantized):
+                return (leaf,)
+            # of these torch would keep a copy, or refuse: take their memory as it is
+            block = torch.empty(0, dtype=torch.uint8, device=leaf.device)
+            return (block.set_(leaf.untyped_storage()),)
         if layout == torch.sparse_coo:
             return (leaf._indices(), leaf._values())
         if layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -717,11 +726,30 @@ class Backend:
         return (leaf.values(), leaf.offsets())  # jagged
 
     def pinned(self, leaf: Any) -> Any:
-        """Copy a plain tensor on the host to pinned memory, keeping its order of dimensions."""
+        """Copy what lies on the host to pinned memory: plain tensors, and others that can.
+
+        A tensor keeps its order of dimensions. What is no tensor is asked to pin itself, or is
+        copied with its parts pinned where those can be seen.
+        """
         torch = self._torch
+        if not isinstance(leaf, torch.Tensor):
+            return self._pinned_object(leaf)
         if not self._is_plain(leaf) or leaf.device.type != "cpu" or leaf.is_pinned():
             return leaf
         return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
+
+    def _pinned_object(self, value: Any) -> Any:
+        pin = getattr(value, "pin_memory", None)
+        if callable(pin):
+            try:
+                return pin()
+            except RuntimeError:  # part of it lies on a device: it is copied from where it is
+                return value
+        held = children(value)
+        if held is None:
+            return value
+        made = rebuild(value, [_moved(part, self.pinned) for _, part in held])
+        return made if type(made) is type(value) else value
 
     def _is_plain(self, leaf: Any) -> bool:
         """Tell whether memory for a tensor is one block, and its class will not get lost."""

@@ -1,10 +1,13 @@
 """What torch is asked for, shown on stand-ins for its streams: no GPU is needed."""
 
+import collections
 import contextlib
+import dataclasses
 
 import pytest
 
 from nbpipe import ArgumentError
+from nbpipe.base.tree import leaves
 
 pytestmark = [
     pytest.mark.torch,
@@ -42,7 +45,10 @@ class Cuda:
     stream = device
 
     class Event:
-        """Notes the stream it is recorded on."""
+        """Notes the stream it is recorded on, and whether who waits for it sleeps."""
+
+        def __init__(self, *, blocking=False):
+            self.blocking = blocking
 
         def record(self, stream):
             self.stream = stream
@@ -101,6 +107,12 @@ def test_a_device_beyond_those_there_are_is_refused(backend):
         backend.resolve("cuda:2")
 
 
+def test_who_waits_for_an_event_sleeps(backend):
+    """By itself CUDA would keep a core busy for as long."""
+    event = backend.record_event("mine")
+    assert (event.stream, event.blocking) == ("mine", True)
+
+
 def test_tensors_on_the_device_are_known(torch, backend):
     """Others, and what is no tensor, are not."""
     from torch._subclasses import FakeTensorMode
@@ -155,6 +167,100 @@ def test_other_tensors_are_not_pinned(torch, backend, make):
     """They are copied from where they are."""
     tensor = make(torch)
     assert backend.pinned(tensor) is tensor
+
+
+class Moves:
+    """A batch of one's own that moves itself, as those of several libraries do."""
+
+    def to(self, device, *, non_blocking=False):
+        return device, non_blocking
+
+
+class Encoding(Moves, collections.UserDict):
+    """A mapping with a method `to`."""
+
+
+@dataclasses.dataclass
+class Fields(Moves):
+    """A dataclass with a method `to`."""
+
+    tensor: object
+
+
+class Pins(Moves):
+    """Can pin itself; not where part of it is elsewhere."""
+
+    def __init__(self, *, fails=False):
+        self.fails = fails
+        self.was_pinned = False
+
+    def pin_memory(self):
+        if self.fails:
+            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor'")
+        made = Pins()
+        made.was_pinned = True
+        return made
+
+
+def test_a_batch_that_can_pin_itself_does(backend):
+    """One that cannot at the moment is copied from where it is."""
+    refuses = Pins(fails=True)
+    assert backend.pinned(Pins()).was_pinned
+    assert backend.pinned(refuses) is refuses
+
+
+@pytest.mark.parametrize("make", [lambda tensor: Encoding(tensor=[tensor]), Fields], ids=str)
+def test_the_parts_of_a_batch_that_moves_itself_are_pinned(torch, backend, make):
+    """The batch stays as it was; what is moved has its class, and pinned tensors."""
+    tensor = torch.ones(3)
+    batch = make(tensor)
+    made = backend.pinned(batch)
+    (part,), (old,) = leaves(vars(made)), leaves(vars(batch))
+    assert (type(made), part.was_pinned, old is tensor) == (type(batch), True, True)
+    assert backend.copy(made, "cuda:1") == ("cuda:1", True)
+
+
+def test_what_moves_itself_and_shows_no_parts_is_left_to_itself(backend):
+    """It is copied from where it is."""
+    batch = Moves()
+    assert backend.pinned(batch) is batch
+
+
+@pytest.fixture
+def recorded(torch):
+    """Give the memory that torch itself records streams for, here on the host."""
+    found = []
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("record_stream", lambda leaf, _: found.append(leaf.data_ptr()), "CPU")
+    yield found
+    library._destroy()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda torch: torch.ones(3)[1:],
+        lambda torch: torch.view_as_complex(torch.ones(3, 2)).conj(),
+        lambda torch: torch.view_as_complex(torch.ones(3, 2)).conj().imag,
+        lambda torch: torch._empty_affine_quantized([3], scale=0.1, dtype=torch.qint8),
+    ],
+    ids=["view", "conj", "negative", "quantized"],
+)
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+def test_a_stream_is_recorded_for_the_memory_itself(torch, backend, recorded, make):
+    """Also where torch's own way would record it for a copy, or refuse."""
+    tensor = make(torch)
+    backend.record_stream(tensor, torch.Stream(device="cpu"))
+    begins = tensor.untyped_storage().data_ptr()
+    assert [pointer - begins < tensor.untyped_storage().nbytes() for pointer in recorded] == [True]
+    assert recorded[0] >= begins
+
+
+@pytest.mark.parametrize("device", ["cuda:01", "cuda:99999"])
+def test_a_number_that_torch_does_not_take_is_refused(backend, device):
+    """Also once the backend is there; the message has what torch says, or counts the devices."""
+    with pytest.raises(ArgumentError, match=f"device must be .*, got '{device}': "):
+        backend.resolve(device)
 
 
 @pytest.mark.parametrize(
