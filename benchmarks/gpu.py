@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu`: batches to a CUDA device, side by side. It needs one.
 
-- bytes_per_s: batches are taken and dropped; `of_bare` divides by a copy of pinned memory in the
-  loop's own thread, in the same round.
+- bytes_per_s: batches are taken and dropped; `of_bare` divides by a copy of the same memory, pinned
+  or not, in the loop's own thread, in the same round.
 - overlap: the share of the copies that cost no time beside a step twice as long as a copy. The
   time of the steps alone and of the copies alone is measured in the same round.
 - wait: the share of that time that the loop waits for its next batch.
@@ -106,7 +106,7 @@ def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        Held(batches, count),
+        Held([batch.clone() for batch in batches], count),  # no child can read pinned memory
         batch_size=None,
         num_workers=2,
         pin_memory=True,

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib.util
 import os
@@ -44,8 +45,10 @@ STDERR = pytest.StashKey[int]()  # what is written here is not captured
 
 
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread, a process, an open file or shared memory behind."""
+    if request.node.get_closest_marker("gpu"):
+        _wake_gpus()
     before = Held.now()
     yield
     post.close()
@@ -178,6 +181,18 @@ def _has_gpu() -> bool:
 
         return torch.cuda.is_available()
     return False
+
+
+@functools.cache
+def _wake_gpus() -> None:
+    """Use each GPU once: what its driver opens then stays open, and no test has leaked it."""
+    import torch
+
+    for device in range(torch.cuda.device_count()):
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
+            square = torch.ones(64, 64, pin_memory=True).to("cuda", non_blocking=True)
+            (square @ square).cpu()
+        torch.cuda.synchronize(device)
 
 
 def pytest_collection_finish() -> None:

@@ -48,7 +48,7 @@ ACCEPTANCE = (
 # How long a test may take before it counts as hung [s]: by its kind, that is a mark or a fixture
 # that starts something large, or what pyproject.toml says and so many times what the table says
 # besides, whichever is more.
-HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120, "torch": 120}
+HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120, "torch": 120, "gpu": 120}
 PATIENCE = 12
 # They start what they need themselves: the other browser tests take long enough without them.
 APART = ("tests/browser/test_wheel.py",)

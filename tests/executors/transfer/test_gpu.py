@@ -28,7 +28,7 @@ def slow_sums(batches):
     """Read each batch late, on the stream of this thread; give the extremes that were read."""
     import torch
 
-    weight = torch.rand(2048, 2048, device="cuda")
+    weight = torch.rand(4096, 4096, device="cuda")  # some milliseconds for each batch
     read = []
     for batch in batches:
         for _ in range(4):
@@ -91,6 +91,95 @@ def test_memory_is_flat_over_many_epochs(torch):
     assert not report
 
 
+def test_memory_is_bounded_where_the_loop_never_waits(torch):
+    """A loop whose thread is far ahead of its stream does not fill the device."""
+    tensor = torch.ones(SHAPE, dtype=torch.int32, pin_memory=True)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    with nbpipe.source([tensor] * 200).to_device("cuda", depth=2).start() as run:
+        for batch in run:
+            torch.cuda._sleep(2_000_000)  # about a millisecond of the loop's stream
+            batch.sum()
+            del batch
+    peak = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+    assert peak <= (2 * 2 + 3 + 1) * tensor.nbytes  # the last is for the sums
+
+
+def test_runs_that_follow_one_another_share_memory(torch):
+    """A loop over the pipeline starts a run for each epoch; torch's cache serves all of them."""
+    pipe = filled(6).to_device("cuda")
+    reserved = []
+    for _ in range(40):
+        for batch in pipe:
+            batch.sum()
+            del batch
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] <= reserved[4] * 1.1
+
+
+def test_what_passes_through_the_host_is_whole_on_a_stream_of_the_loops_own(torch):
+    """A map on the host hands on what lies on the device; the loop's stream follows it."""
+    pipe = filled(pinned=True).to_device("cuda", depth=8).map(lambda x: x, device="cpu")
+    with torch.cuda.stream(torch.cuda.Stream()), pipe.start() as run:
+        read = slow_sums(run)
+    assert read == [(n, n) for n in range(BATCHES)]
+
+
+def kinds(torch):
+    """Give tensors that are copied in ways of their own, by what makes them special."""
+    numbers = torch.arange(24.0).reshape(2, 3, 4)
+    return {
+        "bfloat16": numbers.bfloat16(),
+        "bool": numbers > 3,
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(5),
+        "transposed": numbers.transpose(0, 2),
+        "view": numbers[:, 1:],
+        "pinned": numbers.pin_memory(),
+        "sparse": numbers[0].to_sparse(),
+        "on the device": numbers.cuda(),
+        "conj": torch.complex(numbers, numbers).conj(),
+    }
+
+
+def test_tensors_of_every_kind_arrive(torch):
+    """They lie on the device, with the values, shape and dtype they had."""
+    batch = kinds(torch)
+    (there,) = nbpipe.source([batch]).to_device("cuda")
+    assert {one.device.type for one in there.values()} == {"cuda"}
+    wrong = [name for name, one in there.items() if not same(torch, one, batch[name])]
+    assert wrong == []
+
+
+def same(torch, one, other):
+    """Tell whether two tensors are the same but for where they lie."""
+    one, other = (
+        (tensor.to_dense() if tensor.is_sparse else tensor).cpu() for tensor in (one, other)
+    )
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_a_lazy_result_of_a_map_on_the_device_arrives(torch):
+    """A conjugate is a view of what it is made of, and its memory is kept as any other."""
+    batch = torch.complex(torch.ones(4), torch.ones(4))
+    pipe = nbpipe.source([batch]).to_device("cuda").map(torch.conj, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        (there,) = pipe
+        assert torch.equal(there.cpu(), batch.conj())
+
+
+def test_a_batch_that_can_pin_itself_arrives(torch):
+    """A packed sequence is moved by its own methods."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    (there,) = nbpipe.source([{"text": packed}]).to_device("cuda")
+    found = there["text"]
+    assert (type(found), found.data.device.type) == (type(packed), "cuda")
+    assert torch.equal(found.data.cpu(), packed.data)
+
+
 def test_an_epoch_that_is_left_holds_nothing():
     """After close, neither tensors nor sources nor events are held."""
     run = filled().to_device("cuda", depth=8).start()
@@ -103,7 +192,8 @@ def test_an_epoch_that_is_left_holds_nothing():
 def test_copies_go_on_beside_the_work_of_the_loop(torch):
     """A copy runs while the loop's stream is busy: it is done before the loop's work is."""
     side = torch.cuda.Stream()
-    with filled(12, pinned=True).to_device("cuda", depth=2).start() as run:
+    tensors = [torch.full(SHAPE, n, dtype=torch.int32, pin_memory=True) for n in range(12)]
+    with nbpipe.source(tensors).to_device("cuda", depth=2).start() as run:
         warm = list(run)  # memory that is asked for the first time stops the whole device
         del warm
         iterator = iter(run)

@@ -31,6 +31,7 @@ def test_the_report_has_the_median_of_the_rounds():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # by torch's loader
 def test_a_small_round_measures_every_peer():
     """Each has a rate, an overlap and a wait."""
     found = gpu.measure(gpu.Scene(8, pinned=True))
