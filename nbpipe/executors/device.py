@@ -140,7 +140,10 @@ class Device(ABC):
                 known[id(leaf)] = leaf, self._copied(leaf)
             return known[id(leaf)][1]
 
-        return _moved(value, move)
+        try:
+            return _moved(value, move)
+        finally:  # where there was no room for all of it, the error must not keep the rest there
+            known.clear()
 
     @abstractmethod
     def _copied(self, leaf: Any) -> Any:
@@ -212,12 +215,7 @@ class _StreamDevice(Device):
 
     @functools.cached_property
     def _stream(self) -> Any:
-        if self.given is not None:
-            return self.given
-        try:  # torch caches memory for each stream: a new one would not find what another has left
-            return self._backend.idle[self.name].pop()
-        except (KeyError, IndexError):
-            return self._backend.new_stream(self.name)
+        return _free_stream(self._backend, self.name) if self.given is None else self.given
 
     def active(self) -> AbstractContextManager[Any]:
         """Make the stream this thread's."""
@@ -268,9 +266,45 @@ class _StreamDevice(Device):
             self._backend.idle.setdefault(self.name, []).append(stream)
 
 
+def _free_stream(backend: Backend, device: str) -> Any:
+    """Take the stream of a run that was closed: torch caches memory for each; else a new one."""
+    try:
+        return backend.idle[device].pop()
+    except (KeyError, IndexError):
+        return backend.new_stream(device)
+
+
 @final
 class _DirectDevice(Device):
-    """A device without streams: a batch is there when the call returns. The host is one."""
+    """A device without streams: a batch is there when the call returns. The host is one.
+
+    What comes from a device with streams is read on one that this takes there until it is closed:
+    on the default one it would wait for the work of the loop, and the loop for it.
+    """
+
+    def __init__(self, name: str, given: object = None, *, ahead: Callable[[], int]) -> None:
+        super().__init__(name, given, ahead=ahead)
+        self._entered = contextlib.ExitStack()
+        self._streams: dict[str, tuple[Backend, Any]] = {}
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Leave the streams that are taken meanwhile, at the end."""
+        return self._entered
+
+    def receive(self, value: Any) -> Any:
+        """Open what came from elsewhere, on streams of this thread's own."""
+        for mark in value.marks if type(value) is InFlight else ():
+            if mark.device not in self._streams:
+                stream = _free_stream(mark.backend, mark.device)
+                self._streams[mark.device] = mark.backend, stream
+                self._entered.enter_context(mark.backend.active(mark.device, stream))
+        return super().receive(value)
+
+    def close(self) -> None:
+        """Let go of everything; leave the streams to others."""
+        while self._streams:
+            device, (backend, stream) = self._streams.popitem()
+            backend.idle.setdefault(device, []).append(stream)
 
     def _copied(self, leaf: Any) -> Any:
         tensor = _as_tensor(leaf)

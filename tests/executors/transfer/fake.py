@@ -249,6 +249,12 @@ class World:
         self._deferred = waiting
 
     # -- what the test does
+    def blocks_in_use(self):
+        """Count the memory that tensors hold, or streams that are still to pass."""
+        with self.lock:
+            self._look_at_deferred()
+            return self.blocks - sum(map(len, self._free.values()))
+
     def compute(self, tensor, change=None):
         """Read a tensor on its device, on this thread's stream; with `change`, make another."""
         stream = self.current_stream(tensor.device)

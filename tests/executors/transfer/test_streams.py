@@ -119,6 +119,16 @@ def test_an_error_keeps_the_sources_of_what_was_begun(world):
     assert (len(got), error.executor, world.wrong) == (3, "device", [])
 
 
+def test_of_a_batch_without_room_nothing_stays_on_the_device(world):
+    """Even while the error is kept, as a notebook does: the next try needs the memory."""
+    world.failing = 3
+    pipe = nbpipe.source([0]).map(lambda _: [host(10), host(3)])
+    _, error = delivered(pipe.to_device("fake"))
+    world.finish()
+    assert (type(error.__cause__), world.blocks) == (MemoryError, 1)
+    assert world.blocks_in_use() == 0
+
+
 def test_a_run_goes_on_after_an_error(world):
     """The next epoch of the run is whole, on the same stream."""
     world.failing = 3
@@ -209,6 +219,22 @@ def test_what_a_stage_made_on_a_device_itself_is_waited_for(world):
     world.default_stream("fake:1").eager = True
     pipe = nbpipe.source(range(4)).map(made).to_device("fake:1")
     assert (read_all(world, pipe), world.wrong) == ([0, 1, 2, 3], [])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("place", ["copy", "map"])
+def test_the_way_back_to_the_host_does_not_wait_for_the_loop(world, place):
+    """What the loop has given its own stream is not carried out for it."""
+    loops = world.default_stream("fake:0")
+    loops.add(lambda: world.wrong.append("the work of the loop was waited for"))
+    pipe = numbers(4).to_device("fake")
+    if place == "copy":
+        pipe = pipe.to_device("cpu")
+    else:
+        pipe = pipe.map(lambda tensor: tensor.to("cpu"), device="cpu", name="back")
+    for _ in range(2):
+        assert [tensor.block.data for tensor in pipe] == [0, 1, 2, 3]
+    assert (world.wrong, len(world.streams)) == ([], 2)
 
 
 @pytest.mark.torch
