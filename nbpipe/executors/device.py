@@ -1,8 +1,8 @@
 """Devices: batches copied to a device and worked on there, without a wait.
 
 Host memory is pinned in the thread that copies. An event is recorded for each batch: until it has
-come, the host memory stays alive; readers wait for it on their own streams. The thread that copies
-in turn waits until those are not too far behind: else all memory would be in use at once.
+come, the host memory stays alive; readers wait for it on their own streams. A thread whose stream
+is far behind it waits for that before it gets more: else all memory would be in use at once.
 
 Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
 """
@@ -128,8 +128,7 @@ class Device(ABC):
     def __init__(self, name: str, given: object = None, *, ahead: Callable[[], int]) -> None:
         self.name = name
         self.given = given
-        self._ahead = ahead
-        self._holdings = Holdings()
+        self._holdings = Holdings(ahead)
 
     def copy(self, value: Any) -> Any:
         """Begin to copy a batch to the device; a leaf that occurs twice is copied once."""
@@ -154,8 +153,8 @@ class Device(ABC):
         return contextlib.nullcontext()
 
     def receive(self, value: Any) -> Any:
-        """Open what came from elsewhere, for work on the device, once there is memory for it."""
-        self._holdings.wait_for_readers(self._ahead())
+        """Open what came from elsewhere, for work on the device."""
+        await_stream(value)
         return opened(value)
 
     def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
@@ -487,6 +486,12 @@ def opened(value: Any) -> Any:
     return value.open() if type(value) is InFlight else value
 
 
+def await_stream(value: Any) -> None:
+    """Wait in this thread, before it opens a batch, until its stream is not far behind."""
+    if type(value) is InFlight:
+        value.holdings.await_stream()
+
+
 def seen(value: Any) -> Any:
     """Return a value as it would be opened, to look at; nothing waits for it."""
     return value.batch if type(value) is InFlight else value
@@ -509,9 +514,14 @@ def _inside(leaf: Any) -> Iterable[Any]:
 # -- What is held: sources of copies under way, batches that nobody opened -------------------------
 @final
 class Holdings:
-    """Sources of copies under way, and batches on their way to their readers; from any thread."""
+    """Sources of copies under way, and batches on their way to their readers; from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        ahead: as `device_named` takes it.
+    """
+
+    def __init__(self, ahead: Callable[[], int]) -> None:
+        self._ahead = ahead
         self._lock = threading.Lock()
         self._sources: deque[tuple[Event, list[Any]]] = deque()
         self._flights: dict[int, weakref.ref[Any]] = {}
@@ -529,14 +539,15 @@ class Holdings:
             while self._sources and self._sources[0][0].query():
                 done.append(self._sources.popleft()[1])
 
-    def wait_for_readers(self, ahead: int) -> None:
-        """Wait in this thread until the streams that read are at most `ahead` batches behind.
+    def await_stream(self) -> None:
+        """Wait in this thread until its stream is so few batches behind it as is allowed.
 
         A thread that never waits for its device has soon taken all batches there are: the memory
         of none can be used again, until its stream has read it.
         """
-        while len(self._read) > ahead:
-            self._read.popleft().synchronize()
+        with contextlib.suppress(IndexError):  # the run was closed meanwhile
+            while len(self._read) > self._ahead():
+                self._read.popleft().synchronize()
 
     def drop(self) -> None:
         """Let go of everything, without a wait."""

@@ -21,7 +21,7 @@ from ..engine.external import Feed, lot_of
 from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ArgumentTypeError, ConcurrentIterationError, show_briefly
-from ..executors.device import opened
+from ..executors.device import await_stream, opened
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device, is_coroutine_function
 
@@ -199,9 +199,11 @@ class EpochIterator(Iterator[Any]):
             sleep(_MOMENT_S)
 
     def _opened(self, value: Any) -> Any:
-        """Have the streams of this thread wait for a batch; one that is copied is waited for."""
+        """Have the streams of this thread wait for a batch, once they are not far behind it."""
         begun_ns = perf_counter_ns()
         try:
+            await_stream(value)
+            begun_ns = perf_counter_ns()  # till here it was the loop's own work that took so long
             return opened(value)
         except Exception:  # the loop gets this error, and then the next item
             self._epoch.at += 1

@@ -104,7 +104,7 @@ def test_memory_is_bounded_where_the_loop_never_waits(torch):
             batch.sum()
             del batch
     peak = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
-    assert peak <= (2 * 2 + 3 + 1) * tensor.nbytes  # the last is for the sums
+    assert peak <= (2 * 2 + 3 + 2) * tensor.nbytes  # one more, and the sums
 
 
 def test_runs_that_follow_one_another_share_memory(torch):

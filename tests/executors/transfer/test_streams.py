@@ -2,6 +2,7 @@
 
 import random
 import threading
+from time import perf_counter_ns
 
 import pytest
 from hypothesis import given
@@ -257,10 +258,32 @@ def test_memory_is_bounded_where_the_loop_never_waits(world):
             del batch
             sources.append(sum(one.sources for one in leaks(run)))
     world.finish()
-    most = (2 + 1) + (2 + 2)  # ready; being taken, and still to be read
+    # ready; still to be read, with the next one; one that a thread has not let go of yet
+    most = (2 + 1) + (2 + 2) + 1
     assert world.blocks <= most, "memory of the device grew"
     assert max(sources) <= most, "pinned memory grew"
     assert (world.seen, world.wrong) == (list(range(60)), [])
+
+
+def test_a_loop_that_waits_for_its_own_stream_does_not_wait_for_the_pipeline(world, monkeypatch):
+    """What its work on the device takes is the time of the loop itself in `status()`."""
+    now_ns = [perf_counter_ns()]
+    monkeypatch.setattr("nbpipe.run.iterator.perf_counter_ns", lambda: now_ns[0])
+    wait = FakeEvent.synchronize
+
+    def slow(event):
+        if threading.current_thread() is threading.main_thread():
+            now_ns[0] += 10**9
+        wait(event)
+
+    monkeypatch.setattr(FakeEvent, "synchronize", slow)
+    with numbers().to_device("fake", depth=2).start() as run:
+        begun_ns = now_ns[0]
+        for batch in run:
+            world.compute(batch)
+        spent_s = (now_ns[0] - begun_ns) / 1e9
+        waited_s = run.status().waited_s
+    assert (spent_s > 0, waited_s) == (True, 0.0)
 
 
 def test_a_loop_may_be_ahead_by_the_depth_that_is_set_now(world):
