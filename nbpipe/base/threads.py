@@ -10,8 +10,8 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable
-from time import thread_time_ns
+from collections.abc import Callable, Sequence
+from time import monotonic, thread_time_ns
 from types import ModuleType
 from typing import Any, final
 
@@ -75,6 +75,41 @@ def in_new_thread(function: Callable[[], object]) -> None:
         _thread.start_new_thread(begin, ())
     except RuntimeError:  # the interpreter is shutting down
         return
+
+
+class _Unawaited(threading.Event):
+    """Tells whether a thread has started; keeps nobody waiting for that."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Tell that it has, at once."""
+        return True
+
+
+@final
+class QuickThread(threading.Thread):
+    """A daemon thread whose `start` does not wait until it runs: 32 of them start in 1 ms, not 6.
+
+    Args:
+        target: called with `args`.
+        name: of the thread.
+        args: arguments.
+    """
+
+    def __init__(self, target: Callable[..., object], name: str, args: Sequence[Any] = ()) -> None:
+        super().__init__(target=target, name=name, args=args, daemon=True)
+        self._started = _Unawaited()  # the one that `start` would wait for
+        self._runs = Latch()
+
+    def run(self) -> None:
+        """Called in the thread."""
+        self._runs.open()
+        super().run()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most so long [s]; also where it does not run yet."""
+        since = monotonic()
+        if self._runs.wait(timeout):
+            super().join(timeout and max(0.0, timeout - (monotonic() - since)))
 
 
 def holds(lock: threading.RLock) -> bool:

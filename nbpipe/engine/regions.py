@@ -38,7 +38,7 @@ from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
-_PIECE_NS = 250_000  # results that were made within so long are handed on together
+_PIECE_NS = 500_000  # results that were made within so long are handed on together
 ROUND_TRIP_NS = 20_000_000  # a job of several items should take about this long
 _PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a job has not begun after so long goes to others
 

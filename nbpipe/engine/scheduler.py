@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter_ns
 
-from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
+from ..base.threads import Latch, QuickThread, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
@@ -73,7 +73,7 @@ class Ticker:
     def _start(self) -> None:
         with self._entering:
             if self._thread is None:  # an interrupt may have ended the wait of an earlier call
-                thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
+                thread = QuickThread(self._serve, "nbpipe-ticker")
                 thread.start()
                 self._thread = thread
 

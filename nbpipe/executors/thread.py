@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Protocol, final
 
 from ..base.cores import SharedCore
-from ..base.threads import uninterrupted
+from ..base.threads import QuickThread, uninterrupted
 from .base import TaskSource, Work
 
 _numbers = itertools.count()
@@ -157,7 +157,7 @@ class ThreadTeam:
             if seat.dismissed:
                 return
             name = f"nbpipe-worker-{next(_numbers)}"
-            seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
+            seat.thread = QuickThread(self._serve, name, (seat,))
             try:
                 seat.thread.start()
             except RuntimeError:
