@@ -115,7 +115,34 @@ def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
     yield (batch.to(DEVICE, non_blocking=True) for batch in loader)
 
 
-PEERS: dict[str, Peer] = {"nbpipe": open_nbpipe, "spdl": open_spdl, "torch": open_torch}
+def open_side_stream(batches: Sequence[Any], count: int) -> Batches:
+    """Begin the next copy in the loop's own thread, on a second stream, before a batch is given."""
+    import torch
+
+    held, stream = Held(batches, count), torch.cuda.Stream()
+
+    def begun(number: int) -> Any:
+        with torch.cuda.stream(stream):
+            return held[number].to(DEVICE, non_blocking=True)
+
+    def each() -> Iterator[Any]:
+        following = begun(0)
+        for place in range(1, count + 1):
+            reader = torch.cuda.current_stream()
+            reader.wait_stream(stream)
+            batch, following = following, begun(place) if place < count else None
+            batch.record_stream(reader)
+            yield batch
+
+    return nullcontext(each())
+
+
+PEERS: dict[str, Peer] = {
+    "nbpipe": open_nbpipe,
+    "spdl": open_spdl,
+    "torch": open_torch,
+    "side stream": open_side_stream,
+}
 
 
 # -- Measuring -------------------------------------------------------------------------------------
@@ -200,7 +227,7 @@ def measure(scene: Scene) -> dict[str, Numbers]:
             taken = scene.timed(peer, _nothing)
             beside = scene.timed(peer, step)
         except (ImportError, RuntimeError) as error:
-            say(f"{name:8}not measured: {error}")
+            say(f"{name:12}not measured: {error}")
             continue
         found[name] = {
             "bytes_per_s": whole_bytes / taken.elapsed_s,
@@ -208,7 +235,7 @@ def measure(scene: Scene) -> dict[str, Numbers]:
             "overlap": 1.0 - max(0.0, beside.elapsed_s - steps_s) / bare_s,
             "wait": beside.waited_s / beside.elapsed_s,
         }
-        say(f"{name:8}{scene.size_bytes / 1e6:.0f} MB  {found[name]}")
+        say(f"{name:12}{scene.size_bytes / 1e6:.0f} MB  {found[name]}")
     return found
 
 

@@ -104,7 +104,8 @@ def test_memory_is_bounded_where_the_loop_never_waits(torch):
             batch.sum()
             del batch
     peak = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
-    assert peak <= (2 * 2 + 3 + 2) * tensor.nbytes  # one more, and the sums
+    # torch takes the memory of a batch back when it is next asked for some: two more, and the sums
+    assert peak <= (2 * 2 + 3 + 3) * tensor.nbytes
 
 
 def test_runs_that_follow_one_another_share_memory(torch):
