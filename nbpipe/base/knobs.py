@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, SupportsIndex
 
-from ..errors import KnobError
+from ..errors import KnobError, UnknownKnobError, near_match
 from .checks import as_int
 
 Watcher = Callable[["KnobChange"], None]
@@ -73,6 +73,16 @@ class Knob:
         self._last: KnobChange | None = None
         self._value = self.checked(value)
         self.default = self._value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name[0] != "_" and hasattr(self, "default"):  # which is the last to be there
+            if not hasattr(self, name):
+                raise UnknownKnobError(
+                    f"a knob has no attribute {name!r}{near_match(name, dir(self))}"
+                )
+            way = f"; call knob.set({value!r})" if name == "value" else ""
+            raise UnknownKnobError(f"{self.name}: knob.{name} cannot be set{way}")
+        object.__setattr__(self, name, value)
 
     @property
     def value(self) -> int:

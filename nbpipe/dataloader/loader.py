@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments, shown, word_for
+from ..base.names import methods_name_arguments, parameters_of, shown, word_for
 from ..base.threads import in_new_thread
 from ..errors import (
     ArgumentError,
@@ -62,7 +63,11 @@ _LEFT_OUT = {
     "pin_memory": "pin_memory was left out: end the chain with .to_device(...), which pins",
     "timeout": "timeout was left out: .map(..., timeout_s=) bounds a single call",
 }
-_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+_FIXED = (
+    *("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last", "dataset"),
+    "persistent_workers",
+)
+_MISSPELT = 0.9  # so alike is a name to an argument's; other attributes are the user's own
 
 
 # -- arguments, by the rules of torch's ------------------------------------------------------------
@@ -414,24 +419,30 @@ class DataLoader:
         return _counted("prefetch_factor", factor, minimum=1, unit="batches")
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _FIXED and name in self.__dict__:
+        if "_made_at" in self.__dict__:
+            self._check_name(name, value)
+            value = self._checked(name, value)
+        object.__setattr__(self, name, value)
+
+    def _check_name(self, name: str, value: object) -> None:
+        """Refuse what is fixed, and a name that is an argument's by another name, or misspelt."""
+        if name in _FIXED:
             raise ArgumentError(
                 f"{name} of a DataLoader is fixed, got {value!r}; make another loader: only "
                 "num_workers and prefetch_factor change what is under way"
             )
-        knob = word_for(name, ("num_workers", "prefetch_factor"))
-        if knob not in (None, name) and name not in self.__dict__ and "_made_at" in self.__dict__:
-            raise UnknownKnobError(
-                f"a DataLoader has no {name!r}; write loader.{knob} = {value!r}",
-                name=name,
-                obj=self,
-            )
-        object.__setattr__(self, name, self._checked(name, value))
+        if name[0] == "_" or name in dir(self):
+            return
+        known = tuple(parameters_of(DataLoader.__init__))
+        close = difflib.get_close_matches(name, known, n=1, cutoff=_MISSPELT)
+        meant = word_for(name, known) or next(iter(close), None)
+        if meant is not None:
+            fixed = meant in _FIXED
+            way = f"did you mean {meant!r}?" if fixed else f"write loader.{meant} = {value!r}"
+            raise UnknownKnobError(f"a DataLoader has no {name!r}; {way}", name=name, obj=self)
 
     def _checked(self, name: str, value: object) -> object:
         """Check what is assigned to a loader that is there, as its constructor does."""
-        if "_made_at" not in self.__dict__:
-            return value
         if name == "collate_fn" or (name == "worker_init_fn" and value is not None):
             function(name, value)
         if name == "worker_init_fn":

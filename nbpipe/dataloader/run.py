@@ -28,7 +28,7 @@ from ..engine.stats import (
     StageStats,
     Status,
 )
-from ..errors import RunClosedError, StageTimeoutError
+from ..errors import RunClosedError, StageTimeoutError, near_match
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
@@ -738,8 +738,10 @@ class LoaderRun(ShownRun):
         Raises:
             AttributeError: always; with the way out.
         """
-        there = name[0] != "_" and hasattr(self._loader(), name)
-        way = f"; that is the loader's: loader.{name}" if there else ""
+        way = ""
+        if name[0] != "_":
+            there = hasattr(self._loader(), name)
+            way = f"; that is the loader's: loader.{name}" if there else near_match(name, dir(self))
         raise AttributeError(f"a loader's run has no {name!r}{way}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from nbpipe import Knob, KnobChange, KnobError
+from nbpipe import Knob, KnobChange, KnobError, UnknownKnobError
 from tests.gates import HANG_S
 
 
@@ -135,6 +135,22 @@ def test_many_threads_turn_one_knob():
         balance[old] = balance.get(old, 0) - 1
         balance[new] = balance.get(new, 0) + 1
     assert {value for value, count in balance.items() if count} == {turned.value}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("value", "decode.concurrency: knob.value cannot be set; call knob.set(7)"),
+        ("maximum", "decode.concurrency: knob.maximum cannot be set"),
+        ("maximun", "a knob has no attribute 'maximun'; did you mean 'maximum'?"),
+    ],
+)
+def test_nothing_else_is_set(name, said):
+    """A knob is turned in one way; what cannot be set is told, and nothing changes."""
+    turned = knob()
+    with pytest.raises(UnknownKnobError) as caught:
+        setattr(turned, name, 7)
+    assert (str(caught.value), repr(turned)) == (said, repr(knob()))
 
 
 def test_repr_shows_value_and_range():

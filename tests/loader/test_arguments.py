@@ -162,6 +162,34 @@ def test_assigned_as_given(name):
     assert getattr(loader, name) is before
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("numworkers", "a DataLoader has no 'numworkers'; write loader.num_workers = 3"),
+        ("time_out", "a DataLoader has no 'time_out'; write loader.timeout = 3"),
+        ("collate", "a DataLoader has no 'collate'; write loader.collate_fn = 3"),
+        ("batchsize", "a DataLoader has no 'batchsize'; did you mean 'batch_size'?"),
+        ("shuffle", "shuffle of a DataLoader is fixed, got 3; make another loader: "),
+    ],
+)
+def test_assigned_under_a_wrong_name(name, said):
+    """What is meant for an argument is not taken for an attribute of the user's own."""
+    loader = nbpipe.DataLoader(Numbers())
+    with pytest.raises((nbpipe.ArgumentError, nbpipe.UnknownKnobError)) as caught:
+        setattr(loader, name, 3)
+    assert str(caught.value).startswith(said)
+    assert not hasattr(loader, name)
+
+
+def test_attributes_of_the_users_own():
+    """Other names are taken, as by torch's loader, also a second time."""
+    loader = nbpipe.DataLoader(Numbers())
+    for name in ("label", "data", "batches", "epoch", "_collatefn"):
+        setattr(loader, name, 1)
+        setattr(loader, name, 2)
+    assert (loader.label, loader.data, loader.batches, loader.epoch) == (2, 2, 2, 2)
+
+
 def test_init_assigned_to_a_loader_with_threads():
     """A `worker_init_fn` that nobody would call is refused later, too."""
     loader = nbpipe.DataLoader(Numbers(), num_workers=1, workers="thread")

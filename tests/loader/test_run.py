@@ -292,6 +292,8 @@ def test_what_is_not_of_the_run_is_told_where_it_is(name):
         getattr(run, name)
     with pytest.raises(AttributeError, match=f"the loader's: loader.{name}"):
         setattr(run, name, 4)
+    with pytest.raises(AttributeError, match="no 'statu'; did you mean 'status'"):
+        run.statu  # noqa: B018
     assert not hasattr(run, "nothing_of_the_kind"), loader
 
 
