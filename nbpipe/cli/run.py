@@ -78,8 +78,10 @@ def _no_file(module: Path) -> str:
 
 def _failed(error: Exception) -> FailedError:
     words = str(error) if isinstance(error, NbpipeError) else f"{type(error).__name__}: {error}"
-    if error.__cause__ is not None:
-        words += f" (cause: {type(error.__cause__).__name__}: {error.__cause__})"
+    cause = error.__cause__
+    told = "" if cause is None else f"{type(cause).__name__}: {cause}"
+    if told not in words:
+        words += f" (cause: {told})"
     details = "".join(traceback.format_exception(error))
     return FailedError(printable(shortened(scrubbed(words), 600)), printable_lines(details))
 

@@ -50,7 +50,7 @@ def test_run(setting, module, tmp_path):
         ("decode.concurency=3", 2, "did you mean 'concurrency'?"),
         ("decod.concurrency=3", 2, "no stage 'decod'; did you mean 'decode'?"),
         ("decod_concurrency=3", 2, "did you mean 'decode_concurrency'?"),
-        ("bad=2", 1, "(cause: ZeroDivisionError: "),
+        ("bad=2", 1, "stage 'decode' failed on item 2: ZeroDivisionError: "),
     ],
 )
 def test_run_that_fails(setting, code, says, module, tmp_path):
@@ -58,6 +58,12 @@ def test_run_that_fails(setting, code, says, module, tmp_path):
     done = command("run", module, "--set", setting, cwd=tmp_path)
     seen = (done.returncode, says in done.stderr, "Traceback" in done.stderr)
     assert seen == (code, True, False), done.stderr
+
+
+def test_cause_is_told_once(module, tmp_path):
+    """The sentence of a failed stage holds its cause; it is not told again behind it."""
+    done = command("run", module, "--set", "bad=2", cwd=tmp_path)
+    assert done.stderr.count("ZeroDivisionError") == 1, done.stderr
 
 
 def test_run_of_a_broken_module(tmp_path):
