@@ -109,7 +109,8 @@ class Pipeline:
                 live knob. 1, or that of the workers it shares, where not given.
             prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
                 a live knob. 8, and 2 from the first batch on, where not given.
-            ordered: keep the order of the input; False delivers in completion order.
+            ordered: keep the order of the input; False delivers in completion order, but not on a
+                device.
             on_error: "raise" ends the epoch with a `StageError` after every earlier item was
                 delivered; "skip" drops the item; `Retry(times)` tries again.
             max_failures: with skipping, how many items of an epoch may fail: an int is a

@@ -391,7 +391,6 @@ def _append_on_device(
     spec = Map(
         fn=fn,
         policy=FailurePolicy.of(name, options["on_error"], options["max_failures"]),
-        ordered=flag(f"{name} ordered", options["ordered"]),
         wants_rng=wants_rng(fn),
         device=target.device,
     )
@@ -411,6 +410,11 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
                 "run one after the other in its own thread; leave it out"
                 + (", or give depth" if word == "prefetch" else "")
             )
+    if not flag(f"{name} ordered", options["ordered"]):
+        raise ArgumentError(
+            f"{name} ordered does not go with device, got {options['ordered']!r}: calls on a "
+            "device run one after the other, and so in order; leave it out"
+        )
 
 
 def is_wanted(name: str, options: Mapping[str, Any]) -> bool:

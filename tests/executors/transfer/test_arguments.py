@@ -80,6 +80,7 @@ def test_a_device_stage_has_one_knob(knob):
         {"timeout_s": 1.0},
         {"worker_init": double},
         {"max_items_per_worker": 3},
+        {"ordered": False},
     ],
 )
 def test_options_of_other_places_are_refused(option):
