@@ -226,11 +226,12 @@ class LocalRun(Iterator[Any]):
         with self._lock:
             if not self.closed:
                 now_ns = perf_counter_ns()
-                goes_on = self._record.consumer.pause(now_ns, paused=self.paused)
-                for runtime in self._runtimes.values() if goes_on else ():
+                paused = self.paused
+                changed = self._record.consumer.pause(now_ns, paused=paused)
+                for runtime in self._runtimes.values() if changed else ():
                     runtime.account(now_ns)
                     runtime.counters.begin_window(now_ns, 0)
-                if goes_on:
+                if changed and not paused:
                     self._record.resume(now_ns, [(one, 0, 0) for one in self._runtimes.values()])
 
     def stop(self) -> None:

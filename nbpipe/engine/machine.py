@@ -88,21 +88,24 @@ class Consumer:
     def pause(self, now_ns: int, *, paused: bool) -> bool:
         """Stop the clock of the loop, or let it go on; again does nothing.
 
+        From then on stats are of the time in the pause, or of that behind it.
+
         Returns:
-            Whether a pause is over: from now on stats are of the time since then.
+            Whether it did either.
         """
         since_ns, before_ns = self._paused
-        if paused and not since_ns:
+        if paused == bool(since_ns):
+            return False
+        if paused:
             self._before_pause = self.stats(now_ns)
             self._paused = (now_ns, before_ns)
-        elif since_ns and not paused:
+        else:
             self._paused = (0, before_ns + now_ns - since_ns)
             self._resumed_ns = self.active_ns(now_ns)
-            if self._since_ns:
-                self.settle(now_ns)
-                self.counters.begin_window(now_ns, 0)
-            return True
-        return False
+        if self._since_ns:
+            self.settle(now_ns)
+            self.counters.begin_window(now_ns, 0)
+        return True
 
     @property
     def is_paused(self) -> bool:
@@ -823,7 +826,8 @@ class Machine:
         self.scheduler.pause(paused=paused)
         with self.scheduler.lock:  # of two threads, the clock follows who was the last, too
             now_ns = perf_counter_ns()
-            if self._record.consumer.pause(now_ns, paused=self.scheduler.paused):
+            paused = self.scheduler.paused
+            if self._record.consumer.pause(now_ns, paused=paused) and not paused:
                 self._record.resume(now_ns, look(self.scheduler, now_ns))
 
     def renew(self) -> None:

@@ -649,6 +649,7 @@ class Scheduler:
                 self._before_pause = rows_of(self, now_ns, {})
             if epoch.paused and not self.paused:
                 self._resumed_ns = now_ns
+            if epoch.paused != self.paused:
                 for runtime, _, running_ns in look(self, now_ns):
                     runtime.counters.begin_window(now_ns, running_ns)
             epoch.set_paused(self.paused)

@@ -224,6 +224,24 @@ def test_paused_time_is_neither_elapsed_nor_waited(monkeypatch):
     assert (after.state, max(after.elapsed_s, after.waited_s) < 3600) == ("finished", True)
 
 
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_rates_are_those_of_the_pause_from_its_beginning_on(isolate):
+    """In a pause all rates are 0 at once: they do not fall as the last seconds are forgotten."""
+    with nbpipe.source(range(1000)).map(lambda n: n, name="w").start(isolate=isolate) as run:
+        items = iter(run)
+        for _ in range(500):
+            next(items)
+        quiet(run)
+        before = run.stats()
+        run.pause()
+        during = run.stats()
+    rates = [
+        [rows[name].items_per_s > 0 for name in ("w", "consumer")] for rows in (before, during)
+    ]
+    assert rates == [[True, True], [False, False]]
+    assert (during["w"].busy, during["consumer"].starved) == (0.0, 0.0)
+
+
 # -- what the status tells --------------------------------------------------------------------
 
 

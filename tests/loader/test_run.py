@@ -305,6 +305,17 @@ def test_run_in_a_with_statement(way):
     assert (run.status().state, len(list(loader))) == ("cancelled", 3)
 
 
+def test_rates_of_a_pause():
+    """In a pause all rates are 0 at once, where batches are made in the calling thread, too."""
+    loader = nbpipe.DataLoader(Numbers(60), 2)
+    batches = iter(loader)
+    for _ in range(9):
+        next(batches)
+    loader.run.pause()
+    rates = {name: row.items_per_s for name, row in loader.run.stats().items()}
+    assert rates == {"indices": 0.0, "fetch": 0.0, "consumer": 0.0}
+
+
 def slow(samples):
     """Make a batch, which takes a while."""
     threading.Event().wait(0.05)
