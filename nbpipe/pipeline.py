@@ -17,7 +17,7 @@ from .errors import ArgumentError, ArgumentTypeError
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
 from .ops.call import OnError, append_call
-from .ops.chain import as_html, as_text, check_name, graph, length
+from .ops.chain import as_html, as_text, check_name, graph, joined_unit, length
 from .ops.checkpoint import claims_in
 from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
 from .ops.dedupe import append_dedupe
@@ -654,8 +654,8 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
     else:
         spec = source_of(items)
     words = frozenset() if prefetch == SOURCE_PREFETCH else frozenset({"prefetch"})
-    stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs, given=words)
-    return Pipeline((stage,))
+    stage = functools.partial(Stage, spec, inputs=inputs, unit=joined_unit(inputs), given=words)
+    return Pipeline((stage(name=name, named=True, prefetch=prefetch),))
 
 
 # -- zip, concat, mix, interleave: several pipelines become one ------------------------------------
@@ -745,8 +745,8 @@ def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PRE
 def _joined(spec: Operation, pipes: Sequence[Pipeline], prefetch: int | None = None) -> Pipeline:
     inputs = tuple(pipe.chain for pipe in pipes)
     words = frozenset() if prefetch in (None, PREFETCH) else frozenset({"prefetch"})
-    stage = Stage(spec, name=spec.label, prefetch=prefetch, inputs=inputs, given=words)
-    return Pipeline((stage,))
+    stage = functools.partial(Stage, spec, inputs=inputs, unit=joined_unit(inputs), given=words)
+    return Pipeline((stage(name=spec.label, prefetch=prefetch),))
 
 
 def _several(word: str, pipes: object) -> Sequence[Pipeline]:

@@ -11,7 +11,7 @@ from ..base.checks import Function, as_int, flag, function, seconds, whole
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments
 from ..errors import ArgumentError, ArgumentTypeError
-from .chain import default_prefetch, new_name
+from .chain import chain_unit, default_prefetch, new_name
 from .device import Target, checked_device, place_on_device
 from .stage import (
     WORDS_TEXT,
@@ -255,6 +255,7 @@ def _append_here(
         concurrency=1 if knobs[0] is None else knobs[0],
         prefetch=prefetch if knobs[1] is None else knobs[1],
         given=given(concurrency=knobs[0], prefetch=knobs[1]),
+        unit=chain_unit(chain),
     )
     return (*chain, stage)
 
@@ -359,6 +360,7 @@ def place(
         named=named,
         placement=placement,
         given=given(concurrency=concurrency, prefetch=prefetch),
+        unit=chain_unit(chain),
     )
     above = joined(chain, spec, placement)
     if above is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,10 +76,11 @@ def refuse_taken(label: str, name: str, taken: set[str]) -> None:
 
 def default_prefetch(chain: Chain) -> int:
     """Return the prefetch of a stage behind a chain, where none is given."""
-    return BATCHES if _unit_of(chain, "items") == "batches" else SAMPLES
+    return BATCHES if chain_unit(chain) == "batches" else SAMPLES
 
 
-def _unit_of(chain: Chain, unit: str) -> str:
+def chain_unit(chain: Chain, unit: str = "items") -> str:
+    """Return what a chain hands on, "items" or "batches", given what stands before it."""
     for stage in chain:
         unit = unit_behind(stage, unit)
     return unit
@@ -90,8 +91,13 @@ def unit_behind(stage: Stage, unit: str) -> str:
     if stage.spec.unit is not None or not stage.inputs:
         return stage.spec.unit or unit
     begin = unit if stage.spec.branches else "items"
-    batched = all(_unit_of(inner, begin) == "batches" for inner in stage.inputs)
-    return "batches" if batched else "items"
+    return joined_unit(stage.inputs, begin)
+
+
+def joined_unit(inputs: Sequence[Chain], unit: str = "items") -> str:
+    """Return what joined chains hand on: "batches" where all of them do."""
+    batched = all(chain_unit(inner, unit) == "batches" for inner in inputs)
+    return "batches" if batched and inputs else "items"
 
 
 def append_plain(
@@ -99,7 +105,8 @@ def append_plain(
 ) -> Chain:
     """Append a stage that takes no name."""
     name, named = new_name(chain, spec.label, None, None)
-    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words))
+    unit = chain_unit(chain)
+    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words, unit=unit))
 
 
 def not_indexed(chain: Chain) -> str:

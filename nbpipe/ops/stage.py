@@ -379,13 +379,14 @@ class Stage:
         shared: Mapping[str, Knob] | None = None,
         given: frozenset[str] = frozenset(),
         made_at: CodeLocation | None = None,
+        unit: str = "items",  # of what it is given; its prefetch counts what it hands on
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
         executor = placement.executor if placement else executor
         wanted = {"concurrency": concurrency, "prefetch": prefetch, "depth": depth}
         for word, value in wanted.items():
             if value is not None and word not in knobs:
-                knobs[word] = new_knob(name, word, value, executor)
+                knobs[word] = new_knob(name, word, value, executor, spec.unit or unit)
         put = functools.partial(object.__setattr__, self)
         put("spec", spec)
         put("name", name)
@@ -418,7 +419,7 @@ class Stage:
 
     @property
     def prefetch(self) -> int:
-        """Results this stage may hold ready beyond one for each running call [items]."""
+        """Results this stage may hold ready beyond one for each running call [items, batches]."""
         return self.knob("prefetch").value
 
     @prefetch.setter
@@ -533,9 +534,10 @@ def given(**arguments: object) -> frozenset[str]:
     return frozenset(name for name, value in arguments.items() if value is not None)
 
 
-def new_knob(stage: str, word: str, value: int, executor: str) -> Knob:
-    """Make the knob of a stage that has this word."""
+def new_knob(stage: str, word: str, value: int, executor: str, held: str = "items") -> Knob:
+    """Make the knob of a stage that has this word, and holds items or batches."""
     most, unit = _KNOBS[word]
+    unit = held if word == "prefetch" else unit
     if word == "concurrency" and executor == "process":
         most = _MAX_PROCESSES
     return Knob(f"{stage}.{word}", value, minimum=1, maximum=most, unit=unit)

@@ -67,13 +67,29 @@ def test_prefetch(value):
     makers = {
         "decode": lambda: source().map(decode, prefetch=value),
         "source": lambda: nbpipe.source([], prefetch=value),
-        "batch": lambda: source().batch(2, prefetch=value),
         "shuffle": lambda: source().shuffle(buffer_size=2, prefetch=value),
         "interleave": lambda: nbpipe.interleave([source()], prefetch=value),
     }
     rule = f"prefetch must be an int in [1, 65536] items, got {value!r}"
     messages = {name: refusal(KnobError, made) for name, made in makers.items()}
     assert messages == {name: f"{name}.{rule}" for name in makers}
+
+
+def test_prefetch_of_batches():
+    """Where batches are held the rule says so: in the batch stage, and behind it."""
+    batches = source().batch(2)
+    makers = {
+        "batch": lambda: source().batch(2, prefetch=0),
+        "decode": lambda: batches.map(decode, prefetch=0),
+        "process": lambda: batches.map(decode, name="process", executor="process", prefetch=0),
+        "source": lambda: nbpipe.source(batches, prefetch=0),
+        "interleave": lambda: nbpipe.interleave([batches, batches], prefetch=0),
+    }
+    rule = "prefetch must be an int in [1, 65536] batches, got 0"
+    messages = {name: refusal(KnobError, made) for name, made in makers.items()}
+    assert messages == {name: f"{name}.{rule}" for name in makers}
+    pipe = batches.unbatch().map(decode)
+    assert pipe["decode"].knob("prefetch").unit == "items"
 
 
 # -- map, filter, flat_map ----------------------------------------------------------------
