@@ -135,7 +135,8 @@ class SourceOpener(Opener):
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
-        expansion.inner = _drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
+        values = self._fresh(made.__aiter__() if is_async else iter(made))
+        expansion.inner = _drawn(values) if is_async else values
         numbers = itertools.count()
         entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
         expansion.entries = _in_passes(_left(self._rest, entries), self._passes)
@@ -178,10 +179,10 @@ class SourceOpener(Opener):
             )
         return made
 
-    def _fresh(self, values: Iterator[Any]) -> Iterator[Any]:
+    def _fresh(self, values: Any) -> Any:
         """Refuse a generator that somebody read to its end before."""
-        ended = inspect.isgenerator(values) and inspect.getgeneratorstate(values)
-        if ended == inspect.GEN_CLOSED:
+        ended = inspect.isgenerator(values) and values.gi_frame is None
+        if ended or (inspect.isasyncgen(values) and values.ag_frame is None):
             raise ArgumentTypeError(
                 f"source {self._step.stage!r} must give a fresh iterator for every epoch, got a "
                 "generator that was read to its end before; make it inside the function"
@@ -198,7 +199,7 @@ class SourceOpener(Opener):
             made = self._checked(await _ended_as_error(made))
         if not hasattr(made, "__aiter__"):
             made = _as_async(self._fresh(iter(made)))
-        expansion.inner = made.__aiter__()
+        expansion.inner = self._fresh(made.__aiter__())
         expansion.entries = self._numbered_async(expansion.inner)
 
     async def _numbered_async(self, values: AsyncIterator[Any]) -> AsyncIterator[Entry]:

@@ -136,6 +136,36 @@ def test_every_kind_of_source_gives_its_items_every_epoch(items, expected):
     assert epochs(nbpipe.source(items)) == [expected, expected]
 
 
+async def nothing():
+    """Yield no items from the event loop."""
+    for number in ():
+        yield number
+
+
+def same_async():
+    """Return a function that gives one async iterator again and again."""
+    made = async_generator_function()
+
+    async def again():
+        return made
+
+    return again
+
+
+def test_the_same_async_generator_again_is_refused():
+    """An epoch is not empty in silence because the one before it has read the items."""
+    pipe = nbpipe.source(same_async())
+    assert list(pipe) == [1, 2]
+    with pytest.raises(nbpipe.StageError, match="got a generator that was read to its end before"):
+        list(pipe)
+
+
+@pytest.mark.parametrize("empty", [lambda: iter([]), nothing])
+def test_no_items_are_no_mistake(empty):
+    """A source that has none in an epoch is read afresh as any other."""
+    assert epochs(nbpipe.source(empty)) == [[], []]
+
+
 def test_rows_of_an_array():
     """An array gives its rows."""
     rows = list(nbpipe.source(np.eye(2)))
