@@ -220,7 +220,8 @@ def length(chain: Chain) -> int:
     """
     number = _length(chain)
     if number > sys.maxsize:
-        raise LengthUnknownError("this pipeline repeats for ever; take(n) gives it an end")
+        long = "repeats for ever" if number == math.inf else f"has more than {sys.maxsize} items"
+        raise LengthUnknownError(f"this pipeline {long}; take(n) gives it an end")
     return int(number)
 
 

@@ -376,11 +376,12 @@ class JoinedOrder(Order):
         finite = list(itertools.takewhile(lambda order: order.length is not None, members))
         self._members = members[: len(finite) + 1]  # nothing follows one that never ends
         lengths = [order.length or 0 for order in self._members]
-        self._starts = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
+        ends = [min(end, LONGEST) for end in itertools.accumulate(lengths, initial=0)]
+        self._starts = np.array(ends[:-1], dtype=np.int64)
         self._moves = [0, *itertools.accumulate(order.end for order in self._members)]
         self._start_straight(self._moves[-1])
         self.straight = False
-        self.length = sum(lengths) if len(finite) == len(members) else None
+        self.length = ends[-1] if len(finite) == len(members) else None
         for order in self._members:
             self.sharded |= order.sharded
             self.stride, self.offset = max((self.stride, self.offset), (order.stride, order.offset))

@@ -97,6 +97,22 @@ def test_more_items_than_len_can_say():
         len(nbpipe.source([1]).map(abs).repeat().take(sys.maxsize + 1))
 
 
+@pytest.mark.parametrize("join", [nbpipe.concat, lambda *pipes: nbpipe.interleave(pipes)])
+def test_joined_sources_of_more_items_than_len_can_say(join):
+    """They do not repeat for ever, and are not said to."""
+    pipes = [nbpipe.source(range(2**62)) for _ in range(3)]
+    with pytest.raises(LengthUnknownError) as caught:
+        len(join(*pipes))
+    said = f"this pipeline has more than {sys.maxsize} items; take(n) gives it an end"
+    assert str(caught.value) == said
+
+
+def test_joined_sources_that_are_read_by_index_are_as_long_as_one_may_be():
+    """An order of them is shuffled, and ends where the longest source does: 2**62."""
+    joined = nbpipe.concat(*(nbpipe.source(range(2**62)) for _ in range(3))).shuffle()
+    assert (len(joined), len(list(joined.take(3)))) == (2**62, 3)
+
+
 def test_the_length_follows_the_source():
     """It is asked for anew each time."""
     items = [1, 2, 3]
