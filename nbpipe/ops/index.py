@@ -20,7 +20,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..base.seeding import Path, Permutation, order_generator, uniforms
-from ..errors import ArgumentError
+from ..errors import ArgumentError, add_note
 from .remaining import Remaining, Rows
 
 Tail: TypeAlias = Literal["pad", "drop", "uneven"]
@@ -614,7 +614,11 @@ class ClaimOrder(Order):
     def _rows(self, store: Store, cursor: str) -> Iterator[tuple[Path, Any]]:
         end, count = LONGEST if self._child.length is None else self._child.length, 0
         while True:
-            after = store.add(cursor, self._chunk)
+            try:
+                after = store.add(cursor, self._chunk)
+            except Exception as error:
+                add_note(error, "a claim asked its store which items are next: no item failed")
+                raise
             start, stop = after - self._chunk, min(after, end)
             if start >= end:
                 return

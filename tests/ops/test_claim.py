@@ -93,6 +93,22 @@ def test_an_epoch_that_is_read_again():
     assert [list(pipe), list(pipe)] == [list(range(10))] * 2
 
 
+class GoneStore:
+    """A store that is not reached any more."""
+
+    def add(self, key, amount):
+        raise ConnectionError(f"no route for {amount} of {key}")
+
+
+def test_store_that_is_not_reached():
+    """A note says that it is the store's failure: the error names the next item."""
+    with pytest.raises(nbpipe.StageError) as caught:
+        list(source().claim(store=GoneStore()))
+    cause = caught.value.__cause__
+    assert type(cause) is ConnectionError
+    assert cause.__notes__ == ["a claim asked its store which items are next: no item failed"]
+
+
 def test_chunks_are_taken_one_at_a_time():
     """The next chunk is claimed when the rows of the last one have been read."""
     store = CountingStore()
