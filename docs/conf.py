@@ -64,6 +64,7 @@ napoleon_use_ivar = True
 # -- looks -----------------------------------------------------------------------------------------
 html_theme = "pydata_sphinx_theme"
 html_title = "nbpipe"
+html_favicon = "site/static/icon.svg"  # without one a browser asks for /favicon.ico
 html_static_path = ["site/static", str(PLOTLY_JS)]
 html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is

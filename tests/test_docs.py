@@ -226,6 +226,15 @@ def test_site_leads_nowhere_else(site):
     assert wrong == []
 
 
+@on_site
+def test_every_page_has_an_icon(site):
+    """A browser asks for no /favicon.ico, which a site in a folder of a server does not have."""
+    folder, _ = site
+    files = [path for path in folder.rglob("*.html") if "_static" not in path.parts]
+    without = [one.name for one in files if 'rel="icon"' not in one.read_text("utf-8")]
+    assert (without, (folder / "_static/icon.svg").is_file()) == ([], True)
+
+
 # How far the picture of a page is from the words below it [px].
 BELOW_PICTURE = """() => {
     const picture = document.querySelector('.bd-article img.only-light');
