@@ -1,15 +1,18 @@
 """The documentation: its code runs, what it shows is what comes out, its links lead somewhere."""
 
 import ast
+import contextlib
 import doctest
 import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -270,6 +273,20 @@ def test_site_in_a_browser(site):
         page.locator("#search-results li", has_text="From torchdata").first.wait_for()
     assert (wide, room_px > 10) == ([], True)
     assert [one for one in said if not one.startswith(("http://site/", "data:"))] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "right"),
+    [("40 images\n/tmp/a/b.jpg\n", True), ("41 images\n/tmp/a/b.jpg\n", False), ("", False)],
+)
+def test_what_a_notebook_tells_is_what_it_prints(printed, right):
+    """The site is not made where a text says that the cell above it prints something else."""
+    told = runpy.run_path(str(ROOT / "docs/site/notebooks.py"))["check_told"]
+    output = SimpleNamespace(output_type="stream", text=printed)
+    text = "It prints:\n\n    40 images\n    /tmp/.../b.jpg\n\nMore words."
+    cells = [SimpleNamespace(source="print()", outputs=[output]), SimpleNamespace(source=text)]
+    with contextlib.nullcontext() if right else pytest.raises(ValueError, match="it prints"):
+        told(cells)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
