@@ -290,7 +290,7 @@ class LocalRun(Iterator[Any]):
                 address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
                 for address, runtime in self._runtimes.items()
             }
-            return {**rows, CONSUMER: consumer.stats(now_ns)}
+            return {**consumer.with_means(rows, now_ns), CONSUMER: consumer.stats(now_ns)}
 
     def history(self) -> list[Row]:
         """Return one row a second and stage."""

@@ -6,7 +6,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -163,7 +163,14 @@ class Consumer:
             concurrency=1,
             queued=0,
             prefetch=0,
-        )
+        ).with_mean(self.counters.slot_ns)
+
+    def with_means(self, rows: Mapping[str, StageStats], now_ns: int) -> dict[str, StageStats]:
+        """Return rows of stages with mean rates by the clock of the loop: without pauses."""
+        if self._past is None:
+            self.settle(now_ns)
+        active_ns = self.counters.slot_ns
+        return {address: row.with_mean(active_ns) for address, row in rows.items()}
 
 
 class RunRecord:
@@ -844,7 +851,9 @@ class Machine:
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Return the stats of every stage."""
-        return stats(self.scheduler, now_ns)
+        rows = stats(self.scheduler, now_ns)
+        with self.scheduler.lock:
+            return self._record.consumer.with_means(rows, now_ns)
 
     def history(self) -> list[Row]:
         """Return the rows of all stages and of the consumer, oldest first."""

@@ -35,7 +35,8 @@ class StageStats:
         errors: items that failed for good.
         retries: calls that were tried again.
         items_per_s: rate over the last seconds, without the time between epochs [items/s].
-        mean_per_s: rate since the first epoch began, without the time between epochs [items/s].
+        mean_per_s: rate since the first epoch began, without the time between epochs and that of
+            pauses [items/s].
         busy: share of slot-time inside the stage's function over the last 5 s.
         starved: share with no input.
         blocked: share with no room for a result.
@@ -100,6 +101,10 @@ class StageStats:
         """Return these counts with the rate and the shares of another moment."""
         pace = ("items_per_s", "busy", "starved", "blocked", "waiting")
         return replace(self, **{name: getattr(other, name) for name in pace})
+
+    def with_mean(self, active_ns: int) -> StageStats:
+        """Return these stats with the mean rate of a run that was active for so long [ns]."""
+        return replace(self, mean_per_s=1e9 * self.items_out / max(1, active_ns))
 
     def as_dict(self) -> dict[str, int | float | str | None]:
         """Return the fields as a dict, in their order."""

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import importlib
 import json
+import logging
 import os
 import pickle
 import signal
@@ -486,15 +487,18 @@ def _hold_standard_descriptors() -> None:
 
 
 # -- What a worker process takes over from its parent ----------------------------------------------
-# The folder, the import path, the environment and the command line are the parent's at the moment
-# the worker starts. A worker's libraries get one thread each: the workers are the parallelism.
+# The folder, the import path, the environment, the command line and the levels of loggers are the
+# parent's at the moment the worker starts. A worker's libraries get one thread each: the workers
+# are the parallelism.
 def capture_environment() -> bytes:
-    """Return this process's folder, import path, environment variables and command line."""
+    """Return this process's folder, import path, environment, command line and log levels."""
     noted = {
         "folder": working_folder() or None,
         "path": _texts(sys.path),
         "environment": dict(os.environ),
         "arguments": _texts(sys.argv),
+        "levels": _log_levels(),
+        "disabled_level": logging.root.manager.disable,
     }
     return json.dumps(noted).encode("ascii")
 
@@ -508,8 +512,17 @@ def apply_environment(data: bytes) -> None:
     sys.path[:] = noted["path"]
     importlib.invalidate_caches()  # modules may have been written since this process looked
     sys.argv[:] = noted["arguments"]
+    for name, level in noted["levels"].items():
+        logging.getLogger(name).setLevel(level)
+    logging.disable(noted["disabled_level"])
     _keep_freed_memory()
     _set_environment(noted["environment"] | dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
+def _log_levels() -> dict[str, int]:
+    """Return the levels of the loggers that have one, that of the root among them."""
+    loggers = (logging.root, *list(logging.root.manager.loggerDict.values()))
+    return {one.name: one.level for one in loggers if isinstance(one, logging.Logger) and one.level}
 
 
 def _set_environment(wanted: dict[str, str]) -> None:

@@ -151,8 +151,21 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 def _with_our_setter(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     if kind not in _RECEIVED:
         _AT_HOME.add(kind)
-    *others, state, _, _, setter = reduced
-    return (*others, (setter, state), None, None, _set_class)
+    make, how, state, _, _, setter = reduced
+    if "__slots__" in vars(kind) and make is names._make_skeleton_class:
+        how = _with_slots(kind, *how)
+    return make, how, (setter, state), None, None, _set_class
+
+
+def _with_slots(kind: type, *how: Any) -> tuple[Any, ...]:
+    """Have a class made with its slots; cloudpickle names them afterwards, which makes none.
+
+    Its instances would have a `__dict__` there, and those that come home would fit no slot.
+    """
+    constructor, name, bases, body, *others = how
+    if NamedTuple in bases:  # it names its slots itself
+        return how
+    return (constructor, name, bases, {**body, "__slots__": vars(kind)["__slots__"]}, *others)
 
 
 def _set_class(kind: type, how: tuple[Callable[[type, Any], object], Any]) -> None:

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,7 +30,7 @@ from .channel import Channel, RowReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .shipping import Shipped, Shipper
-from .worker import ENDED, ENTRY
+from .worker import ENDED, ENTRY, OUTPUT, show_output
 
 LOG = logging.getLogger("nbpipe")
 _LONGEST = 300  # characters of a user's error that ours repeats
@@ -531,16 +530,13 @@ class _Slot:
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
             raise self._death(job, stage) from None
-        return None if message[0] == "text" and monotonic() > ends_s else message
+        return None if message[0] in OUTPUT and monotonic() > ends_s else message
 
     def _heard(self, message: tuple[Any, ...], stage: int | None = None) -> int | None:
         """Take in a message that is no answer; return the stage that the worker is in."""
         kind, *values = message
-        if kind == "text":
-            name, text = values
-            stream = getattr(sys, name, None)
-            if stream is not None:
-                stream.write(text)
+        if kind in OUTPUT:
+            show_output(kind, *values)
         if kind == "begun":
             return None if values[0] == ENDED else int(values[0])
         return stage

@@ -167,15 +167,16 @@ class _ErrorPickler(Pickler):
 
 
 def _is_plain(kind: Any) -> bool:
-    """Tell exceptions that are their arguments and attributes, and have an `__init__` of Python.
+    """Tell exceptions of a class of Python's that are their arguments and attributes.
 
-    Pickle would call that with `args`, which are what it gave to its base class.
+    Pickle would call their `__init__` with `args`, which are what it gave to its base class, and
+    would leave out what stands in slots.
     """
     base = kind
     while base.__flags__ & HEAP_TYPE:
         base = base.__base__
     return (
-        isinstance(kind.__init__, FunctionType)
+        base is not kind
         and base.__basicsize__ == Exception.__basicsize__
         and not any(isinstance(getattr(kind, name, None), FunctionType) for name in _HOOKS)
     )

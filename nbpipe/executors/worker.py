@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import pickle
 import sys
@@ -22,7 +23,9 @@ from .remote_errors import pack_error
 from .shipping import load
 
 ENTRY = f"{__name__}:serve"
+OUTPUT = ("text", "log")  # kinds of messages that `show_output` takes
 ENDED = -1  # in the place of a stage's number: the last call has ended
+_TOLD = (str, int, float, bool, type(None))
 _EXPANSION_NS = 2_000_000  # children are sent after so long, however many are wanted
 
 
@@ -32,6 +35,7 @@ def serve(connection: Connection, argument: bytes) -> None:
     channel = Channel(connection, copy=False, budget_bytes=budget_bytes)
     streams = [LineSender(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
+    logging.lastResort = LogSender(channel)  # handlers of `worker_init`'s own come first
     server = _JobServer(channel)
     with contextlib.suppress(EOFError, OSError):  # the run is over, or its process is gone
         while True:
@@ -211,3 +215,40 @@ class LineSender(io.TextIOBase):
             unfinished, self._unfinished = self._unfinished, {}
         for rest in unfinished.values():
             self._channel.send(("text", self._name, rest))
+
+
+@final
+class LogSender(logging.Handler):
+    """Has the parent log what is logged here."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._pid = os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send what a record tells in words and numbers, its traceback among them."""
+        text = self.format(record)
+        if self._pid != os.getpid():  # the stage forked a process of its own
+            if sys.__stderr__ is not None:
+                sys.__stderr__.write(f"{text}\n")
+            return
+        told = {name: value for name, value in vars(record).items() if type(value) in _TOLD}
+        told |= {"msg": record.message, "args": None}
+        with contextlib.suppress(OSError):
+            self._channel.send(("log", told))
+
+
+def show_output(kind: str, *values: Any) -> None:
+    """Print here what a worker has printed, or log what it has logged."""
+    if kind == "log":
+        record = logging.makeLogRecord(values[0])
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
+        return
+    name, text = values
+    stream = getattr(sys, name, None)
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+            stream.write(text)

@@ -148,6 +148,25 @@ def test_run_that_goes_on_is_not_judged_by_its_pause(monkeypatch):
         assert row.waiting < 0.99
 
 
+def test_mean_rates_leave_out_pauses(monkeypatch):
+    """In a pause of an hour, and behind it, the mean is that of the time in which the run ran."""
+    paused_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + paused_s[0] * 10**9)
+    slow = 500 / 3600  # items in a second, were the hour counted
+    seen = []
+    with nbpipe.source(range(500)).map(int, name="m").start() as run:
+        items = iter(run)
+        assert [finished(next, items) for _ in range(100)] == list(range(100))
+        run.pause()
+        quiet(run)
+        paused_s[0] = 3600
+        seen.append(run.stats())
+        run.resume()
+        assert drained(items) == list(range(100, 500))
+        seen.append(run.stats())
+    assert min(row.mean_per_s for rows in seen for row in rows.values()) > 10 * slow
+
+
 def test_history_leaves_out_a_pause(monkeypatch):
     """The first rows behind a pause of an hour say so, and are of the time since then."""
     moved_s = [0]

@@ -24,7 +24,7 @@ from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, Worke
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
-from ...executors.worker import LineSender
+from ...executors.worker import LineSender, LogSender
 from ...ops.checkpoint import caches
 from ...ops.remaining import Remaining
 from ...ops.stage import CONSUMER, Chain, addresses
@@ -376,17 +376,3 @@ class ControlServer:
     def _node_state(self, epoch: int, rest: list[Any]) -> Stages | None:
         run = self._loaded.run
         return None if run is None else run.node_state(epoch, Remaining.read(rest))
-
-
-@final
-class LogSender(logging.Handler):
-    """Has the parent log what is logged here."""
-
-    def __init__(self, control: Channel) -> None:
-        super().__init__()
-        self._control = control
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record's text."""
-        with contextlib.suppress(OSError):
-            self._control.send(("log", record.name, record.levelno, self.format(record)))

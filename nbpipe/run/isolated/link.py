@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from ...errors import ArgumentError, WorkerDiedError, WorkerStartError
 from ...executors.channel import BUDGET_BYTES, Channel
 from ...executors.launch import LEAVE_S, Worker, launch
 from ...executors.shipping import Shipped, ship
+from ...executors.worker import OUTPUT, show_output
 from ...ops.stage import Chain, Placement, addresses
 
 _ENTRY = f"{__package__}.child:serve"
@@ -240,15 +239,8 @@ class Link:
             self._lost()
 
     def _take(self, kind: str, values: list[Any]) -> None:
-        if kind == "text":
-            name, text = values
-            stream = getattr(sys, name, None)
-            if stream is not None:
-                with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
-                    stream.write(text)
-        elif kind == "log":
-            name, level, text = values
-            logging.getLogger(name).log(level, "%s", text)
+        if kind in OUTPUT:
+            show_output(kind, *values)
         else:
             self._answered(kind, *values)
 

@@ -1,10 +1,12 @@
 """What is sent with a function, what it starts itself, and what it draws."""
 
+import dataclasses
 import multiprocessing
 import os
 import random
 import signal
 import threading
+from typing import NamedTuple
 
 import pytest
 
@@ -88,6 +90,71 @@ def test_what_cannot_be_loaded(items, fn):
         failures = run.failures()
     assert (got, [failure.path for failure in failures]) == ([0, 2], [1])
     assert "no number" in failures[0].error
+
+
+def slotted():
+    """Return classes with slots, of a notebook's kind: their module cannot be imported."""
+
+    @dataclasses.dataclass(slots=True)
+    class Sample:
+        number: int
+
+    class Base:
+        __slots__ = ()
+
+    class One(Base):
+        __slots__ = ("number",)
+
+        def __init__(self, number):
+            self.number = number
+
+    class Hidden(Base):
+        __slots__ = ("__number", "__weakref__")
+
+        def __init__(self, number):
+            self.__number = number
+
+        @property
+        def number(self):
+            return self.__number
+
+    class Named(NamedTuple):
+        number: int
+
+    return [Sample, One, Hidden, Named]
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("kind", slotted(), ids=lambda kind: kind.__name__)
+def test_classes_with_slots(kind, isolate):
+    """An object of a class of a cell with slots is there what it is here, and comes home."""
+
+    def number(made):
+        return made, made.number, hasattr(made, "__dict__")
+
+    executor = None if isolate else "process"
+    pipe = nbpipe.source([kind(0)]).map(number, executor=executor)
+    with pipe.start(isolate=isolate) as run:
+        ((made, *seen),) = drained(run)
+    assert (type(made), made.number, seen) == (kind, 0, [0, False])
+
+
+class TornError(Exception):
+    """An exception of a module that workers import, with a slot."""
+
+    __slots__ = ("place",)
+
+
+def test_exceptions_with_slots():
+    """What an exception keeps in slots arrives with it."""
+
+    def read(n):
+        error = TornError("torn")
+        error.place = 9 + n
+        raise error
+
+    _, error = delivered(placed(1, read))
+    assert (type(error.__cause__), error.__cause__.place) == (TornError, 9)
 
 
 def test_a_function_that_cannot_be_loaded():

@@ -2,11 +2,14 @@
 
 import contextlib
 import io
+import logging
+import os
 import sys
 import threading
 
 import pytest
 
+import nbpipe
 from tests.executors.processes.chain import placed
 from tests.gates import HANG_S, drained
 
@@ -150,3 +153,63 @@ def test_a_warning_in_a_worker_is_shown(capfd):
     got = drained(placed(1, work))
     assert got == [0]
     assert "careful with 0" in capfd.readouterr().err
+
+
+# -- log records --------------------------------------------------------------------------
+@pytest.mark.parametrize("isolate", [False, True])
+def test_log_records(caplog, isolate):
+    """What is logged is a record of this process, at the levels that its loggers have."""
+    caplog.set_level(logging.INFO, logger="mine")
+
+    def work(n):
+        log = logging.getLogger("mine")
+        log.debug("too much")
+        log.info("item %d", n, extra={"step": n, "pid": os.getpid()})
+        try:
+            [][n]
+        except IndexError:
+            log.exception("no item")
+        return n
+
+    executor = None if isolate else "process"
+    with nbpipe.source([7]).map(work, executor=executor).start(isolate=isolate) as run:
+        assert drained(run) == [7]
+    told, failed = caplog.records
+    assert (told.name, told.levelno, told.getMessage(), told.step, told.funcName) == (
+        ("mine", logging.INFO, "item 7", 7, "work")
+    )
+    assert told.process == told.pid != os.getpid()
+    assert caplog.text.count("IndexError: list index out of range") == 1
+    assert (failed.getMessage(), failed.filename) == ("no item", "test_printing.py")
+
+
+def test_handlers_of_a_worker(caplog, capsys):
+    """Where `worker_init` sets handlers, records are theirs alone."""
+
+    def prepare():
+        logging.basicConfig(format="worker: %(message)s", level=logging.INFO)
+
+    def work(n):
+        logging.getLogger("mine").info("item %d", n)
+        return n
+
+    assert drained(placed(2, work, concurrency=1, worker_init=prepare)) == [0, 1]
+    assert capsys.readouterr().err.splitlines() == ["worker: item 0", "worker: item 1"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_child_of_a_worker_logs_by_itself(caplog, isolate):
+    """What a process logs that a stage forked does not come between the worker's answers."""
+
+    def work(n):
+        child = os.fork()
+        if child == 0:
+            logging.getLogger("mine").warning("child of %d", n)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    executor = None if isolate else "process"
+    with nbpipe.source(range(2)).map(work, executor=executor).start(isolate=isolate) as run:
+        assert drained(run) == [0, 0]
+    assert caplog.records == []
