@@ -197,6 +197,22 @@ def test_a_failed_epoch_goes_on_with_the_item_that_failed(ordered):
     assert not ordered or got + rest == list(range(COUNT))
 
 
+@pytest.mark.parametrize("bad", [1, 7, 20])
+@pytest.mark.parametrize("more", [0, 2, 9])
+def test_a_buffer_that_an_error_emptied_fills_again(bad, more):
+    """A shuffle hands on what it held before the error; then it goes on with what comes."""
+    fails = Fails(bad)
+    pipe = nbpipe.source(range(COUNT)).map(fails).shuffle(buffer_size=4)
+    got = []
+    with pipe.start() as run:
+        state = go_on(run, got, fails.bad.clear)
+        assert sorted(got) == list(range(bad))
+        got.extend(itertools.islice(iter(run), more))
+        rest = rest_of(pipe, carried(run.state_dict()))
+    assert sorted(got + rest) == list(range(COUNT))
+    assert got[bad:] + rest == rest_of(pipe, state)
+
+
 @pytest.mark.parametrize("bad", [0, 1, 6, 13, 29])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_failed_epoch_with_stages_behind(bad, concurrency):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 import nbpipe
-from nbpipe import StateError
+from nbpipe import FailureBudgetError, StateError
 from nbpipe.ranks import LocalStore
 from tests.resume.checking import carried
 
@@ -231,6 +231,35 @@ def test_after_whole_epochs_a_new_world_begins_the_next(body):
             list(run)
             states.append(carried(run.state_dict()))
     assert Counter(ended(body, 3, "uneven", states)) == all_items(body)
+
+
+def test_failures_of_all_ranks_count_together():
+    """What is allowed of them in an epoch is allowed to the ranks that go on together."""
+
+    def build(rank, world, limit):
+        pipe = nbpipe.source(range(24)).shard(rank, world)
+        return pipe.map(
+            lambda item: item if item % 3 else picky(2),
+            on_error="skip",
+            max_failures=limit,
+            name="w",
+        )
+
+    states = []
+    for rank in range(2):
+        with build(rank, 2, 4).start() as run:
+            items = iter(run)
+            for _ in range(4):
+                next(items)
+            states.append(carried(run.state_dict()))
+    assert all(state["stages"]["w"]["failed"][0] >= 2 for state in states)
+    with build(0, 1, 8).start() as run:
+        run.load_state_dict(states)
+        assert len(list(run)) == 8
+    with build(0, 1, 7).start() as run:
+        run.load_state_dict(states)
+        with pytest.raises(FailureBudgetError, match="failed on 8 of"):
+            list(run)
 
 
 def test_nothing_is_left():
