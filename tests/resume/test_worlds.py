@@ -216,6 +216,31 @@ def test_what_counts_for_its_rank_is_refused(word):
         run.load_state_dict(states)
 
 
+NOT_SPLIT = {
+    "stream": lambda rank, world: nbpipe.source(lambda: iter(range(COUNT))).shard(rank, world),
+    "batches": lambda rank, world: nbpipe.source(range(COUNT)).batch(2).shard(rank, world),
+    "two": lambda rank, world: nbpipe.concat(
+        nbpipe.source(range(9)).shard(rank, world), nbpipe.source(range(9)).shard(rank, world)
+    ),
+    "one input": lambda rank, world: nbpipe.concat(
+        nbpipe.source(range(9)).shard(rank, world), nbpipe.source(range(9))
+    ),
+}
+
+
+@pytest.mark.parametrize("word", NOT_SPLIT)
+def test_a_shard_of_what_is_not_read_by_index_is_refused(word):
+    """Nor does one of several inputs: the message says where a shard is to stand."""
+    states = []
+    for rank in range(2):
+        with NOT_SPLIT[word](rank, 2).start() as run:
+            next(iter(run))
+            states.append(carried(run.state_dict()))
+    with NOT_SPLIT[word](0, 1).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(states)
+    assert "only where the pipeline has one shard or claim" in str(caught.value)
+
+
 def test_states_before_the_first_item():
     """Before the first item nothing is left over, so any world may begin."""
     _, fresh = begun("filter", 2, "uneven", [0, 0])
