@@ -213,6 +213,23 @@ def test_a_buffer_that_an_error_emptied_fills_again(bad, more):
     assert got[bad:] + rest == rest_of(pipe, state)
 
 
+@pytest.mark.parametrize("join", [nbpipe.mix, nbpipe.interleave])
+@pytest.mark.parametrize("cut", range(3, 7))
+def test_an_input_that_fails_among_what_comes_again(join, cut):
+    """Of what was drawn before, all in front of the failed item comes first, and nothing behind."""
+    fails = Fails()
+    others = nbpipe.source(range(100, 108)).map(fails, name="fails")
+    pipe = join([nbpipe.source(range(8)), others])
+    whole, (got, state) = list(pipe), at(pipe, cut)
+    first = next(place for place in range(cut, len(whole)) if whole[place] >= 100)
+    fails.bad.add(whole[first])
+    with pipe.start() as run:
+        run.load_state_dict(carried(state))
+        go_on(run, got, fails.bad.clear)
+        assert got == whole[:first]
+        assert got + list(run) == whole
+
+
 @pytest.mark.parametrize("bad", [0, 1, 6, 13, 29])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_failed_epoch_with_stages_behind(bad, concurrency):
