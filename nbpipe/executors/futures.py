@@ -387,8 +387,7 @@ def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> Unpic
 class Programs:
     """The programs that this process has done work for last; threads share them."""
 
-    def __init__(self, kept: int = _KEPT_PROGRAMS) -> None:
-        self._kept = kept
+    def __init__(self) -> None:
         self._loaded: OrderedDict[str, Program] = OrderedDict()
         self._prepared: weakref.WeakSet[Program] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -400,7 +399,7 @@ class Programs:
             if digest not in self._loaded:
                 self._loaded[digest] = load(data)
             self._loaded.move_to_end(digest)
-            while len(self._loaded) > self._kept:
+            while len(self._loaded) > _KEPT_PROGRAMS:
                 self._loaded.popitem(last=False)
             return self._loaded[digest]
 

@@ -465,6 +465,7 @@ class _Slot:
             self._channel.renew()
         if self._digest == shipped.digest:
             return
+        self._digest = ""
         self._send(job, ("program", shipped.data))
         try:
             (failed,) = self._expect("ready", job)
@@ -561,10 +562,10 @@ class _Slot:
         place = 0 if len(paths) == 1 or self._finished is None else self._finished.begun()
         path = None if place is None else paths[min(place, len(paths) - 1)]
         what = f"items {paths[0]} to {paths[-1]}" if path is None else f"item {path}"
+        when = f"while it had {what}" if self._digest else "before it was ready for any"
         address = job.program.label if stage is None else job.program.stages[stage]
         return WorkerDiedError(
-            f"the worker of stage {address!r} (process {self.pid}) died {self._reaped()} while "
-            f"it had {what}",
+            f"the worker of stage {address!r} (process {self.pid}) died {self._reaped()} {when}",
             stage=address,
             path=path,
             executor="process",

@@ -147,26 +147,17 @@ class CacheStore(ABC):
 
     @property
     @abstractmethod
-    def made(self) -> Made:
-        """The epoch that made the items, once it is complete."""
-
-    @property
-    @abstractmethod
-    def complete(self) -> bool:
-        """Whether the items can be read."""
-
-    @property
     def kept(self) -> Kept | None:
         """What can be read now, as of one moment; None where nothing can."""
-        return Kept(self.made, self.entries) if self.complete else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the items can be read."""
+        return self.kept is not None
 
     @abstractmethod
     def recorder(self, made: Made) -> Recorder:
         """Return a recorder for an epoch that begins."""
-
-    @abstractmethod
-    def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read the items, each a copy of its own."""
 
 
 class MemoryStore(CacheStore):
@@ -176,16 +167,6 @@ class MemoryStore(CacheStore):
 
     def __init__(self) -> None:
         self._whole: tuple[list[tuple[Path, Any]], Made] | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether an epoch was recorded."""
-        return self._whole is not None
-
-    @property
-    def made(self) -> Made:
-        """The epoch that was recorded."""
-        return self._whole[1] if self._whole else (0, ())
 
     @property
     def kept(self) -> Kept | None:
@@ -209,12 +190,9 @@ class MemoryStore(CacheStore):
         if self._whole is not None and self._whole[0] is entries:
             self._whole = None
 
-    def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read the items, copied, so that work in place does not change the cache."""
-        return _copies(self._whole[0] if self._whole else ())
-
 
 def _copies(entries: Iterable[tuple[Path, Any]]) -> Iterator[tuple[Path, Any]]:
+    """Copy items, so that work in place does not change the cache."""
     return ((path, copy_leaves(value)) for path, value in entries)
 
 
@@ -258,8 +236,8 @@ class FolderStore(CacheStore):
         self.about = {"format": _FORMAT, **json.loads(json.dumps(fingerprint))}
 
     @property
-    def complete(self) -> bool:
-        """Whether the folder holds a whole epoch of this chain.
+    def kept(self) -> Kept | None:
+        """The whole epoch of this chain that the folder holds; None where it holds none.
 
         Raises:
             CacheError: it holds one of another chain, or something else.
@@ -268,31 +246,15 @@ class FolderStore(CacheStore):
             with (self.folder / _ITEMS).open("rb") as file:
                 about = dict(json.loads(pickle.load(file)))  # noqa: S301  the user's own cache
                 if about == self.about:
-                    _read_made(file)
+                    return Kept(_read_made(file), self.entries)
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return None
         except Exception as error:
             raise self._damaged(error) from error
-        if about != self.about:
-            raise CacheError(
-                f"cache folder {self.place!r} was written by another chain: "
-                f"{_difference(about, self.about)}; {_WAY_OUT}"
-            )
-        return True
-
-    @property
-    def made(self) -> Made:
-        """The epoch that made the items.
-
-        Raises:
-            CacheError: it cannot be read.
-        """
-        try:
-            with (self.folder / _ITEMS).open("rb") as file:
-                pickle.load(file)  # noqa: S301  the user's own cache
-                return _read_made(file)
-        except Exception as error:
-            raise self._damaged(error) from error
+        raise CacheError(
+            f"cache folder {self.place!r} was written by another chain: "
+            f"{_difference(about, self.about)}; {_WAY_OUT}"
+        )
 
     def recorder(self, made: Made) -> Recorder:
         """Return a recorder that writes beside the final file.

@@ -275,10 +275,11 @@ def caches(chain: Chain) -> NodeStates:
         store = stage.spec.kept_in
         if store is None:
             continue
-        made = store.made if store.complete else store.as_of
+        kept = store.kept
+        made = store.as_of if kept is None else kept.made
         if made is not None:
             found[address] = {"rest": [0, []], "made": [made[0], list(made[1])]}
-            found[address] |= {"by": "replay"} if store.complete else {}
+            found[address] |= {} if kept is None else {"by": "replay"}
     return found
 
 

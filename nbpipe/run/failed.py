@@ -229,9 +229,9 @@ class Origins:
 
     def _made(self, store: CacheStore, epoch: int | None) -> int | None:
         """Return the epoch whose order the items of a cache have; None where nobody knows."""
-        if not store.complete:
+        if (kept := store.kept) is None:
             return epoch if self._sees_caches else None
-        made, passes = store.made
+        made, passes = kept.made
         return None if passes or epoch is None or epoch < made else made
 
     def _in_order(

@@ -184,6 +184,24 @@ def test_history_leaves_out_a_pause(monkeypatch):
     assert (len(behind), behind[0]["items_per_s"] > 1) == (1, True)
 
 
+def test_a_long_history_is_thinned(monkeypatch):
+    """Of half an hour the last minutes have all their rows, those before fewer and fewer."""
+    past_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + past_s[0] * 10**9)
+
+    def work(item):
+        past_s[0] += 1
+        return item
+
+    with nbpipe.source(range(1800)).map(work).start() as run:
+        assert finished(drained, run) == list(range(1800))
+        times = [row["time_s"] for row in run.history() if row["stage"] == CONSUMER]
+    early = [time_s for time_s in times if time_s < times[-1] / 2]
+    assert (len(times) <= machine.TICKS_KEPT, len(early) < len(times) / 4) == (True, True)
+    assert times == sorted({*times})
+    assert times[-1] - times[0] > 1700
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_run_that_ends_with_its_pause_keeps_its_rates(monkeypatch, goes_on):
     """Who pauses a run, and stops it an hour later, sees what it did before the pause."""

@@ -123,10 +123,14 @@ def test_how_an_epoch_ended(way):
 def test_stop_ends_the_epoch(way):
     """`stop()` ends the epoch as if it were exhausted; the next one is whole."""
     loader = nbpipe.DataLoader(Numbers(100), 2, **way)
-    had = 0
+    had, run = 0, loader.run
+    found = [(run.epoch, run.stopped)]
     for had, _ in enumerate(loader, 1):  # noqa: B007
-        loader.run.stop()
-    assert (had, where(loader.run)[0], len(list(loader))) == (1, "stopped", 50)
+        assert repr(run).endswith("; open, epoch 0 in progress)")
+        run.stop()
+    found.append((run.epoch, run.stopped))
+    assert (had, where(run)[0], len(list(loader))) == (1, "stopped", 50)
+    assert [*found, (run.epoch, run.stopped)] == [(0, False), (0, True), (1, False)]
 
 
 def test_pause_and_resume(way):

@@ -38,6 +38,46 @@ def test_state_of_another_generator_is_refused():
     assert isinstance(caught.value, ValueError)
 
 
+def test_state_of_a_sampler_that_draws_from_another_generator_is_refused():
+    """As many generators are not the same ones: one sampler has its own, the other has torch's."""
+
+    def loader(*, apart):
+        ours = torch.Generator().manual_seed(1)
+        sampler = torch.utils.data.RandomSampler(Numbers(8), generator=ours if apart else None)
+        return nbpipe.DataLoader(Numbers(8), 2, sampler=sampler, generator=ours)
+
+    for apart in (True, False):
+        state, _ = cut(functools.partial(loader, apart=apart), 2)
+        with pytest.raises(StateError, match="draws its order from another generator; give"):
+            loader(apart=not apart).load_state_dict(state)
+
+
+def test_state_of_a_dataset_that_has_none_by_now_is_refused():
+    """Where the epoch goes on, and the dataset is to be told it."""
+    state, _ = cut(lambda: nbpipe.DataLoader(Going(), 2), 2)
+    loader = nbpipe.DataLoader(torch.utils.data.ChainDataset([]), 2)
+    loader.load_state_dict(state)
+    with pytest.raises(StateError, match="of a ChainDataset with a state of its own, but it has"):
+        list(loader)
+
+
+class Going(torch.utils.data.IterableDataset):
+    """Numbers, from where it was."""
+
+    at = 0
+
+    def __iter__(self):
+        while self.at < 8:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
 @pytest.mark.parametrize("garbage", [None, {}, [], {"nbpipe_loader": 7}, {"nbpipe_loader": 1}])
 def test_garbage_is_refused(garbage):
     """What is no state is refused, and leaves the place that was loaded before."""

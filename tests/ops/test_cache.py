@@ -8,6 +8,7 @@ import fractions
 import functools
 import gc
 import importlib
+import io
 import itertools
 import json
 import operator
@@ -613,6 +614,24 @@ def test_knobs_and_executors_are_no_part_of_the_chain(tmp_path):
     again = nbpipe.source(range(6), prefetch=3).map(scaled, concurrency=4, prefetch=2)
     inline = source.map(scaled, executor="inline").cache(tmp_path)
     assert [list(again.cache(tmp_path)), list(inline)] == [expected, expected]
+
+
+def test_the_folder_of_another_version_is_refused(tmp_path):
+    """What an older version wrote is not guessed at."""
+    list(chain(tmp_path))
+    head, *rest = _pickled((tmp_path / ITEMS).read_bytes())
+    about = json.loads(head)
+    head = json.dumps(about | {"format": about["format"] - 1})
+    (tmp_path / ITEMS).write_bytes(b"".join(map(pickle.dumps, (head, *rest))))
+    now = about["format"]
+    with pytest.raises(CacheError, match=f"another chain: format was {now - 1}, is {now}; delete"):
+        list(chain(tmp_path))
+
+
+def _pickled(data):
+    with io.BytesIO(data) as file:
+        while file.tell() < len(data):
+            yield pickle.load(file)
 
 
 def test_a_damaged_folder_is_refused(tmp_path):

@@ -576,6 +576,26 @@ def test_what_is_advised_works():
         assert list(nbpipe.source(made).take(2)) == items
 
 
+def test_what_is_advised_of_a_dataset_of_files_works():
+    """It has batches of rows, and no items of its own."""
+    files = pytest.importorskip("pyarrow.dataset")
+    rows = files.dataset(pytest.importorskip("pyarrow").table({"a": [1, 2]}))
+    advised = "lambda: dataset.to_batches()"
+    assert f"source({advised})" in refusal(rows)
+    made = eval(advised, {"dataset": rows})
+    assert [batch.to_pylist() for batch in nbpipe.source(made)] == [[{"a": 1}, {"a": 2}]]
+
+
+def test_a_table_that_is_computed_later():
+    """One of dask has neither rows nor their number before."""
+
+    class Later(Frame):
+        def compute(self):
+            return self
+
+    assert refusal(Later()).endswith("source(df.compute().to_dict('records'))")
+
+
 def test_a_long_value_is_cut():
     """A message stays readable, whatever it was given."""
     assert len(refusal("x" * 10_000)) < 250

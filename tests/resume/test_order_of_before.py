@@ -4,12 +4,13 @@ import collections
 import itertools
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import nbpipe
 from nbpipe.base.digest import seal
-from tests.gates import finished
+from tests.gates import Calls, Gate, finished
 from tests.resume.checking import at, carried, rest_of
 
 COUNT = 24
@@ -183,6 +184,16 @@ def test_each_comes_once(name, cuts):
     check(got)
 
 
+def test_stages_inside_a_source_keep_the_order():
+    """Those that run inline, in the thread of the source: what comes again stands in front."""
+    pipe = begin().map(abs, executor="inline", ordered=False)
+    pipe = pipe.filter(lambda item: item % 4 != 1, executor="inline", ordered=False)
+    got, state = at(five(pipe).unbatch(), 7)
+    assert [*got, *rest_of(five(pipe).unbatch(), carried(state))] == [
+        item for item in ITEMS if item % 4 != 1
+    ]
+
+
 KNOBS = [{"concurrency": 1, "prefetch": 1}, {"executor": "process"}, {"executor": "inline"}]
 
 
@@ -238,6 +249,50 @@ def test_an_item_that_does_not_come_again(op):
     gone |= {*ITEMS} - {item % 100 for window in got for item in window}
     rest = finished(lambda: rest_of(build(2), carried(state)))
     assert len(got) + len(rest) < (COUNT if op == "map" else 2 * COUNT) - 1
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_no_order_tells_of_comes_behind_it(gone):
+    """An item that is expanded before those of the order waits for them, or for the end."""
+    later, gates, calls = Gate(), {0: Gate()}, Calls()
+
+    def arrive(item):
+        if item > 2:
+            later.wait()
+        return item
+
+    def many(item):
+        calls.enter(item)
+        try:
+            if item in gates:
+                gates[item].wait()
+            yield from both(item)
+        finally:
+            calls.leave()
+
+    def build(keep):
+        pipe = nbpipe.source(range(6)).filter(keep, name="keep").map(arrive, prefetch=1)
+        return pipe.flat_map(many, ordered=False, concurrency=4, name="many").window(2)
+
+    with build(lambda item: True).start() as run:
+        items = iter(run)
+        got = [finished(next, items) for _ in range(2)]  # 1 and 2, whichever is first
+        state = carried(run.state_dict())
+        later.open()
+        gates[0].open()
+    if gone:
+        assert finished(lambda: rest_of(build(lambda item: not item), state)) == [[0, 100]]
+        return
+    begun, again = calls.begun, got[-1][-1] % 100
+    gates[again] = Gate()
+    with build(lambda item: True).start() as run, ThreadPoolExecutor(1) as pool:
+        run.load_state_dict(state)
+        rest = pool.submit(list, run)
+        calls.wait_begun(begun + 5)
+        calls.wait_running(1)
+        gates[again].open()
+        windows = [*got, *finished(rest.result)]
+    once([*range(6), *range(100, 106)])([windows[0][0], *(window[1] for window in windows)])
 
 
 def test_an_error_in_the_midst_of_what_comes_again():

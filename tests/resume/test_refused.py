@@ -81,6 +81,23 @@ def test_a_state_of_another_seed_or_a_later_format_is_refused(seed, changes, sai
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: [], "needs at least one state"),
+        (lambda state: 3, "must be a dict from run.state_dict(), got 3; for several ranks"),
+        (lambda state: [state, {}], "must be a dict from run.state_dict(), got {}"),
+        (lambda state: state | {"epoch": 4}, "is not as it was written; give what run.state_dict"),
+    ],
+)
+def test_what_is_no_state_or_was_edited_is_refused(change, said):
+    """The message says which of these it is, and what to give."""
+    _, state = at(nbpipe.source(range(20)), 3)
+    with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(change(state))
+    assert said in str(caught.value)
+
+
 def streams(count):
     """Give sources of `count` numbers whose length nobody knows, each in a chain."""
 

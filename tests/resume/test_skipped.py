@@ -197,6 +197,39 @@ def test_a_failed_epoch_goes_on_with_the_item_that_failed(ordered):
     assert not ordered or got + rest == list(range(COUNT))
 
 
+@pytest.mark.parametrize("bad", [1, 7, 20])
+@pytest.mark.parametrize("more", [0, 2, 9])
+def test_a_buffer_that_an_error_emptied_fills_again(bad, more):
+    """A shuffle hands on what it held before the error; then it goes on with what comes."""
+    fails = Fails(bad)
+    pipe = nbpipe.source(range(COUNT)).map(fails).shuffle(buffer_size=4)
+    got = []
+    with pipe.start() as run:
+        state = go_on(run, got, fails.bad.clear)
+        assert sorted(got) == list(range(bad))
+        got.extend(itertools.islice(iter(run), more))
+        rest = rest_of(pipe, carried(run.state_dict()))
+    assert sorted(got + rest) == list(range(COUNT))
+    assert got[bad:] + rest == rest_of(pipe, state)
+
+
+@pytest.mark.parametrize("join", [nbpipe.mix, nbpipe.interleave])
+@pytest.mark.parametrize("cut", range(3, 7))
+def test_an_input_that_fails_among_what_comes_again(join, cut):
+    """Of what was drawn before, all in front of the failed item comes first, and nothing behind."""
+    fails = Fails()
+    others = nbpipe.source(range(100, 108)).map(fails, name="fails")
+    pipe = join([nbpipe.source(range(8)), others])
+    whole, (got, state) = list(pipe), at(pipe, cut)
+    first = next(place for place in range(cut, len(whole)) if whole[place] >= 100)
+    fails.bad.add(whole[first])
+    with pipe.start() as run:
+        run.load_state_dict(carried(state))
+        go_on(run, got, fails.bad.clear)
+        assert got == whole[:first]
+        assert got + list(run) == whole
+
+
 @pytest.mark.parametrize("bad", [0, 1, 6, 13, 29])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_failed_epoch_with_stages_behind(bad, concurrency):

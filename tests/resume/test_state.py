@@ -381,6 +381,17 @@ def test_an_order_from_outside():
     assert "run.iterate(indices)" in str(caught.value)
 
 
+def test_an_order_from_outside_does_not_go_on_in_the_own_one():
+    """A state of the pipeline's own order is refused by `iterate`, and is there all the same."""
+    _, state = at(nbpipe.source(range(5)), 3)
+    with nbpipe.source(range(5)).start() as run:
+        run.load_state_dict(state)
+        with pytest.raises(StateError, match=r"own order, .* give an order to the epoch after it"):
+            run.iterate([4, 3])
+        assert list(run) == [3, 4]
+        assert list(run.iterate([4, 3])) == [4, 3]
+
+
 def test_train_and_single_epoch_go_on():
     """Whoever iterates next goes on from the state that was loaded."""
     _, state = at(nbpipe.source(range(5)), 3)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 import nbpipe
-from nbpipe import StateError
+from nbpipe import FailureBudgetError, StateError
 from nbpipe.ranks import LocalStore
 from tests.resume.checking import carried
 
@@ -216,6 +216,31 @@ def test_what_counts_for_its_rank_is_refused(word):
         run.load_state_dict(states)
 
 
+NOT_SPLIT = {
+    "stream": lambda rank, world: nbpipe.source(lambda: iter(range(COUNT))).shard(rank, world),
+    "batches": lambda rank, world: nbpipe.source(range(COUNT)).batch(2).shard(rank, world),
+    "two": lambda rank, world: nbpipe.concat(
+        nbpipe.source(range(9)).shard(rank, world), nbpipe.source(range(9)).shard(rank, world)
+    ),
+    "one input": lambda rank, world: nbpipe.concat(
+        nbpipe.source(range(9)).shard(rank, world), nbpipe.source(range(9))
+    ),
+}
+
+
+@pytest.mark.parametrize("word", NOT_SPLIT)
+def test_a_shard_of_what_is_not_read_by_index_is_refused(word):
+    """Nor does one of several inputs: the message says where a shard is to stand."""
+    states = []
+    for rank in range(2):
+        with NOT_SPLIT[word](rank, 2).start() as run:
+            next(iter(run))
+            states.append(carried(run.state_dict()))
+    with NOT_SPLIT[word](0, 1).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(states)
+    assert "only where the pipeline has one shard or claim" in str(caught.value)
+
+
 def test_states_before_the_first_item():
     """Before the first item nothing is left over, so any world may begin."""
     _, fresh = begun("filter", 2, "uneven", [0, 0])
@@ -231,6 +256,35 @@ def test_after_whole_epochs_a_new_world_begins_the_next(body):
             list(run)
             states.append(carried(run.state_dict()))
     assert Counter(ended(body, 3, "uneven", states)) == all_items(body)
+
+
+def test_failures_of_all_ranks_count_together():
+    """What is allowed of them in an epoch is allowed to the ranks that go on together."""
+
+    def build(rank, world, limit):
+        pipe = nbpipe.source(range(24)).shard(rank, world)
+        return pipe.map(
+            lambda item: item if item % 3 else picky(2),
+            on_error="skip",
+            max_failures=limit,
+            name="w",
+        )
+
+    states = []
+    for rank in range(2):
+        with build(rank, 2, 4).start() as run:
+            items = iter(run)
+            for _ in range(4):
+                next(items)
+            states.append(carried(run.state_dict()))
+    assert all(state["stages"]["w"]["failed"][0] >= 2 for state in states)
+    with build(0, 1, 8).start() as run:
+        run.load_state_dict(states)
+        assert len(list(run)) == 8
+    with build(0, 1, 7).start() as run:
+        run.load_state_dict(states)
+        with pytest.raises(FailureBudgetError, match="failed on 8 of"):
+            list(run)
 
 
 def test_nothing_is_left():

@@ -4,6 +4,7 @@ import dataclasses
 import multiprocessing
 import os
 import random
+import re
 import signal
 import threading
 from typing import NamedTuple
@@ -47,6 +48,28 @@ def test_a_run_goes_on_after_a_refusal():
             iter(run)
         held.clear()
         assert drained(run) == list(range(5))
+
+
+class Deadly:
+    """A function whose loading ends the process."""
+
+    def __call__(self, item):
+        return item
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+@pytest.mark.parametrize("how", [{}, {"on_error": "skip"}])
+def test_a_function_that_ends_each_worker_that_loads_it(how):
+    """No item is to blame: worker after worker ends before it has one, and so does the epoch."""
+    got, error = delivered(placed(5, Deadly(), **how))
+    assert (got, type(error.__cause__)) == ([], nbpipe.WorkerStartError)
+    assert re.search(
+        r"^workers of 'fn' die before their first item: the worker of stage 'fn' \(process \d+\) "
+        r"died with exit code 3 before it was ready for any$",
+        str(error.__cause__),
+    )
 
 
 def test_an_item_that_cannot_be_sent():

@@ -153,6 +153,12 @@ def test_a_pipeline_in_a_process_of_its_own_copies_here():
     assert rows <= set(stats)
 
 
+def test_leaks_are_those_of_a_run():
+    """Of anything else, as of the pipeline, nothing is said to be held."""
+    with pytest.raises(nbpipe.errors.ArgumentTypeError, match=r"needs a run, as pipe.start\(\)"):
+        leaks(nbpipe.source(range(8)).batch(2))
+
+
 def _pid(_):
     import os
 
