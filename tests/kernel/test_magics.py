@@ -45,7 +45,7 @@ def test_a_run_is_listed_tuned_and_stopped(magic):
     tuned = magic("%nbpipe knobs decode.concurrency=5 batch.prefetch=3")
     assert [line.split() for line in tuned.splitlines()[2:]] == [
         ["decode.concurrency", "5", "1", "to", "1024", "calls"],
-        ["batch.prefetch", "3", "1", "to", "65536", "items"],
+        ["batch.prefetch", "3", "1", "to", "65536", "batches"],
     ]
     *_, row = (line for line in listed.splitlines() if "files > decode > batch" in line)
     said = [
