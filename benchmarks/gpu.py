@@ -103,6 +103,7 @@ def open_spdl(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
 @contextmanager
 def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
     """Let a DataLoader with two workers pin the batches; the loop copies them."""
+    import torch
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -112,7 +113,9 @@ def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
         pin_memory=True,
         prefetch_factor=DEPTH,
     )
+    threads = torch.get_num_threads()
     yield (batch.to(DEVICE, non_blocking=True) for batch in loader)
+    torch.set_num_threads(threads)  # its thread that pins leaves one to all new threads
 
 
 def open_side_stream(batches: Sequence[Any], count: int) -> Batches:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -322,6 +323,8 @@ class DeviceCaller(Caller):
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self._torch: Any = sys.modules.get("torch")  # a backend may be somebody else's
+        self._cores = 0 if self._torch is None else self._torch.get_num_threads()
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[tuple[Job, Future[Answer]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -349,6 +352,10 @@ class DeviceCaller(Caller):
 
     def _serve(self) -> None:
         try:
+            if self._cores:
+                # A new thread has as many as were last asked for in any: one, where a loader of
+                # torch's has pinned memory; to pin it takes eight times as long then.
+                self._torch.set_num_threads(self._cores)
             with self.device.active():
                 self._answer_all(_answer)
         except BaseException as error:  # the device cannot be made active, or left

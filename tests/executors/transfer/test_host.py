@@ -191,3 +191,18 @@ def test_a_missing_torch_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'jupyter-nbpipe\[torch\]'"):
         nbpipe.source(range(3)).to_device("cuda").start()
+
+
+def test_the_thread_of_a_device_computes_as_the_one_that_starts_it(torch):
+    """With as many threads, though another one, as that in which torch pins, has asked for one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        other = threading.Thread(target=torch.set_num_threads, args=(1,))
+        other.start()
+        other.join()
+        pipe = nbpipe.source([0]).to_device("cpu")
+        (found,) = pipe.map(lambda _: torch.get_num_threads(), device="cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert found == 3
