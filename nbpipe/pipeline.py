@@ -236,7 +236,7 @@ class Pipeline:
                 host, and copies back what lies on a device.
             depth: batches held ready on the device [batches], 1 to 16; a live knob. As many more
                 the loop's thread may be ahead of what its stream has read: memory of the device
-                is at most that of 2 * depth + 3 batches and those that the loop keeps; pinned
+                is about that of 2 * depth + 4 batches and those that the loop keeps; pinned
                 memory as much, which torch rounds up to powers of two.
             stream: a stream of that device to use instead of the run's own.
 
