@@ -23,12 +23,12 @@ _SINGLE = ("noop", "wait")
 
 
 def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
-    """Measure one epoch; photographs with as many threads as cores and with twice as many."""
+    """Measure one epoch; photographs with as many threads as cores, one more, and twice as many."""
     if job.is_warm:
         return with_rates(_measure_warm(job, shape, peer))
     if shape != "decode":
         return _measure_once(job, shape, peer)
-    counts = (job.cores, 2 * job.cores)
+    counts = (job.cores, job.cores + 1, 2 * job.cores)
     jobs = [job.changed(options={**job.options, "threads": threads}) for threads in counts]
     tries = [_measure_once(one, shape, peer) for one in jobs]
     return max(tries, key=lambda numbers: numbers["items_per_s"])

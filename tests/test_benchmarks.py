@@ -234,7 +234,7 @@ def test_child_process_fails_in_one_line(workload, items, limit_s, said):
 
 @pytest.mark.parametrize(("workload", "loops"), [("W1", 0), ("W2b", 9), ("W4", 6)])
 def test_job_burns_as_long_as_its_workload_asks(workload, loops):
-    """Who burns pure Python does so for as many loops as the machine does in that time."""
+    """Who burns Python does so for as many loops as the machine does in that time."""
     entry = plan.Entry(BY_KEY[workload], Contender("someone", "bare"), 0, {})
     assert entry.job(SCENE).burn_loops == loops
 
@@ -395,7 +395,7 @@ def test_tiny_stream(workload):
 
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs pillow")
 def test_tiny_photos(tmp_path):
-    """Photographs are decoded with as many threads as cores and with twice as many."""
+    """Photographs are decoded with as many threads as cores, one more, and twice as many."""
     from PIL import Image
 
     Image.new("RGB", (256, 256)).save(tmp_path / "0.jpg")
