@@ -37,7 +37,7 @@ class Job:
         warmup: items of the epoch that goes through before the clock starts; 0 for none.
         cycles: starts and stops (W7), growths and shrinks (live).
         window_s: how long is watched (idle, metrics) [s].
-        burn_loops: loops of pure Python: of the consumer for each batch (W2b), of the stage for
+        burn_loops: loops of Python: of the consumer for each batch (W2b), of the stage for
             each item (W4).
         floats: float32 numbers in each array (W4, W6).
         photos: folder of the JPEG files (W3).

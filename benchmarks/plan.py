@@ -30,7 +30,7 @@ class Scene:
     Attributes:
         quick: whether the small sizes are taken.
         cores: cores to use.
-        loops_per_s: loops of pure Python in a second.
+        loops_per_s: loops of Python in a second.
         photos: folder of the JPEG files (W3).
         no_photos: why there are none, or an empty text.
     """

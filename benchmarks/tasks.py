@@ -68,7 +68,7 @@ def decode(path: str) -> NDArray[np.uint8]:
 
 
 def array_of(item: int, *, floats: int, loops: int = 0) -> NDArray[np.float32]:
-    """Compute in pure Python, then give a new array that is full of `item`: (floats,) float32."""
+    """Compute in Python, then give a new array that is full of `item`: (floats,) float32."""
     import numpy as np
 
     burn(loops)
@@ -83,7 +83,7 @@ def producer(job: Job) -> Callable[[int], NDArray[np.float32]]:
 def burn(loops: int) -> int:
     """Keep the interpreter busy for a fixed amount of Python, which holds its lock.
 
-    With checksums of a few bytes: a loop that only reckons takes up to 30 % longer where its numbers
+    With checksums of a few bytes: a loop that only adds takes up to 30 % longer where its numbers
     happen to lie badly in the heap of a process, and then says more of that than of who runs it.
     """
     total = 0

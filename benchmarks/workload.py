@@ -19,7 +19,7 @@ class Workload:
         is_warm: its processes have started before the clock does.
         warmup: items before the clock starts.
         cycles: repetitions inside one process.
-        burn_s: pure Python of the consumer for each batch, or of the stage for each item [s].
+        burn_s: Python of the consumer for each batch, or of the stage for each item [s].
         floats: float32 numbers in each array.
         window_s: seconds watched by "polling" and "idle" in one process [s].
         max_rounds: rounds it is worth; those that average inside need fewer.
@@ -55,13 +55,13 @@ WORKLOADS = (
     Workload("W1", "3 no-op thread stages, concurrency 4, ordered, ints", "noop",
              (100_000, 20_000), warmup=512),
     Workload("W2", "5 ms sleep x 32, then 1 ms x 8, batch 32 to torch", "io", _IO, warmup=64),
-    Workload("W2b", "W2 while the consumer burns 3 ms of pure Python per batch", "io", _IO,
+    Workload("W2b", "W2 while the consumer computes 3 ms in Python per batch", "io", _IO,
              warmup=64, burn_s=0.003),
     Workload("W2i", "W2b with the pipeline in a process of its own", "io", _IO, is_warm=True,
              warmup=640, burn_s=0.003),
     Workload("W3", "256x256 JPEG -> 224x224 -> numpy -> batch 32, threads", "decode",
              (1_280, 320), warmup=64),
-    Workload("W4", "2 ms of pure Python -> array of 150 KB, 2 processes", "compute",
+    Workload("W4", "2 ms of Python -> array of 150 KB, 2 processes", "compute",
              (4_000, 1_000), is_warm=True, warmup=200, burn_s=0.002, floats=FLOATS_OF_150_KB),
     Workload("W5", "async 20 ms sleep x 256", "wait", (19_200, 5_120), warmup=512),
     Workload("W6", "arrays of 4 MB out of a process stage", "transport", (2_000, 400), is_warm=True,
