@@ -34,7 +34,7 @@ class Samples(Dataset[torch.Tensor]):
 
     Attributes:
         items: how many there are.
-        loops: of pure Python for each.
+        loops: of Python for each.
         wait_s: as for a disk or a network [s].
         floats: in each sample.
     """
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("light: 16 floats, no work", Samples(40_000), 64),
-    Case("Python: 0.5 ms of pure Python", Samples(4_000, loops=8_000), 32),
+    Case("Python: 0.5 ms of Python", Samples(4_000, loops=1_600), 32),
     Case("waits: 2 ms of waiting", Samples(2_000, wait_s=0.002), 32),
     Case("large: 600 KB a sample, 19 MB a batch", Samples(1_000, floats=150_528), 32),
 )
