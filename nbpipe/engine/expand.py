@@ -6,8 +6,10 @@ import inspect
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
@@ -27,6 +29,8 @@ from .step import Chunk, EpochContext, Expansion, Step, child_path
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
 _ALL = Remaining()
+_KEEP_THEIR_LAST = (zip, enumerate)  # so they are not kept
+_read_out: WeakKeyDictionary[Any, object] = WeakKeyDictionary()  # by the function that gave it
 _DEEPEST = 4  # samplers inside one another
 
 
@@ -138,7 +142,8 @@ class SourceOpener(Opener):
         values = self._fresh(made.__aiter__() if is_async else iter(made))
         expansion.inner = _drawn(values) if is_async else values
         numbers = itertools.count()
-        entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
+        end = self._end(numbers, values)
+        entries = itertools.chain(zip(numbers, expansion.inner, strict=False), end)
         expansion.entries = _in_passes(_left(self._rest, entries), self._passes)
 
     def _end_of(self, items: GivenItems) -> Iterator[Entry]:
@@ -146,9 +151,13 @@ class SourceOpener(Opener):
         self._ended(items.drawn, f"the order of source {self._step.stage!r}", "indices")
         yield from ()
 
-    def _end(self, numbers: Iterator[int]) -> Iterator[Entry]:
-        """Take note, behind the last item, of how many there were."""
+    def _end(self, numbers: Iterator[int], values: object) -> Iterator[Entry]:
+        """Take note, behind the last item, of how many there were, and of what gave them."""
         self._ended(next(numbers) - 1, f"source {self._step.stage!r}")  # `zip` had taken one more
+        stays = type(values).__module__ == "builtins" and type(values) not in _KEEP_THEIR_LAST
+        if stays and _is_maker(self._items):
+            with suppress(TypeError):  # it cannot be referred to weakly
+                _read_out[self._items] = values
         yield from ()
 
     def _ended(self, count: int, what: str, unit: str = "items") -> None:
@@ -180,12 +189,17 @@ class SourceOpener(Opener):
         return made
 
     def _fresh(self, values: Any) -> Any:
-        """Refuse a generator that somebody read to its end before."""
+        """Refuse an iterator that somebody read to its end before, as far as that can be told."""
+        kind = "generator"
         ended = inspect.isgenerator(values) and values.gi_frame is None
-        if ended or (inspect.isasyncgen(values) and values.ag_frame is None):
+        ended |= inspect.isasyncgen(values) and values.ag_frame is None
+        with suppress(TypeError):
+            if _is_maker(self._items) and _read_out.get(self._items) is values:
+                ended, kind = True, type(values).__name__
+        if ended:
             raise ArgumentTypeError(
                 f"source {self._step.stage!r} must give a fresh iterator for every epoch, got a "
-                "generator that was read to its end before; make it inside the function"
+                f"{kind} that was read to its end before; make it inside the function"
             )
         return values
 

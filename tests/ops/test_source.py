@@ -772,6 +772,28 @@ def test_a_generator_that_was_read_before_is_refused(wrapped):
     assert "got a generator that was read to its end before" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [(iter([1, 2]), "list_iterator"), (map(int, "12"), "map"), (filter(None, [1, 2]), "filter")],
+)
+def test_an_iterator_that_was_read_before_is_refused(made, kind):
+    """A function that gives the same iterator twice would give an empty epoch, or run."""
+    pipe = source(lambda: made)
+    assert list(pipe) == [1, 2]
+    with pytest.raises(StageError, match=f"got a {kind} that was read to its end before"):
+        list(pipe)
+
+
+def test_an_iterator_that_was_not_read_to_its_end_goes_on():
+    """A function may give an iterator that never ends in all epochs."""
+    numbers = map(int, itertools.count())
+    pipe = source(lambda: numbers).take(3)
+    with pipe.start() as run:
+        first, second = list(run), list(run)
+    assert first == [0, 1, 2]
+    assert second[0] > first[-1]
+
+
 class Endless:
     """Says that it has more items than Python can count."""
 
