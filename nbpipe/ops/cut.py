@@ -131,6 +131,11 @@ class Repeat(Operation):
     runs: ClassVar[Runs] = "repeat"
     times: int | None = None
 
+    @property
+    def times_given(self) -> float:
+        """Once in each pass."""
+        return math.inf if self.times is None else self.times
+
     def detail(self) -> str:
         """Return the number of passes."""
         return "for ever" if self.times is None else str(self.times)
@@ -141,7 +146,7 @@ class Repeat(Operation):
 
     def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
         """Count the items of all passes."""
-        return number * self.times if self.times is not None else math.inf if number else 0
+        return number * self.times_given if number else 0
 
 
 def append_take(chain: Chain, n: int) -> Chain:

@@ -136,6 +136,11 @@ class Operation:
         """How many items each result is made of; 1 where that is not known."""
         return 1
 
+    @property
+    def times_given(self) -> float:
+        """How often it gives each item that comes to it, pass after pass."""
+        return 1
+
     def detail(self) -> str:
         """Return the arguments worth showing in one short text."""
         return ""

@@ -220,7 +220,8 @@ class Origins:
             if epoch is None and source.plan.shuffles:
                 return ()
             lengths, many = self._lengths(failure, epoch or 0), _known_inputs(behind)
-            return self._in_order(source.plan, head, path, epoch or 0, many, lengths=lengths)
+            order = partial(self._order, source.plan, head, epoch or 0, lengths)
+            return _in_order(order, path, many, _passes_of(behind))
         if not head.inputs:
             return (_original(_items_of(head), path[0]),)
         number, *path_there = path if head.spec.deepens else (0, *path)
@@ -234,36 +235,50 @@ class Origins:
         made, passes = kept.made
         return None if passes or epoch is None or epoch < made else made
 
-    def _in_order(
-        self,
-        plan: IndexPlan,
-        head: Stage,
-        path: tuple[int, ...],
-        epoch: int,
-        many: int,
-        *,
-        lengths: Lengths,
-    ) -> tuple[SourceItem, ...]:
-        """Return the `many` items that begin at a path."""
+    def _order(
+        self, plan: IndexPlan, head: Stage, epoch: int, lengths: Lengths, passes: tuple[int, ...]
+    ) -> tuple[ResolvedOrder, ResolvedOrder]:
+        """Return the order of a pass: of the indices of its items, and of the items."""
         if plan.claimed:
             plan = plan.arguments[0]
-        passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
-        plain = without_passes(path)
         key = (id(head), epoch, passes, lengths)
         if key not in self._orders:
             self._orders = {key: plan.of_indices(lengths).resolve(epoch, passes)}
-        indices, order = self._orders[key], plan.resolve(epoch, passes, lengths)
-        start = indices.find(plain if isinstance(plain, tuple) else (plain,))
-        if start is None:
-            return ()
+        return self._orders[key], plan.resolve(epoch, passes, lengths)
+
+
+def _in_order(
+    order_of: Callable[[tuple[int, ...]], tuple[ResolvedOrder, ResolvedOrder]],
+    path: tuple[int, ...],
+    many: int,
+    times: float,
+) -> tuple[SourceItem, ...]:
+    """Return the `many` items that begin at a path.
+
+    Args:
+        order_of: gives the order of a pass: of the indices of its items, and of the items.
+        path: of the first item.
+        many: how many, where there are so many.
+        times: how many passes items that follow one another may be of.
+    """
+    passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
+    plain = without_passes(path)
+    indices, order = order_of(passes)
+    start = indices.find(plain if isinstance(plain, tuple) else (plain,))
+    found: list[SourceItem] = []
+    while start is not None:
         end = start + many if order.length is None else min(start + many, order.length)
-        found = []
         for row in range(start, end):
             items, index = indices.item(row)
             if index >= len(items):  # it has shrunk since
                 return ()
             found.append(_original(items, index, partial(order.item, row)))
-        return tuple(found)
+        many -= end - start
+        if not many or end == start or not passes or passes[0] + 1 >= times:
+            break
+        passes, start = (passes[0] + 1,), 0
+        indices, order = order_of(passes)
+    return tuple(found)
 
 
 def _original(items: Any, index: int, read: Callable[[], Any] | None = None) -> SourceItem:
@@ -291,6 +306,13 @@ def _known_inputs(specs: Sequence[Operation]) -> int:
     """
     parts = next((n for n, one in enumerate(specs[:-1]) if not one.keeps_neighbours), len(specs))
     return prod(spec.made_of for spec in specs[: parts + 1])
+
+
+def _passes_of(specs: Sequence[Operation]) -> float:
+    """Return how many passes of a `repeat` the items that a result is made of may be of."""
+    places = [n for n, one in enumerate(specs) if one.times_given > 1]
+    alone = len(places) == 1 and prod(one.made_of for one in specs[: places[0]]) == 1
+    return specs[places[0]].times_given if alone else 1
 
 
 # -- Once more: the chain for the items that failed ------------------------------------------------

@@ -213,6 +213,26 @@ def test_source_items_of_a_batch():
         assert run.retry_failed()["source"].spec.rows == 4
 
 
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_source_items_of_a_batch_over_two_passes(which, shuffled):
+    """A batch that has items of two passes of a `repeat`, or of three, names those of all."""
+    batches = []
+
+    def spoilt(batch):
+        batches.append(batch)
+        if len(batches) == which + 1:
+            raise ValueError("no batch")
+
+    files = nbpipe.source(PATHS[:3])
+    repeated = (files.shuffle() if shuffled else files).map(str).repeat(5)
+    with repeated.batch(4, collate=list).map(spoilt, on_error="skip").start() as run:
+        list(run)
+        (failure,) = run.failures()
+        assert failure.source == f"{batches[which][0]} and {len(batches[which]) - 1} more"
+        assert sorted(run.retry_failed()["source"].spec.items) == sorted({*batches[which]})
+
+
 @pytest.mark.parametrize(
     "behind",
     [
