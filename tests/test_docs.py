@@ -281,6 +281,7 @@ def test_site_in_a_browser(site):
 )
 def test_what_a_notebook_tells_is_what_it_prints(printed, right):
     """The site is not made where a text says that the cell above it prints something else."""
+    pytest.importorskip("nbclient")
     told = runpy.run_path(str(ROOT / "docs/site/notebooks.py"))["check_told"]
     output = SimpleNamespace(output_type="stream", text=printed)
     text = "It prints:\n\n    40 images\n    /tmp/.../b.jpg\n\nMore words."

@@ -233,9 +233,10 @@ class PlacedStep(Step):
 
 # -- RegionNode: stages that run together in workers outside the run's threads ---------------------
 ROUND_TRIP_BYTES = 1 << 23  # nor should its results be larger: all are held at once
-ROUND_TRIPS_BYTES = 1 << 26  # unless those of all workers together are not
+ROUND_TRIPS_BYTES = 1 << 26  # unless those of all workers together are not,
+_FEWEST = 2  # taken to be so many at least
 DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
-_SEVERAL = 2  # items have a first and a last one; so many workers share that at least
+_SEVERAL = 2  # items have a first and a last one
 _LOT = 4  # so many items at once are worth waiting for
 _BROKEN = (ExecutorBrokenError, WorkerStartError)
 
@@ -344,7 +345,7 @@ class RegionNode(MapNode):
         if self.epoch.memory is not None:
             most = min(most, self.epoch.memory.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
-        share_bytes = ROUND_TRIPS_BYTES / max(_SEVERAL, runtime.concurrency)
+        share_bytes = ROUND_TRIPS_BYTES / max(_FEWEST, runtime.concurrency)
         in_size = max(ROUND_TRIP_BYTES, share_bytes) / max(1.0, runtime.item_bytes)
         return max(1, min(most, int(in_time), int(in_size)))
 
