@@ -154,11 +154,15 @@ class SourceOpener(Opener):
     def _end(self, numbers: Iterator[int], values: object) -> Iterator[Entry]:
         """Take note, behind the last item, of how many there were, and of what gave them."""
         self._ended(next(numbers) - 1, f"source {self._step.stage!r}")  # `zip` had taken one more
+        self._note_read_out(values)
+        yield from ()
+
+    def _note_read_out(self, values: object) -> None:
+        """Remember an iterator that stays at its end, by the function that gave it."""
         stays = type(values).__module__ == "builtins" and type(values) not in _KEEP_THEIR_LAST
         if stays and _is_maker(self._items):
             with suppress(TypeError):  # it cannot be referred to weakly
                 _read_out[self._items] = values
-        yield from ()
 
     def _ended(self, count: int, what: str, unit: str = "items") -> None:
         """Refuse an end before the place where the epoch was to go on: nothing would be left."""
@@ -190,12 +194,11 @@ class SourceOpener(Opener):
 
     def _fresh(self, values: Any) -> Any:
         """Refuse an iterator that somebody read to its end before, as far as that can be told."""
-        kind = "generator"
         ended = inspect.isgenerator(values) and values.gi_frame is None
         ended |= inspect.isasyncgen(values) and values.ag_frame is None
-        with suppress(TypeError):
-            if _is_maker(self._items) and _read_out.get(self._items) is values:
-                ended, kind = True, type(values).__name__
+        kind = "generator" if ended else type(values).__name__
+        with suppress(TypeError):  # it cannot be referred to weakly
+            ended |= _is_maker(self._items) and _read_out.get(self._items) is values
         if ended:
             raise ArgumentTypeError(
                 f"source {self._step.stage!r} must give a fresh iterator for every epoch, got a "
@@ -211,18 +214,21 @@ class SourceOpener(Opener):
             made = made()
         if inspect.isawaitable(made):
             made = self._checked(await _ended_as_error(made))
-        if not hasattr(made, "__aiter__"):
-            made = _as_async(self._fresh(iter(made)))
-        expansion.inner = self._fresh(made.__aiter__())
-        expansion.entries = self._numbered_async(expansion.inner)
+        is_async = hasattr(made, "__aiter__")
+        values = self._fresh(made.__aiter__() if is_async else iter(made))
+        expansion.inner = values if is_async else _as_async(values)
+        expansion.entries = self._numbered_async(expansion.inner, values)
 
-    async def _numbered_async(self, values: AsyncIterator[Any]) -> AsyncIterator[Entry]:
+    async def _numbered_async(
+        self, drawn: AsyncIterator[Any], values: object
+    ) -> AsyncIterator[Entry]:
         number = 0
-        async for value in values:
+        async for value in drawn:
             if number in self._rest:
                 yield (with_passes(number, self._passes), value)
             number += 1
         self._ended(number, f"source {self._step.stage!r}")
+        self._note_read_out(values)
 
     def path_of(self, number: int) -> Path:
         """Return the path of the item; of a given order, it is known to who reads it."""

@@ -772,13 +772,23 @@ def test_a_generator_that_was_read_before_is_refused(wrapped):
     assert "got a generator that was read to its end before" in str(caught.value.__cause__)
 
 
+async def same(made):
+    """Give the same iterator again, from the event loop."""
+    return made
+
+
+@pytest.mark.parametrize("giving", [lambda made: made, same], ids=["plain", "async"])
 @pytest.mark.parametrize(
-    ("made", "kind"),
-    [(iter([1, 2]), "list_iterator"), (map(int, "12"), "map"), (filter(None, [1, 2]), "filter")],
+    ("make", "kind"),
+    [
+        (lambda: iter([1, 2]), "list_iterator"),
+        (lambda: map(int, "12"), "map"),
+        (lambda: filter(None, [1, 2]), "filter"),
+    ],
 )
-def test_an_iterator_that_was_read_before_is_refused(made, kind):
+def test_an_iterator_that_was_read_before_is_refused(make, kind, giving):
     """A function that gives the same iterator twice would give an empty epoch, or run."""
-    pipe = source(lambda: made)
+    pipe = source(functools.partial(giving, make()))
     assert list(pipe) == [1, 2]
     with pytest.raises(StageError, match=f"got a {kind} that was read to its end before"):
         list(pipe)
