@@ -9,7 +9,7 @@ import pytest
 
 import nbpipe
 from tests.chains import build, outcome
-from tests.gates import Calls, Gate, drained, held, quiet, stage, still_alive
+from tests.gates import Calls, Gate, drained, held, quiet, stage, still_alive, until
 
 COUNT = 10
 
@@ -290,8 +290,9 @@ def test_leaving_an_epoch_throws_it_away(leave):
     seen = []
     with ahead(epoch_of_numbers(seen)) as run:
         items = iter(run)
-        while ("closed", 0) not in seen:
+        for _ in range(COUNT - 1):
             next(items)
+        until(lambda: ("closed", 0) in seen)
         quiet(run)
         if leave == "break":
             items.close()

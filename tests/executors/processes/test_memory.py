@@ -6,18 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from tests.executors.processes.chain import placed
-from tests.gates import HANG_S, drained
+from tests.gates import HANG_S, drained, quiet
 from tests.scripts import ROOT, ran
 
 MB = 1_000_000
 SHARED_MEMORY = Path("/dev/shm")
+MAPS = Path("/proc/self/maps")
 # Begins a command with a /dev/shm of its own, in which nothing is free.
 ALONE = (
     f"unshare -rm sh -c 'mount -t tmpfs -o size=4k tmpfs {SHARED_MEMORY} && "
@@ -140,27 +141,44 @@ def test_views_live_as_long_as_somebody_holds_them(memory):
     assert [is_whole(n, array) for n, array in enumerate(second)] == [True] * 60
 
 
-def test_the_parents_memory_does_not_grow():
+@pytest.fixture
+def traced():
+    """Count the bytes that Python and numpy allocate in this process."""
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def mapped_bytes():
+    """Return how much shared memory of workers this process has mapped [bytes]."""
+    lines = [line for line in MAPS.read_text().splitlines() if "/memfd:nbpipe" in line]
+    ends = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    return sum(end - begin for begin, end in ends)
+
+
+@linux_only
+def test_the_parents_memory_does_not_grow(traced):
     """Epoch after epoch of large results take no more memory than the first ones."""
-    me = psutil.Process()
     with placed(60, filled).start() as run:
-        sizes = []
+        kept, mapped = [], []
         for _ in range(14):
             for _ in run:
                 pass
-            sizes.append(me.memory_info().rss)
-    assert sizes[-1] - sizes[1] < 12 * 20 * MB  # in twelve epochs of 240 MB
+            quiet(run)
+            kept.append(tracemalloc.get_traced_memory()[0])
+            mapped.append(mapped_bytes())
+    assert (max(kept) < 20 * MB, 0 < max(mapped) < 600 * MB) == (True, True)  # of 3,360 MB
 
 
 def test_the_workers_memory_does_not_grow():
     """A worker does not keep what it has sent."""
 
     def work(n):
-        return psutil.Process().memory_info().rss, filled(n)
+        return tracemalloc.get_traced_memory()[0], filled(n)
 
-    with placed(160, work, concurrency=1).start() as run:
-        sizes = [size for size, _ in run]
-    assert sizes[-1] - sizes[60] < 15 * 4 * MB  # by then it has mapped all the memory it uses
+    chain = placed(160, work, concurrency=1, worker_init=tracemalloc.start)
+    kept = [size for size, _ in drained(chain)]
+    assert (len(kept), max(kept) < 3 * 4 * MB) == (160, True)
 
 
 FULL = """
