@@ -55,6 +55,7 @@ class RunRow(TypedDict):
     rate: float
     left_s: float | None
     limit: str
+    severity: str
     sentence: str
     actions: list[str]
 
@@ -366,6 +367,7 @@ def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:
         "rate": shown["items_per_s"],
         "left_s": shown["left_s"],
         "limit": found["stage"] or "" if found["kind"] == LIMITS else "",
+        "severity": found["severity"],
         "sentence": found["text"],
         "actions": shown["actions"],
     }

@@ -282,7 +282,9 @@ NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 SHORT_S = 0.0001  # calls so short are not worth a way to a worker [s]
 LARGE_BYTES = 1 << 18  # results so large take their time on the way [bytes]
 LIMITS, KEEPS_UP, SLOWER = "limits", "keeps_up", "slower"
-HANGS, STARTS, FAILED = "hangs", "starts", "failed"
+HANGS, STARTS, FAILED, EMPTY = "hangs", "starts", "failed", "empty"
+GOOD, INFO, WARNING, ERROR = "good", "info", "warning", "error"
+_SEVERITIES = {KEEPS_UP: GOOD, EMPTY: WARNING, HANGS: ERROR, FAILED: ERROR}
 _NAME = 60
 CHEAPER = "make its function cheaper"
 QUICKER = "make what its calls wait for quicker"
@@ -300,7 +302,8 @@ class Diagnosis:
         suggestion: stage, knob and value that would carry it out, or None.
         kind: what is said of the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
             sets the pace; SLOWER, a raise of its knob brought less, and the suggestion takes it
-            back; HANGS, a call of it does not end; STARTS, its workers do; FAILED.
+            back; HANGS, a call of it does not end; STARTS, its workers do; FAILED; EMPTY, the
+            loop was given nothing, because of this stage.
     """
 
     stage: str | None
@@ -308,6 +311,11 @@ class Diagnosis:
     advice: str = ""
     suggestion: tuple[str, str, int] | None = None
     kind: str = LIMITS
+
+    @property
+    def severity(self) -> str:
+        """How bad it is: GOOD, INFO, WARNING or ERROR."""
+        return _SEVERITIES.get(self.kind, INFO)
 
     @property
     def code(self) -> str:

@@ -110,9 +110,14 @@ class KnobTarget(TypedDict):
 
 
 class DiagnosisPart(TypedDict):
-    """What limits, and what to try; `kind` is "limits", "hangs", "starts" or "failed"."""
+    """What limits, and what to try.
+
+    `kind` is "limits", "keeps_up", "slower", "hangs", "starts", "failed" or "empty". `severity` is
+    "good", "info", "warning" or "error"; a run may be over and still have an error.
+    """
 
     kind: str
+    severity: str
     stage: str | None
     text: str
     advice: str
@@ -437,6 +442,7 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
         target = {"stage": label(stage), "knob": knob, "value": value}
     return {
         "kind": found.kind,
+        "severity": found.severity,
         "stage": None if found.stage is None else label(found.stage),
         "text": line(found.text),
         "advice": line(found.advice),

@@ -48,6 +48,7 @@ export function rowOf(changes: Record<string, unknown> = {}): Record<string, unk
     rate: 3.5,
     left_s: 8,
     limit: "decode",
+    severity: "info",
     sentence: "decode limits",
     actions: ["pause", "stop"],
     ...changes,

@@ -14,6 +14,7 @@ import {
   type Reader,
   record,
   share,
+  since,
   text,
   whole,
 } from "./read";
@@ -29,6 +30,7 @@ import {
   type Knob,
   type LastExport,
   type Memory,
+  SEVERITIES,
   type Snapshot,
   STATES,
   type Stage,
@@ -53,11 +55,6 @@ const knob = record<Knob>({
   default: whole,
   unit: name,
 });
-
-/** What a snapshot of an older notebook does not have. */
-function since<T>(reader: Reader<T>, before: T): Reader<T> {
-  return (value, at) => (value === undefined ? before : reader(value, at));
-}
 
 const workers = record<Workers>({
   count,
@@ -99,6 +96,7 @@ const target = record<Target>({ stage: name, knob: name, value: whole });
 
 const diagnosis = record<Diagnosis>({
   kind: since(oneOf(KINDS), "limits"),
+  severity: since(oneOf(SEVERITIES), "info"),
   stage: orNull(name),
   text: line,
   advice: line,

@@ -100,3 +100,8 @@ export function record<T>(readers: { [K in keyof T]: Reader<T[K]> }): Reader<T> 
     return result as T;
   };
 }
+
+/** Read a field that an older notebook or kernel does not have. */
+export function since<T>(reader: Reader<T>, before: T): Reader<T> {
+  return (value, at) => (value === undefined ? before : reader(value, at));
+}

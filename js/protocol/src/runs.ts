@@ -10,10 +10,11 @@ import {
   orNull,
   type Reader,
   record,
+  since,
   text,
   whole,
 } from "./read";
-import { STATES, type State, type ToKernel } from "./types";
+import { SEVERITIES, type Severity, STATES, type State, type ToKernel } from "./types";
 
 /** Target of the comm. */
 export const RUNS_TARGET = "nbpipe.runs";
@@ -38,6 +39,8 @@ export interface Row {
   readonly left_s: number | null;
   /** The address of the stage that limits it. */
   readonly limit: string;
+  /** How bad the verdict is; a run that is over may still have an error. */
+  readonly severity: Severity;
   /** The verdict, in one sentence. */
   readonly sentence: string;
   readonly actions: readonly string[];
@@ -103,6 +106,7 @@ const row = record<Row>({
   rate: atLeastZero,
   left_s: orNull(atLeastZero),
   limit: name,
+  severity: since(oneOf(SEVERITIES), "info"),
   sentence: text(500),
   actions: list(name, 50),
 });

@@ -68,12 +68,26 @@ export interface Target {
 }
 
 /** What a diagnosis says of the stage that it names; with "keeps_up" nothing is wrong. */
-export const KINDS = ["limits", "keeps_up", "slower", "hangs", "starts", "failed"] as const;
+export const KINDS = [
+  "limits",
+  "keeps_up",
+  "slower",
+  "hangs",
+  "starts",
+  "failed",
+  "empty",
+] as const;
 
 export type Kind = (typeof KINDS)[number];
 
+/** How bad a diagnosis is. A run that is over may still have an error: a call that hung. */
+export const SEVERITIES = ["good", "info", "warning", "error"] as const;
+
+export type Severity = (typeof SEVERITIES)[number];
+
 export interface Diagnosis {
   readonly kind: Kind;
+  readonly severity: Severity;
   readonly stage: string | null;
   readonly text: string;
   readonly advice: string;

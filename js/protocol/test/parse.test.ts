@@ -36,6 +36,11 @@ describe("a snapshot", () => {
     expect(parseSnapshot(sample({ export: undefined })).export).toBeNull();
   });
 
+  test("that was saved before there was a severity is read", () => {
+    const { severity: _, ...diagnosis } = sample().diagnosis as Record<string, unknown>;
+    expect(parseSnapshot(sample({ diagnosis })).diagnosis.severity).toBe("info");
+  });
+
   test("has long text cut", () => {
     expect(parseSnapshot(sample({ error: "x".repeat(9000) })).error).toHaveLength(500);
   });

@@ -25,3 +25,8 @@ test("rows of another protocol are not read", () => {
   const read = parseRuns({ type: "hello", protocol: 9, version: "9.1", runs: [{ odd: true }] });
   expect(read).toEqual({ type: "hello", protocol: 9, version: "9.1", runs: [] });
 });
+
+test("a row of a kernel that says no severity is read", () => {
+  const read = parseRuns({ type: "runs", runs: [rowOf({ severity: undefined })] });
+  expect(read.type === "runs" && read.runs[0]?.severity).toBe("info");
+});

@@ -173,6 +173,7 @@ export class SimulatedRun {
       diagnosis: waits
         ? {
             kind: "limits",
+            severity: "info",
             stage: "decode",
             text: "decode limits: busy 97 %, a call takes 16 ms (96 % of it waiting), the training loop waits for data 62 % of the time.",
             advice: "Try concurrency 10; this machine has 16 cores and uses 3.4.",
@@ -181,6 +182,7 @@ export class SimulatedRun {
           }
         : {
             kind: "keeps_up",
+            severity: "good",
             stage: "consumer",
             text: "The data keeps up: the training loop waits for data 2 % of the time.",
             advice: "",

@@ -42,6 +42,7 @@ const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
   hangs: ["failed", "call does not end"],
   starts: ["ready", "starting"],
   failed: ["failed", "failed"],
+  empty: ["limits", "gave nothing"],
 };
 
 interface Throughput {
