@@ -55,7 +55,7 @@ class RunMagic:
     def __init__(self, shell: Any, runs: KernelRuns) -> None:
         self._shell = shell
         self.runs = runs
-        self._forget_knobs: Callable[[], None] = lambda: None
+        self._forget_matchers: Callable[[], None] = lambda: None
         self._commands: dict[str, Callable[[list[str]], str]] = {
             "runs": self._list,
             "knobs": self._knobs,
@@ -67,14 +67,12 @@ class RunMagic:
     def register(self) -> None:
         """Make it known to the shell, and to its completion."""
         self._shell.register_magic_function(self, "line", _NAME)
-        self._shell.set_hook("complete_command", self.complete, str_key=f"%{_NAME}")
-        self._forget_knobs = offer_knobs(self._shell)
+        self._forget_matchers = add_matchers(self._shell, self._match)
 
     def forget(self) -> None:
-        """Take it out of the shell; its completion finds nothing any more."""
+        """Take it and its completion out of the shell."""
         self._shell.magics_manager.magics["line"].pop(_NAME, None)
-        self._commands.clear()
-        self._forget_knobs()
+        self._forget_matchers()
 
     def __call__(self, line: str) -> None:
         """Do what a line says, and print what is to be told; `%nbpipe help` lists what there is."""
@@ -184,20 +182,25 @@ class RunMagic:
         raise ArgumentError(f"%nbpipe {command} must name one of {names}, got {words[0]!r}")
 
     # -- completion -----------------------------------------------------------------------
-    def complete(self, _shell: object, event: Any) -> list[str]:
-        """Return the words that may follow, for IPython's completion."""
-        line = event.text_until_cursor
-        parts = line.split() if line[-1:].isspace() else line.split()[:-1]
-        if not parts[1:]:
+    def _match(self, text: str) -> tuple[str, list[str]]:
+        """Return the word that a line of the magic ends in, and what it may become."""
+        found = _LINE.search(text)
+        if found is None:
+            return "", []
+        *words, word = found["words"].split(" ")
+        offered = self.complete([one for one in words if one])
+        return word, [one for one in offered if one.startswith(word)]
+
+    def complete(self, words: Sequence[str]) -> list[str]:
+        """Return the words that may follow those of a line."""
+        if not words:
             return list(self._commands)
-        command, words = parts[1], parts[2:]
-        if command not in self._commands:
-            return []
+        command, *rest = words
         if command == "knobs":
-            return [*self._names(pipelines=True), *self._places(words)]
+            return [*self._names(pipelines=True), *self._places(rest)]
         if command in _BUTTONS:
             return [*self._names(pipelines=False), "all"]
-        return self._names(pipelines=True) if command == "export" and words else []
+        return self._names(pipelines=True) if command == "export" and rest else []
 
     def _names(self, *, pipelines: bool) -> list[str]:
         rows = [one.row for one in self.runs.listed()]
@@ -255,40 +258,59 @@ def _checked(target: _Target, place: str, value: str) -> tuple[Any, int]:
     return knob, knob.checked(int(value) if re.fullmatch(r"[+-]?\d+", value) else value)
 
 
-# -- Completion of a stage -------------------------------------------------------------------------
+# -- Completion ------------------------------------------------------------------------------------
+_LINE = re.compile(rf"^\s*%{_NAME}\s(?P<words>.*)$")
 _STAGE = re.compile(
     r"(?P<name>[^\W\d]\w*)\[(?P<quote>[\"'])(?P<address>.*?)(?P=quote)\]\.(?P<word>\w*)$"
 )
 _WITH_STAGES = ("nbpipe.pipeline", "nbpipe.run.run", "nbpipe.dataloader.run")
+# Of a line before the cursor: the word that it ends in, and what that may become.
+_Match = Callable[[str], tuple[str, list[str]]]
 
 
-def offer_knobs(shell: Any) -> Callable[[], None]:
-    """Have a shell complete `pipe["decode"].` with its knobs first, and nothing that it has not.
+def add_matchers(shell: Any, match_line: _Match) -> Callable[[], None]:
+    """Have a shell complete lines of the magic, and `pipe["decode"].` with its knobs first.
 
-    IPython's own completion takes the class for the object here, and offers what every stage may
-    have. Return what takes this away again.
+    Where one of them has an answer, IPython's own completion is left out: it offers words of
+    Python in the magic, and for a stage whatever its class has.
 
     Args:
         shell: IPython's; one before 8.6, and a shell of another kind, completes as it does.
+        match_line: completes a line of the magic.
+
+    Returns:
+        A function that takes both away again.
     """
     matchers = getattr(getattr(shell, "Completer", None), "custom_matchers", None)
     if matchers is None:
         return lambda: None
+    added = [
+        _matcher(match_line, "magic"),
+        _matcher(lambda text: names_of_stage(text, shell.user_ns), "instance"),
+    ]
+    matchers.extend(added)
+
+    def take_away() -> None:
+        for one in added:
+            matchers.remove(one)
+
+    return take_away
+
+
+def _matcher(match: _Match, kind: str) -> Any:
     from IPython.core.completer import SimpleCompletion, context_matcher
 
-    @context_matcher()  # type: ignore[untyped-decorator]
-    def stage_matcher(context: Any) -> dict[str, Any]:
-        word, names = names_of_stage(context.text_until_cursor, shell.user_ns)
-        found = [SimpleCompletion(text=name, type="instance") for name in names]
+    @context_matcher(identifier=f"nbpipe.{kind}")  # type: ignore[untyped-decorator]
+    def matcher(context: Any) -> dict[str, Any]:
+        word, names = match(context.text_until_cursor)
         return {
-            "completions": found,
-            "suppress": bool(found),
+            "completions": [SimpleCompletion(text=name, type=kind) for name in names],
+            "suppress": bool(names),
             "ordered": True,
             "matched_fragment": word,
         }
 
-    matchers.append(stage_matcher)
-    return lambda: matchers.remove(stage_matcher)
+    return matcher
 
 
 def names_of_stage(text: str, variables: Any) -> tuple[str, list[str]]:

@@ -8,7 +8,8 @@ from tests.scripts import printed
 
 START = """
 import nbpipe
-globals().pop("batch", None)  # of another test: the stage is meant here
+for name in ("batch", "other"):  # of other tests
+    globals().pop(name, None)
 pipe = nbpipe.source(range(100), name="files").map(abs, name="decode", concurrency=2).batch(4)
 run = pipe.start()
 epoch = iter(run)
@@ -16,10 +17,18 @@ first = next(epoch)
 """
 TABS = {
     "%nbp": ["%nbpipe"],
+    "%nbpipe ": ["runs", "knobs", "pause", "resume", "stop", "export", "help"],
+    "if run:\n    %nbpipe h": ["help"],
     "%nbpipe re": ["resume"],
+    "%nbpipe runs": ["runs"],
     "%nbpipe knobs pip": ["pipe"],
     "%nbpipe knobs decode.": ["decode.concurrency=", "decode.prefetch="],
     "%nbpipe knobs pipe batch.": ["batch.prefetch="],
+    "%nbpipe knobs ": [
+        *("run", "pipe", "files.prefetch="),
+        *("decode.concurrency=", "decode.prefetch=", "batch.prefetch="),
+    ],
+    "%nbpipe stop ": ["run", "all"],
     "%nbpipe stop al": ["all"],
     "pipe['dec": ["decode"],
     "run['decode'].": [
@@ -131,7 +140,7 @@ def test_several_runs_are_told_apart(magic):
 
 
 def test_tab_offers_runs_knobs_and_stages(magic, notebook):
-    """The Tab key offers commands, what they may name, and of a stage the knobs first."""
+    """Tab offers commands, what they may name, and the knobs of a stage, before all else."""
     found = {}
     for code in TABS:
         request = notebook.send("complete_request", {"code": code, "cursor_pos": len(code)})
