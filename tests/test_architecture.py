@@ -228,6 +228,21 @@ def test_private_names_stay_in_their_file():
     assert {path: names for path, names in reached.items() if names} == {}
 
 
+def test_settings_of_the_process_are_left_alone():
+    """No file pins threads to cores, or changes limits of the user's process, but for those named.
+
+    The switch interval is put back when an epoch ends, and can be left alone by a variable.
+    """
+    settings = "sched_setaffinity setswitchinterval setrecursionlimit setrlimit set_start_method"
+    found = {
+        (path.as_posix(), node.attr)
+        for path, tree in trees().items()
+        for node in nodes_of(tree)
+        if isinstance(node, ast.Attribute) and node.attr in settings.split()
+    }
+    assert found == {("base/threads.py", "setswitchinterval")}
+
+
 def test_a_class_name_means_one_thing():
     """No two classes of nbpipe share a name."""
     names = Counter(

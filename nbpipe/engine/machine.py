@@ -14,9 +14,8 @@ from time import perf_counter_ns, process_time_ns, time
 from typing import Any, NamedTuple
 
 from ..base import threads
-from ..base.cores import own_idle_ns
 from ..base.knobs import KnobChange
-from ..base.threads import holds, in_new_thread
+from ..base.threads import holds, in_new_thread, own_idle_ns
 from ..errors import (
     ConcurrentIterationError,
     ReentrantRunError,

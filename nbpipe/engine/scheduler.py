@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter_ns
 
-from ..base.threads import Latch, QuickThread, holds, in_new_thread, no_thread, uninterrupted
+from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
@@ -73,7 +73,7 @@ class Ticker:
     def _start(self) -> None:
         with self._entering:
             if self._thread is None:  # an interrupt may have ended the wait of an earlier call
-                thread = QuickThread(self._serve, "nbpipe-ticker")
+                thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
                 thread.start()
                 self._thread = thread
 
@@ -369,7 +369,6 @@ class Scheduler:
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
                     self.past = self._last_rows(now_ns)
-                    self._team.rest()
             epoch.end()
             if self.epoch is epoch:
                 self.epoch, self._leaving = None, epoch
@@ -541,10 +540,6 @@ class Scheduler:
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
             epoch.forget()
-            if not self.regions.serves:
-                done = sum(one.counters.items_out for one in self.runtimes.values())
-                again_ns = self._team.look(now_ns, done)
-                self._next_sample_ns = min(self._next_sample_ns, again_ns)
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:

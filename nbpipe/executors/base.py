@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+MOST_PROCESSES = 4  # for each core; more take memory and wait for one another
+
 
 class Work(Protocol):
     """A piece of work: what an executor sees of a task.

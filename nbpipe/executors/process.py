@@ -15,7 +15,6 @@ from typing import Any, final
 
 import psutil
 
-from ..base.cores import MOST_PROCESSES
 from ..base.format import shortened
 from ..base.threads import no_thread
 from ..errors import (
@@ -25,7 +24,7 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .base import Answer, Caller, Job, Piece, Program
+from .base import MOST_PROCESSES, Answer, Caller, Job, Piece, Program
 from .channel import Channel, RowReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from _thread import allocate_lock, get_ident
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Protocol, final
 
-from ..base.cores import SharedCore
-from ..base.threads import QuickThread, uninterrupted
+from ..base.threads import uninterrupted
 from .base import TaskSource, Work
 
 _numbers = itertools.count()
@@ -26,10 +24,9 @@ class Seat:
     Attributes:
         work: what the thread is doing, for `close` to name.
         dismissed: the thread is to leave.
-        clock: tells the thread's processor time; None before it runs.
     """
 
-    __slots__ = ("clock", "dismissed", "gate", "thread", "work")
+    __slots__ = ("dismissed", "gate", "thread", "work")
 
     def __init__(self) -> None:
         self.gate = allocate_lock()
@@ -37,7 +34,6 @@ class Seat:
         self.work: Work | None = None
         self.dismissed = False
         self.thread: threading.Thread | None = None
-        self.clock: int | None = None
 
 
 class ThreadTaskSource(TaskSource, Protocol):
@@ -67,31 +63,6 @@ class ThreadTeam:
         self._starting = threading.Lock()
         self.limit = 1
         self.coming: Seat | None = None
-        self._core = SharedCore()
-
-    def look(self, now_ns: int, done: int) -> int:
-        """See whether one core is enough for the threads; called under the lock, by one of them.
-
-        Args:
-            now_ns: when.
-            done: how much they have done so far [items].
-
-        Returns:
-            When to look again, at the latest [ns].
-        """
-        return self._core.look(self._clocks(), now_ns, done)
-
-    def rest(self) -> None:
-        """Called when an epoch ends: nobody looks for a while; under the lock."""
-        self._core.rest(self._clocks())
-
-    def _clocks(self) -> dict[int, int]:
-        """Return the clock of each thread's processor time, by its number in the system."""
-        clocks = {}
-        for seat in self._seats:
-            if seat.thread and seat.thread.native_id and seat.clock is not None:
-                clocks[seat.thread.native_id] = seat.clock
-        return clocks
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
@@ -157,7 +128,7 @@ class ThreadTeam:
             if seat.dismissed:
                 return
             name = f"nbpipe-worker-{next(_numbers)}"
-            seat.thread = QuickThread(self._serve, name, (seat,))
+            seat.thread = threading.Thread(target=self._serve, name=name, args=(seat,), daemon=True)
             try:
                 seat.thread.start()
             except RuntimeError:
@@ -167,8 +138,6 @@ class ThreadTeam:
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._source.advance, seat.gate
         work = None
-        if hasattr(time, "pthread_getcpuclockid"):
-            seat.clock = time.pthread_getcpuclockid(get_ident())
         try:
             while True:
                 work = advance(work, seat)
@@ -208,14 +177,13 @@ class ThreadTeam:
     def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[Work]:
         """Wait for dismissed threads; return the work of those that do not end."""
         with self._starting:  # whoever was about to start a thread has done so, or will not
-            deadline = time.monotonic() + timeout_s
+            deadline = monotonic() + timeout_s
         late: list[Work] = []
         for seat in seats or []:
             thread = seat.thread
             if thread is None or thread.ident == get_ident():
                 continue
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - monotonic()))
             if thread.is_alive() and seat.work is not None:
                 late.append(seat.work)
-        self._core.end()
         return late

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.cores import MOST_PROCESSES
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
+from ..executors.base import MOST_PROCESSES
 from ..ops.stage import CONSUMER, Stage, regions_of, share_workers
 from .history import WINDOW_S, Growth, Past
 

@@ -1,7 +1,6 @@
-"""Threads: the time in which one computes, and those whose start is not waited for."""
+"""Threads: the time in which one computes, and the time in which cores are idle."""
 
 import os
-import sys
 
 import pytest
 
@@ -22,33 +21,25 @@ def test_time_without_a_core_is_told_apart(monkeypatch, tmp_path, told, wanted_n
     assert threads.core_times_ns() == (1_000, wanted_ns)
 
 
-@pytest.mark.skipif(threads.FREE_THREADED, reason="threads run at once there")
-def test_a_start_does_not_wait_for_the_thread():
-    """Whoever starts a thread goes on; to wait for its end waits for its beginning, too."""
-    began = []
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # the interpreter stays with this thread until it waits
-    try:
-        several = [threads.QuickThread(began.append, f"quick-{n}", (n,)) for n in range(8)]
-        for thread in several:
-            thread.start()
-        assert not began
-        for thread in several:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before_s)
-    assert sorted(began) == list(range(8))
-    assert not any(thread.is_alive() for thread in several)
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_idle_time_is_that_of_the_cores_asked_for():
+    """All cores together have been idle for as long as each of them, added up."""
+    whole = os.sched_getaffinity(0)
+    before_ns = threads.idle_so_far_ns(whole)
+    each_ns = sum(threads.idle_so_far_ns({core}) for core in whole)
+    after_ns = threads.idle_so_far_ns(whole)
+    tick_ns = 10_000_000 * len(whole)  # each is counted in such steps, and rounded
+    assert before_ns - tick_ns <= each_ns <= after_ns + tick_ns
 
 
-def test_the_end_of_a_started_thread_is_waited_for_no_longer_than_asked():
-    """A wait with a limit ends with it, whether the thread runs yet or not."""
-    gate = threads.Latch()
-    thread = threads.QuickThread(gate.wait, "quick")
-    thread.start()
-    thread.join(0.0)
-    thread.join(0.001)
-    assert thread.daemon
-    gate.open()
-    thread.join()
-    assert not thread.is_alive()
+def no_file(_):
+    """Stand for a system that has no such files."""
+    raise FileNotFoundError
+
+
+@pytest.mark.parametrize(("read", "idle_ns"), [(no_file, None), (lambda _: 0, None), (len, 2)])
+def test_idle_time_of_a_system_that_does_not_count_it(monkeypatch, read, idle_ns):
+    """It is unknown where there is no such file, or where nothing is counted."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3}, raising=False)
+    monkeypatch.setattr(threads, "idle_so_far_ns", read)
+    assert threads.own_idle_ns() == idle_ns

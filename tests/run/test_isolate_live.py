@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.base.cores import own_idle_ns
+from nbpipe.base.threads import own_idle_ns
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
 from nbpipe.run.isolated import link
