@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import functools
+import inspect
 import math
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any
 
 import numpy as np
@@ -73,3 +76,85 @@ def function(what: str, value: object) -> Function:
     if not callable(value):
         raise ArgumentTypeError(f"{what} must be a function, got {value!r}")
     return value
+
+
+def plain_function(what: str, value: object) -> Function:
+    """Check that `value` can be called, and is no async function."""
+    if is_coroutine_function(function(what, value)) or is_async_generator_function(value):
+        raise ArgumentTypeError(
+            f"{what} must be a plain function, got an async one: nothing awaits what it gives; "
+            "do the async part in a map with the `async def` before"
+        )
+    return function(what, value)
+
+
+# -- Async functions and what a call of one gives --------------------------------------------------
+_NEVER_AWAITED = (Coroutine, AsyncGenerator)
+# Known by their type alone, as asking an abstract class takes ten times as long.
+_PLAIN = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, np.ndarray}
+)
+_CALLS = frozenset(number for name, number in dis.opmap.items() if "CALL" in name)
+
+
+def is_coroutine_function(fn: object) -> bool:
+    """Tell whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
+    return _kind_of_function(fn, inspect.iscoroutinefunction)
+
+
+def is_async_generator_function(fn: object) -> bool:
+    """Tell whether calling `fn` gives an async generator."""
+    return _kind_of_function(fn, inspect.isasyncgenfunction)
+
+
+def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    method = getattr(type(fn), "__call__", None)  # noqa: B004  the method itself is looked at
+    return test(fn) or test(method)
+
+
+def may_give_coroutine(fn: object) -> bool:
+    """Tell whether a call of `fn` may make a coroutine; code that calls nothing cannot."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    return code is None or not _CALLS.isdisjoint(code.co_code[::2])
+
+
+def holds_coroutine(values: Iterable[object]) -> bool:
+    """Tell whether one of these values is a coroutine; takes some nanoseconds for each."""
+    kinds = set(map(type, values))
+    return not kinds <= _PLAIN and any(issubclass(kind, _NEVER_AWAITED) for kind in kinds)
+
+
+def refuse_coroutine(what: str, value: Any, *, takes_async: bool = False) -> None:
+    """Refuse a coroutine that a plain function gave, and close it.
+
+    Args:
+        what: gave it; the message starts with this.
+        value: what was given.
+        takes_async: an `async def` may stand there.
+
+    Raises:
+        ArgumentTypeError: it is a coroutine, or an async generator.
+    """
+    kind = type(value)
+    if kind in _PLAIN or not issubclass(kind, _NEVER_AWAITED):
+        return
+    name, is_coroutine = getattr(value, "__name__", kind.__name__), isinstance(value, Coroutine)
+    close_unawaited(value)
+    word = "a coroutine" if is_coroutine else "an async generator"
+    way = "do the async part in a map with the `async def` before"
+    if takes_async:
+        instead = "" if is_coroutine else " to flat_map"
+        way = f"pass the `async def` itself{instead}, or await it in an `async def`"
+    raise ArgumentTypeError(
+        f"{what} must give a value, got {word} of {name!r} that nothing awaits; {way}"
+    )
+
+
+def close_unawaited(value: Any) -> None:
+    """Close a coroutine that was never begun: Python would warn of it."""
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .checks import close_unawaited, holds_coroutine, refuse_coroutine
 from .tree import MAX_DEPTH, children, is_tensor, rebuild
 
 _WAY_OUT = "collate=fn gathers a list of samples your way (collate=list keeps it as it is)"
@@ -109,7 +110,13 @@ def _gather(samples: list[Any], how: _How, where: str, depth: int) -> Any:
         return _stack_numbers(samples, kinds, how, where)
     if kind == "tensor":
         return _stack_tensors(samples, how, where)
-    return samples.copy() if kind == "leaf" else _gather_nodes(samples, how, where, depth)
+    if kind != "leaf":
+        return _gather_nodes(samples, how, where, depth)
+    if holds_coroutine(samples):
+        given = list(filter(lambda sample: holds_coroutine([sample]), samples))
+        any(map(close_unawaited, given[1:]))
+        refuse_coroutine(where, given[0])
+    return samples.copy()
 
 
 def _kind(value: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 
+from ..base.checks import refuse_coroutine
 from ..base.knobs import Knob
 from ..base.seeding import CALL, NUMBER, seed_for, seed_item, worker_info
 from ..errors import ExportError
@@ -131,7 +132,7 @@ class LoaderWorkers:
         seed_item(self._seed + number)
         seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
         with seeds.watched():
-            init(number)
+            refuse_coroutine("worker_init_fn", init(number))
         self._seeds = seeds if holds else None
 
     def _info(self, number: int, dataset: object) -> Any:
@@ -324,9 +325,14 @@ class MakeBatch(_Sent):
     def collate(self, samples: Any, workers: LoaderWorkers | None) -> Any:
         """Make one batch of samples, in a worker that is known already."""
         if not self.plain or workers is None:
-            return self.function(samples)
+            return self._made_of(samples)
         with workers.hidden():
-            return self.function(samples)
+            return self._made_of(samples)
+
+    def _made_of(self, samples: Any) -> Any:
+        batch = self.function(samples)
+        refuse_coroutine("collate_fn" if self.batched else "the dataset", batch)
+        return batch
 
     def _samples(self, given: Any) -> Any:
         dataset = self.dataset

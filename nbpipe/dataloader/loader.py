@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
-from ..base.checks import function, seconds, whole
+from ..base.checks import plain_function, seconds, whole
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments, parameters_of, shown, word_for
 from ..base.threads import in_new_thread
@@ -105,7 +105,7 @@ def chosen_by_torch(
         size = whole("batch_size", size, minimum=1, unit="samples")
     for name in ("collate_fn", "worker_init_fn"):
         if given[name] is not None:
-            function(name, given[name])
+            plain_function(name, given[name])
     _check_workers(given["workers"], given["worker_init_fn"])
     if isinstance(given["dataset"], data.IterableDataset) and given["shuffle"]:  # datapipes, too
         raise ArgumentError(
@@ -444,7 +444,7 @@ class DataLoader:
     def _checked(self, name: str, value: object) -> object:
         """Check what is assigned to a loader that is there, as its constructor does."""
         if name == "collate_fn" or (name == "worker_init_fn" and value is not None):
-            function(name, value)
+            plain_function(name, value)
         if name == "worker_init_fn":
             _check_workers(self.workers, value)
         elif name == "workers":

@@ -11,6 +11,11 @@ from time import perf_counter_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..base.checks import (
+    is_async_generator_function,
+    is_coroutine_function,
+    refuse_coroutine,
+)
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
 from ..errors import ArgumentTypeError, StateError
@@ -18,7 +23,6 @@ from ..ops.cache import Kept, with_passes
 from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
-from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .epoch import Epoch
 from .external import Feed, GivenItems
 from .failures import Failed
@@ -184,11 +188,14 @@ class SourceOpener(Opener):
 
     def _checked(self, made: Any) -> Any:
         """Check what the source's function returned."""
+        what = f"the function of source {self._step.stage!r}"
+        if not hasattr(made, "__aiter__"):
+            refuse_coroutine(what, made, takes_async=True)
         iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
         if isinstance(made, str | bytes | Mapping) or not (iterable or hasattr(made, "__aiter__")):
             raise ArgumentTypeError(
-                f"the function of source {self._step.stage!r} must return an iterator of items, "
-                f"got {type(made).__name__}; yield the items, or return a list of them"
+                f"{what} must return an iterator of items, got {type(made).__name__}; yield the "
+                "items, or return a list of them"
             )
         return made
 
@@ -284,7 +291,7 @@ class CallOpener(Opener):
         assert entry is not None
         step.wait(expansion.wait_s)
         made = step.call(entry)
-        expansion.inner = iter(_checked(step.stage, made))
+        expansion.inner = iter(checked_children(step.stage, made))
         expansion.entries = children(entry[0], expansion.inner, expansion)
 
     async def open_async(self, expansion: Expansion) -> None:
@@ -297,7 +304,7 @@ class CallOpener(Opener):
             await asyncio.sleep(expansion.wait_s)
         made = step.call(entry)
         if inspect.isawaitable(made):
-            made = _as_async(_checked(step.stage, await _ended_as_error(made)))
+            made = _as_async(checked_children(step.stage, await _ended_as_error(made)))
         expansion.inner = made.__aiter__()
         expansion.entries = _children_async(entry[0], expansion.inner, expansion)
 
@@ -407,7 +414,13 @@ async def _as_async(values: Iterable[Any]) -> AsyncIterator[Any]:
         yield value
 
 
-def _checked(stage: str, made: Any) -> Iterable[Any]:
+def checked_children(stage: str, made: Any) -> Iterable[Any]:
+    """Check what the function of a stage gave for one item.
+
+    Raises:
+        ArgumentTypeError: no iterable of items.
+    """
+    refuse_coroutine(f"the function of {stage!r}", made, takes_async=True)
     if isinstance(made, str | bytes | Mapping) or not hasattr(made, "__iter__"):
         raise ArgumentTypeError(
             f"the function of {stage!r} must give an iterable of items, got "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from ..base.checks import refuse_coroutine
 from ..base.seeding import Entry
 from ..errors import ArgumentError
 from ..ops.index import LONGEST
@@ -175,6 +176,7 @@ class Chooser:
             ArgumentError: no branch has this key.
         """
         key = self._key(value)
+        refuse_coroutine(f"{self._stage} key", key)
         number = self._numbers.get(key)
         if number is None:
             known = ", ".join(repr(known) for known in self._numbers)

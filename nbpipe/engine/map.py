@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter_ns
 from typing import Any, cast
 
+from ..base.checks import close_unawaited, holds_coroutine, may_give_coroutine
 from ..base.seeding import Entry
 from ..base.tree import size_bytes
 from ..ops.remaining import Fold, Remaining
@@ -42,10 +43,12 @@ class MapNode(Node):
         drop_last: leave out a last batch that is not full.
 
     Attributes:
+        checks: a call may make a coroutine, which is no result.
         ends_at: number of the item that ends the epoch; none behind it is begun any more.
     """
 
     __slots__ = (
+        "checks",
         "drop_last",
         "ends_at",
         "first",
@@ -71,6 +74,7 @@ class MapNode(Node):
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
         self.lots = True
+        self.checks = True
         self.sends = False  # `chunk` decides, also where calls are slow
         if epoch.memory is not None:
             self.new_results = Sized
@@ -176,6 +180,7 @@ class MapNode(Node):
         if self.rest or self.epoch.memory is not None or self.first.wants_rng:
             self.perform = run_steps
         else:
+            self.checks = may_give_coroutine(self.first.fn)
             self.perform = run_predicate if self.first.keeps else run_plain
         self.perform(task)
 
@@ -186,6 +191,7 @@ class MapNode(Node):
         plain = step.timeout_s is None and not step.wants_rng
         try:
             result = await (step.fn(value) if plain else step.awaitable(task.entry(0)))
+            step.refuse_coroutine(result)
             if step.keeps:
                 result = value if result else DROPPED
         except BaseException as error:
@@ -353,10 +359,31 @@ def run_plain(task: Task) -> None:
     else:
         if len(out) < task.count and task.lacks(len(out)):
             problem = StopIteration()  # it ended the loop without a word
+    if node.checks and holds_coroutine(out) and not _part_coroutines(task):
+        return
     if problem is not None:
         result = step.recover(task.entry(len(out)), problem, task)
         if keep_result(task, result):
             run_steps(task)
+
+
+def _part_coroutines(task: Task) -> bool:
+    """Put a failure in the place of each result that is a coroutine; tell if the work goes on."""
+    node: MapNode = task.node  # type: ignore[assignment]
+    step, first = node.first, task.published
+    made = task.results[first:]
+    del task.results[first:]
+    while made:
+        value, entry = made.pop(0), task.entry(len(task.results))
+        result: Any = (entry[0], value)
+        try:
+            step.refuse_coroutine(value)
+        except BaseException as error:
+            result = step.recover(entry, error, task)
+        if not keep_result(task, result):
+            any(map(close_unawaited, made))
+            return False
+    return True
 
 
 def run_predicate(task: Task) -> None:
@@ -365,7 +392,10 @@ def run_predicate(task: Task) -> None:
     step, paths, give = node.first, task.paths, task.results.append
     for number, value in enumerate(task.items):
         try:
-            result = value if step.fn(value) else DROPPED
+            verdict = step.fn(value)
+            if type(verdict) is not bool:
+                step.refuse_coroutine(verdict)
+            result = value if verdict else DROPPED
         except BaseException as error:
             if not keep_result(task, step.recover((paths[number], value), error, task)):
                 return

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..base.checks import holds_coroutine
 from ..base.seeding import Entry
 from ..base.threads import core_times_ns
 from ..base.tree import size_bytes
@@ -493,7 +494,7 @@ class Node(ABC):
         """Hand on what a long task has done so far."""
         at = task.published
         fresh = task.results[at:]
-        if fresh and not self.epoch.over:
+        if fresh and not self.epoch.over and not holds_coroutine(fresh):  # those become failures
             task.published += len(fresh)
             task.seen_ns = now_ns
             if self.counts_in and not task.inputs:

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
+from ..base.checks import refuse_coroutine
 from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
 from ..base.threads import core_times_ns
 from ..errors import (
@@ -29,7 +30,7 @@ from ..ops.device import device_of
 from ..ops.remaining import Remaining
 from ..ops.stage import Operation, Placement, Stage
 from .epoch import Epoch
-from .expand import CallOpener, ExpandNode, children
+from .expand import CallOpener, ExpandNode, checked_children, children
 from .failures import Failed
 from .map import MapNode
 from .node import Node, Task, keep_result
@@ -95,7 +96,7 @@ class RegionProgram:
     def prepare(self) -> None:
         """Call `worker_init` of the stages; their exceptions pass."""
         for init in self._inits:
-            init()
+            refuse_coroutine("worker_init", init())
 
     def calls(self, entries: Sequence[Entry]) -> int:
         """Return how many calls of functions these entries take at most, tries again left out."""
@@ -181,7 +182,8 @@ class RegionProgram:
 
     def open(self, value: Any, path: Path, epoch: int) -> Any:
         """Call the function of a stage that gives many items for one."""
-        return self._steps(epoch)[0].call((path, value))
+        step = self._steps(epoch)[0]
+        return checked_children(step.stage, step.call((path, value)))
 
     def _steps(self, epoch: int) -> Sequence[PlacedStep]:
         ready = self._ready

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..base.checks import Function, as_float, flag, function, whole
+from ..base.checks import Function, as_float, flag, plain_function, refuse_coroutine, whole
 from ..base.collate import check_options, collate
 from ..base.seeding import Entry
 from ..base.tree import children, rebuild
@@ -112,7 +112,7 @@ def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
     for word in ("cost", "collate"):
         if options[word] is not None:
-            function(f"{stage_name} {word}", options[word])
+            plain_function(f"{stage_name} {word}", options[word])
     given = [word for word in ("names", "dtype", "pad") if options[word] is not None]
     if collate is not None and given:
         raise ArgumentError(
@@ -169,7 +169,9 @@ class Collate:
         """Make one batch."""
         spec = self._spec
         if spec.collate is not None:
-            return spec.collate(samples)
+            made = spec.collate(samples)
+            refuse_coroutine("collate", made)
+            return made
         return collate(samples, names=spec.names, dtype=spec.dtype, pad=spec.pad)
 
 
@@ -237,6 +239,7 @@ class BatchByCost(Fold):
     def _cost(self, entry: Entry) -> float:
         assert self._spec.cost is not None
         given = self._spec.cost(entry[1])
+        refuse_coroutine("batch cost", given)
         cost = as_float(given)
         if not 0 <= cost <= self._spec.size:
             raise ArgumentError(

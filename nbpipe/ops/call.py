@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from ..base.checks import Function, as_int, flag, function, seconds, whole
+from ..base.checks import (
+    Function,
+    as_int,
+    flag,
+    function,
+    is_async_generator_function,
+    is_coroutine_function,
+    plain_function,
+    seconds,
+    whole,
+)
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments
 from ..errors import ArgumentError, ArgumentTypeError
@@ -22,8 +32,6 @@ from .stage import (
     Stage,
     changed,
     given,
-    is_async_generator_function,
-    is_coroutine_function,
     placed,
     regions_of,
     wants_rng,
@@ -297,7 +305,7 @@ def placement_of(name: str, executor: object, options: Mapping[str, Any]) -> Pla
         return None
     most = asked["max_items_per_worker"]
     if asked["worker_init"] is not None:
-        function(f"{name} worker_init", asked["worker_init"])
+        plain_function(f"{name} worker_init", asked["worker_init"])
     if most is not None:
         asked["max_items_per_worker"] = whole(
             f"{name} max_items_per_worker", most, minimum=1, unit="items"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..base.checks import Function, function, whole
+from ..base.checks import Function, plain_function, refuse_coroutine, whole
 from ..base.seeding import Entry
 from ..base.tree import as_key
 from ..errors import ArgumentTypeError
@@ -45,7 +45,7 @@ class Dedupe(Operation):
 
 def append_dedupe(chain: Chain, key: Callable[..., Any] | None, last: int) -> Chain:
     """Append a dedupe stage."""
-    checked = None if key is None else function("dedupe key", key)
+    checked = None if key is None else plain_function("dedupe key", key)
     last = whole("dedupe last", last, minimum=1, maximum=_MOST, unit="items")
     return append_plain(chain, Dedupe(checked, last))
 
@@ -84,6 +84,7 @@ class Deduping(Fold):
     def push(self, entry: Entry) -> Entry | None:
         """Hand an item on, unless its key is known."""
         key = entry[1] if self._key is None else self._key(entry[1])
+        refuse_coroutine("dedupe key", key)
         number = self._pushed
         try:
             known = (found := as_key(key)) in self._numbers

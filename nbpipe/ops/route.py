@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..base.checks import Function, function
+from ..base.checks import Function, function, plain_function
 from ..base.knobs import Knob
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .chain import new_name, refuse_taken
@@ -49,7 +49,7 @@ def append_route(
     chain: Chain, key: Callable[[Any], Any], branches: Mapping[Any, Chain], name: str | None
 ) -> Chain:
     """Append a route stage."""
-    spec = Route(key=function("route key", key), values=tuple(branches))
+    spec = Route(key=plain_function("route key", key), values=tuple(branches))
     stage_name, named = new_name(chain, "route", None, name)
     taken = {*taken_names(chain), stage_name}
     inputs = tuple(_apart(branch, taken) for branch in branches.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-import inspect
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -636,23 +635,6 @@ def class_name(value: object) -> str:
     """Return the name of a value's class in snake case."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(value).__name__)
     return words.lower()
-
-
-def is_coroutine_function(fn: object) -> bool:
-    """Tell whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
-    return _kind_of_function(fn, inspect.iscoroutinefunction)
-
-
-def is_async_generator_function(fn: object) -> bool:
-    """Tell whether calling `fn` gives an async generator."""
-    return _kind_of_function(fn, inspect.isasyncgenfunction)
-
-
-def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    method = getattr(type(fn), "__call__", None)  # noqa: B004  the method itself is looked at
-    return test(fn) or test(method)
 
 
 def wants_rng(fn: object) -> bool:

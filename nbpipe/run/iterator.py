@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, Protocol, SupportsIndex, final
 
-from ..base.checks import function, seconds, whole
+from ..base.checks import function, is_coroutine_function, refuse_coroutine, seconds, whole
 from ..base.names import shown
 from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, Latch, holds, in_new_thread
@@ -23,7 +23,7 @@ from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ArgumentTypeError, ConcurrentIterationError, show_briefly
 from ..executors.device import await_stream, opened
 from ..ops.chain import known_length
-from ..ops.stage import Chain, has_device, is_coroutine_function
+from ..ops.stage import Chain, has_device
 
 _MOMENT_S = 0.0001
 LOOK_UP_S = 1.0  # an interrupt that comes just as a wait begins is not seen before that [s]
@@ -491,7 +491,7 @@ class Training:
         try:
             for epoch in self._epochs():
                 for item in epoch:
-                    self._step(item)
+                    refuse_coroutine("train step", self._step(item))
         except BaseException as error:  # noqa: BLE001  `wait` raises it, the panel shows it
             self.error = error
             if epoch is not None:
