@@ -33,6 +33,11 @@ async def forgot(number):
     return fetch(number)
 
 
+def streamed(number):
+    """Call an async generator function."""
+    return stream(number)
+
+
 def now_and_then(number):
     """Give a coroutine for one item alone."""
     return fetch(number) if number == 700 else int(number)
@@ -57,7 +62,7 @@ GIVEN = {
     "map, inline": NUMBERS.map(int).map(logged, executor="inline"),
     "map, tried again": NUMBERS.map(logged, on_error=nbpipe.Retry(2)),
     "map, awaited": NUMBERS.map(forgot),
-    "map, of a generator": NUMBERS.map(lambda number: stream(number)),
+    "map, of a generator": NUMBERS.map(streamed),
     "map, in its midst": NUMBERS.map(now_and_then).map(str),
     "filter": NUMBERS.filter(logged),
     "filter, inline": NUMBERS.map(int).filter(logged, executor="inline"),
@@ -111,11 +116,14 @@ def test_what_a_long_chunk_has_made_is_looked_at_as_well():
             gate.wait()
         return fetch(number) if number == 800 else int(number)
 
-    with silence(), NUMBERS.map(mixed, prefetch=1_000).start() as run:
-        with pytest.raises(StageError, match="item 800"):
-            for number in run:
-                seen.append(number)
-                gate.open()
+    def loop(run):
+        for number in run:
+            seen.append(number)
+            gate.open()
+
+    chain = NUMBERS.map(mixed, prefetch=1_000)
+    with silence(), chain.start() as run, pytest.raises(StageError, match="item 800"):
+        loop(run)
     assert seen == list(range(800))
 
 
