@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, final
 
 from .base.checks import flag, whole
 from .base.format import parse_bytes
@@ -50,6 +50,7 @@ class Pipeline:
 
     __slots__ = ("__weakref__", "chain")
 
+    _nbpipe_kind_: ClassVar[str] = "pipeline"
     chain: Chain
 
     def __init__(self, chain: Chain) -> None:

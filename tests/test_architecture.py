@@ -6,10 +6,13 @@ Within a room files know each other as they like, as long as no file needs itsel
 import ast
 import functools
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import nbpipe
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nbpipe"
@@ -49,6 +52,13 @@ MOST_FILES = {
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.
 LONG_FUNCTIONS: dict[str, str] = {}
+
+# Users write these names, so that messages and modules may hold them.
+PUBLIC = {*nbpipe.__all__, "debug", "ranks"}
+# They look like modules, and are the names of a comm and of labels in the digests of cache folders.
+NO_FILES = {"runs", "operations", "weighted", "claims"}
+# IPython takes the classes that it shows otherwise by their names.
+SHOWN_BY_NAME = {"jupyter/cells.py"}
 
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor.split()}
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
@@ -252,6 +262,54 @@ def test_a_class_name_means_one_thing():
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, count in names.items() if count > 1} == set()
+
+
+def texts_of(tree):
+    """Return the texts in the code of a file, docstrings left out."""
+    nodes = nodes_of(tree)
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [node.value for node in texts if id(node) not in docs]
+
+
+def folders_of(tree):
+    """Return the texts that a file joins to a path with `/`."""
+    nodes = [node for node in nodes_of(tree) if isinstance(node, ast.BinOp)]
+    divisions = [node for node in nodes if isinstance(node.op, ast.Div)]
+    parts = [part for node in divisions for part in (node.left, node.right)]
+    return [n.value for n in parts if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def named_in(text):
+    """List what a text names in nbpipe: `nbpipe.ops.stage`, or `.ops.`, or `ops/stage.py`."""
+    whole = [match[1] for match in re.finditer(r"\bnbpipe\.(\w+(?:\.\w+)*)", text)]
+    part = re.fullmatch(rf"[./](?:{'|'.join(FLOOR_OF)})[./][\w./]*|\w+(?:/\w+)+\.py", text)
+    return [tuple(re.findall(r"\w+", one)) for one in (*whole, *([part[0]] if part else []))]
+
+
+def is_nameable(path, parts):
+    """Tell whether a file may name something of nbpipe in a text: it exists, and lies below."""
+    parts = parts[:-1] if parts[-1] == "py" else parts
+    if parts[0] in PUBLIC or ".".join(parts) in NO_FILES:
+        return True
+    known = (
+        file_of(parts) or (parts[1:] and file_of(parts[:-1])) or PACKAGE.joinpath(*parts).is_dir()
+    )
+    return bool(known) and FLOOR_OF.get(parts[0], 0) <= FLOOR_OF[place(path)]
+
+
+def test_no_text_names_what_lies_above():
+    """A text names no file or module of nbpipe that is not there, or that lies in a room above."""
+    wrong = [
+        f"{path} names {'.'.join(parts)}"
+        for path, tree in trees().items()
+        for parts in [
+            *(parts for text in texts_of(tree) for parts in named_in(text)),
+            *((text,) for text in folders_of(tree) if text in FLOOR_OF),
+        ]
+        if str(path) not in SHOWN_BY_NAME and not is_nameable(path, parts)
+    ]
+    assert "\n".join(wrong) == ""
 
 
 def operations():

@@ -47,6 +47,16 @@ def shown(one: object, hidden: Container[str]) -> list[str]:
     return [name for name in object.__dir__(one) if name not in hidden]
 
 
+def own_kind(cls: type) -> str:
+    """Return which kind of nbpipe's objects a class makes, as the class states; else nothing.
+
+    Rooms below the one that defines a class know its objects by this: "pipeline", "run", "loader",
+    and "loader part" for what only a loader uses.
+    """
+    name = "_nbpipe_kind_"
+    return next((str(vars(one)[name]) for one in cls.__mro__ if name in vars(one)), "")
+
+
 def word_for(word: str, known: Iterable[str]) -> str | None:
     """Return which of the known names means the same as `word`, or None."""
     known = list(known)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, repeat
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
@@ -264,6 +264,7 @@ class _Sent:
         if_large: what to do where much is sent.
     """
 
+    _nbpipe_kind_: ClassVar[str] = "loader part"
     if_large: ClassVar[str] = "hold paths in the dataset, memory-map it, or use workers='thread'"
 
     dataset: Any
@@ -539,6 +540,8 @@ class EpochIndices:
         prepared: what the next iteration gives; None: what the sampler does.
     """
 
+    _nbpipe_kind_ = "loader part"
+
     def __init__(self, sampler: Iterable[Any]) -> None:
         self._sampler = sampler
         self.prepared: Iterator[Any] | None = None
@@ -637,7 +640,7 @@ def _reading_one(dataset: Any, convert: Callable[[Any], Any]) -> Callable[[Any],
     return fetch
 
 
-def _of_user(function: Any, namespace: dict[str, Any]) -> Callable[[Any], Any]:
+def _of_user(function: Any, namespace: dict[str, Any]) -> FunctionType:
     """Return a function as if it stood in the user's namespace, whose names it captures."""
     return FunctionType(function.__code__, namespace, "fetch", None, function.__closure__)
 
@@ -650,11 +653,13 @@ class PlainChain:
     Attributes:
         pipeline: of public operations alone; its batches are those of the loader.
         counted: by the name of a source of numbers: what has as many items.
+        templates: code of functions of ours that its export writes as the module's own.
         notes: what differs, each in one sentence.
     """
 
     pipeline: Pipeline
     counted: Mapping[str, Any]
+    templates: tuple[CodeType, ...]
     notes: tuple[str, ...]
 
     @classmethod
@@ -691,15 +696,17 @@ class PlainChain:
             items = source(dataset, name=SAMPLES)
             pipe = items if samples.batch_size is None else _batched(items, samples)
             counted: dict[str, Any] = {}
-            made = collate
+            templates: tuple[CodeType, ...]
+            made, templates = collate, ()
         else:
             pipe, counted, seed = _indices(torch.utils.data, dataset, samples)
             namespace = vars(sys.modules["__main__"]) if made_at is None else made_at.namespace
             made = _fetching(dataset, samples, collate, namespace)
+            templates = (made.__code__,)
             notes = notes if seed is None else (_SHUFFLED.format(seed=seed), *notes)
         pipe = with_knobs(pipe.map(made, name="fetch", **how), {"fetch": knobs})
         chain = tuple(changed(stage, made_at=made_at) for stage in pipe.chain)
-        return cls(pipeline=Pipeline(chain), counted=counted, notes=notes)
+        return cls(pipeline=Pipeline(chain), counted=counted, templates=templates, notes=notes)
 
 
 _SHUFFLED = (
@@ -746,7 +753,7 @@ def _batched(pipe: Pipeline, samples: Samples) -> Pipeline:
 
 def _fetching(
     dataset: Any, samples: Samples, collate: Callable[[Any], Any], namespace: dict[str, Any]
-) -> Callable[[Any], Any]:
+) -> FunctionType:
     if not samples.batched:
         return _of_user(_reading_one(dataset, collate), namespace)
     at_once = getattr(dataset, "__getitems__", None) is not None

@@ -297,6 +297,8 @@ def _torch() -> ModuleType:
 class _Pin:
     """Copies batches to pinned memory, for the device that is current where it was made."""
 
+    _nbpipe_kind_ = "loader part"
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._index = torch.accelerator.current_device_index()
@@ -348,6 +350,7 @@ class DataLoader:
     """
 
     __class_getitem__: Any = classmethod(GenericAlias)
+    _nbpipe_kind_ = "loader"
 
     dataset: Any
     batch_size: int | None
@@ -751,6 +754,7 @@ class DataLoader:
             check_items=check_items,
             assets=assets,
             counted=plain.counted,
+            templates=plain.templates,
         )
         return replace(done, notes=(*plain.notes, *done.notes))
 
@@ -759,7 +763,7 @@ class DataLoader:
         from ..export.exporting import chain_code
 
         plain = self._plain()
-        return chain_code(plain.pipeline.chain, counted=plain.counted)
+        return chain_code(plain.pipeline.chain, counted=plain.counted, templates=plain.templates)
 
     def _plain(self) -> PlainChain:
         """Write the chain without this loader."""

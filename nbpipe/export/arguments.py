@@ -353,7 +353,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     for known, one in collector.found.written.items():
         if one == code:
             return known
-    found = definition_of(place.scope, value.__code__)
+    found = definition_of(place.scope, value.__code__, collector.templates)
     if found is None:
         raise refusal(unknown_text(value.__qualname__), place.use)
     name = collector.free_name(identifier(wanted))
@@ -447,9 +447,6 @@ def _check(value: FunctionType, found: Definition, text: str, place: Place) -> N
 
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
-_LOADER = f"{__package__.rpartition('.')[0]}.dataloader."
-
-
 def new_object(value: Any, place: Place) -> str:
     """Write an object without a name as a constant of the module's own."""
     collector = place.collector
@@ -458,13 +455,6 @@ def new_object(value: Any, place: Place) -> str:
             return known
     words = f"the {type(value).__name__} of {place.use.words}"
     refuse_secret(words, place.use, name=place.name, value=value)
-    if type(value).__module__.startswith(_LOADER):
-        raise refusal(
-            f"cannot write the {type(value).__name__} into the module: it is a part of a "
-            "DataLoader; export the loader itself, loader.export(path), which writes the chain "
-            "that it stands for",
-            place.use,
-        )
     name = collector.free_name(identifier(class_name(value)))
     collector.failed = None
     called = _as_called(place, name)
@@ -604,7 +594,7 @@ def _refuse_shared(value: FunctionType, place: Place, named: str | None) -> None
     Raises:
         ExportError: another one has captured it, too, and one of them changes it.
     """
-    found = definition_of(place.scope, value.__code__)
+    found = definition_of(place.scope, value.__code__, place.collector.templates)
     changed = names_read(found.node, future=True).changed if found is not None else frozenset()
     for name, one in captured_by(value):
         if is_changeable(one) and place.scope.name_of(one) is None:

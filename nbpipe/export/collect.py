@@ -11,9 +11,8 @@ import itertools
 import re
 import sys
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, final
 
@@ -296,16 +295,21 @@ def _has(value: Any, name: str) -> bool:
     return name != "func" and callable(getattr(value, name, None))
 
 
-_TEMPLATES = Path(__file__).parents[1] / "dataloader" / "plain.py"  # functions that modules get
+def definition_of(
+    scope: Scope, code: CodeType, templates: Collection[CodeType] = ()
+) -> Definition | None:
+    """Return the definition of some code: in the cells, or in a file that was run by its path.
 
-
-def definition_of(scope: Scope, code: CodeType) -> Definition | None:
-    """Return the definition of some code: in the cells, or in a file that was run by its path."""
+    Args:
+        scope: the notebook.
+        code: of a function.
+        templates: code whose text counts though its file belongs to a library.
+    """
     found = scope.cells.definition(code)
     file = code.co_filename
     if found is not None or not file.endswith(".py"):
         return found
-    if is_installed(file) and Path(file) != _TEMPLATES:
+    if is_installed(file) and code not in templates:
         return None
     return _cells_of(file).definition(code)
 
@@ -469,6 +473,7 @@ class Collector:
         is_decision: tells whether a statement chooses what a name is.
         archive: name of the file for large arrays, or None where they are refused.
         counted: by the name of a source of numbers, what has as many items.
+        templates: code of functions of nbpipe that the module gets as its own.
     """
 
     def __init__(
@@ -478,8 +483,10 @@ class Collector:
         *,
         archive: str | None = None,
         counted: Mapping[str, Any] | None = None,
+        templates: Collection[CodeType] = (),
     ) -> None:
         self.found = Found()
+        self.templates = templates
         self._is_decision = is_decision
         self.counted = counted or {}
         self._collect_value = collect_value

@@ -9,10 +9,10 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -218,6 +218,7 @@ def export_chain(
     check_items: int = 4,
     assets: Literal["npz"] | None = None,
     counted: Mapping[str, Any] | None = None,
+    templates: Collection[CodeType] = (),
 ) -> Exported:
     """Write a module that builds a chain again.
 
@@ -229,6 +230,7 @@ def export_chain(
         check_items: first items that are compared [items]; 0 compares none.
         assets: "npz" saves large arrays beside the module; None refuses them.
         counted: by the name of a source of numbers, what has as many items: `range(len(files))`.
+        templates: code of functions of nbpipe that the module gets as its own.
 
     Raises:
         ArgumentError: a path that no module can be imported from, or another wrong argument.
@@ -240,7 +242,9 @@ def export_chain(
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         archive = f"{file.stem}.npz" if assets else None
-        collector = Collector(collect_value, is_decision, archive=archive, counted=counted)
+        collector = Collector(
+            collect_value, is_decision, archive=archive, counted=counted, templates=templates
+        )
         with _looking(chain, collector) as home, FreshProcess.here(str(file)) as fresh:
             return _export(
                 chain,
@@ -309,7 +313,12 @@ def _export(
     return replace(written, path=path, compared=report.compared, notes=told)
 
 
-def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str:
+def chain_code(
+    chain: Chain,
+    *,
+    counted: Mapping[str, Any] | None = None,
+    templates: Collection[CodeType] = (),
+) -> str:
     """Write a chain, with the knobs' present values, as code for a cell of its notebook.
 
     It is assigned to the variable that the pipeline has there. What the notebook has is read by
@@ -318,11 +327,12 @@ def chain_code(chain: Chain, *, counted: Mapping[str, Any] | None = None) -> str
     Args:
         chain: the stages.
         counted: as for `export_chain`.
+        templates: as for `export_chain`.
 
     Raises:
         ExportError: something cannot be written.
     """
-    collector = Collector(collect_value, is_decision, counted=counted)
+    collector = Collector(collect_value, is_decision, counted=counted, templates=templates)
     with _looking(chain, collector) as home:
         return _code(chain, collector, home)
 

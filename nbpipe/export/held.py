@@ -35,6 +35,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..base.format import shortened
+from ..base.names import own_kind
 from ..base.tree import is_tensor
 from ..executors.pickling import CACHED, TooLargeError, by_reference, pickled_bytes
 from .secrets import (
@@ -159,8 +160,11 @@ _WAYS_OUT = {  # by the beginning of module and class
     **dict.fromkeys(("anywidget.", "traitlets.", "IPython.", "ipykernel."), _NOTEBOOK),
     "distributed.": 'leave it out: executor="dask" takes the client of the process it runs in',
     "tqdm.": "leave the progress bar out: nbpipe.progress() shows one",
-    f"{_OWN}.pipeline.": "a stage cannot hold a pipeline: give its items, or join pipelines",
-    f"{_OWN}.run.": "a stage cannot hold a run: take what it needs out of it, as plain values",
+}
+_WAYS_OUT_OF_OWN = {  # by the kind of nbpipe's object
+    "pipeline": "a stage cannot hold a pipeline: give its items, or join pipelines",
+    "run": "a stage cannot hold a run: take what it needs out of it, as plain values",
+    "loader part": "export the loader itself: loader.export(path) writes the chain it stands for",
 }
 # What the system opened, wherever it is.
 _OPENED = ("socket.", "_socket.", "ssl.", "sqlite3.", "mmap.", "subprocess.", "zipfile.ZipFile")
@@ -197,7 +201,7 @@ def _way_out_of_kind(kind: type) -> str | None:
         names = (f"{one.__module__}.{one.__qualname__}" for one in kind.__mro__)
         kept = [name for name in names if not _is_harmless(name)]
         ways = (way for name in kept for start, way in _WAYS_OUT.items() if name.startswith(start))
-        _KINDS[kind] = next(ways, None)
+        _KINDS[kind] = _WAYS_OUT_OF_OWN.get(own_kind(kind)) or next(ways, None)
     return _KINDS[kind]
 
 

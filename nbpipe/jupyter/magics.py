@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 from IPython.core.error import UsageError
 
 from ..base.format import format_rate, text_table
+from ..base.names import own_kind
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, near_match
 from ..ops.stage import Stage, addresses
 from ..show.watch import ExportReport
@@ -224,7 +225,7 @@ class RunMagic:
 
 
 def _is_ours(value: object) -> bool:
-    return type(value).__module__ == "nbpipe.pipeline"
+    return own_kind(type(value)) == "pipeline"
 
 
 def _called(one: ListedRun) -> str:
@@ -263,7 +264,6 @@ _LINE = re.compile(rf"^\s*%{_NAME}\s(?P<words>.*)$")
 _STAGE = re.compile(
     r"(?P<name>[^\W\d]\w*)\[(?P<quote>[\"'])(?P<address>.*?)(?P=quote)\]\.(?P<word>\w*)$"
 )
-_WITH_STAGES = ("nbpipe.pipeline", "nbpipe.run.run", "nbpipe.dataloader.run")
 # Of a line before the cursor: the word that it ends in, and what that may become.
 _Match = Callable[[str], tuple[str, list[str]]]
 
@@ -322,7 +322,7 @@ def names_of_stage(text: str, variables: Any) -> tuple[str, list[str]]:
     """
     found = _STAGE.search(text)
     value: Any = None if found is None else variables.get(found["name"])
-    if found is None or type(value).__module__ not in _WITH_STAGES:
+    if found is None or own_kind(type(value)) not in ("pipeline", "run"):
         return "", []
     try:
         stage = value[found["address"]]

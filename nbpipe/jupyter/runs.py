@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
+from ..base.names import own_kind
 from ..errors import ArgumentError, NbpipeError, RunClosedError
 from ..show.messages import Views, got, number_of, refusal, refused
 from ..show.rules import LIMITS
@@ -333,11 +334,11 @@ class KernelRuns:
 
 def _is_closed(value: object) -> bool:
     """Tell whether a value is a run that is over."""
-    return type(value).__module__ == "nbpipe.run.run" and getattr(value, "closed", False) is True
+    return own_kind(type(value)) == "run" and getattr(value, "closed", False) is True
 
 
 def _is_loader(value: object) -> bool:
-    return any(one.__module__ == "nbpipe.dataloader.loader" for one in type(value).__mro__)
+    return own_kind(type(value)) == "loader"
 
 
 def _chain(run: Watched, number: int) -> dict[str, Any]:

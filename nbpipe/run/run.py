@@ -102,6 +102,8 @@ class LiveStage:
 class ShownRun(watch.Watched):
     """What others make of a run, be it of a pipeline or of a loader."""
 
+    _nbpipe_kind_ = "run"
+
     @property
     def title(self) -> str:
         """The addresses of the stages, in one line."""

@@ -1,6 +1,8 @@
 """Export of a loader: the module holds the chain that it stands for, and makes the same batches."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,6 +113,33 @@ def test_what_has_no_place_in_a_chain_is_said(tmp_path):
     )
     notes = loader.export(tmp_path / "loader.py", check_items=0).notes
     assert [note.split()[0] for note in notes[:2]] == ["worker_init_fn", "timeout"]
+
+
+INSTALLED = """
+import nbpipe
+assert "site-packages" in nbpipe.__file__
+squares = [n * n for n in range(6)]
+loader = nbpipe.DataLoader(squares, batch_size=4)
+if __name__ == "__main__":
+    loader.export("loader.py")
+"""
+
+
+def test_an_installed_loader_is_exported(tmp_path):
+    """A nbpipe that is installed, as a library, exports its loader as a clone does."""
+    site = tmp_path / "lib" / "site-packages"
+    ignore = shutil.ignore_patterns("__pycache__", "static")
+    shutil.copytree(Path(nbpipe.__file__).parent, site / "nbpipe", ignore=ignore)
+    (tmp_path / "train.py").write_text(INSTALLED, encoding="utf-8")
+    printed("train.py", cwd=tmp_path, PYTHONPATH=str(site), NBPIPE_CACHE_DIR=str(tmp_path))
+    assert listed(nbpipe.load(tmp_path / "loader.py")) == [[0, 1, 4, 9], [16, 25]]
+
+
+def test_the_chain_of_a_loader_is_exported_by_the_loader(tmp_path):
+    """`loader.pipeline.export` has parts of nbpipe's own in it, and names `loader.export`."""
+    loader = nbpipe.DataLoader(NUMBERS, 4)
+    with pytest.raises(nbpipe.ExportError, match=r"loader\.export\(path\)"):
+        loader.pipeline.export(tmp_path / "loader.py")
 
 
 @pytest.mark.parametrize(
