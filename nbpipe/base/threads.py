@@ -10,11 +10,15 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import Context, copy_context
 from pathlib import Path
 from time import thread_time_ns
 from types import ModuleType
 from typing import Any, final
+
+import numpy as np
 
 from ..errors import WorkerStartError
 
@@ -127,6 +131,69 @@ class Latch:
     def _pass_on(self) -> None:
         with contextlib.suppress(RuntimeError):  # another one was quicker
             self._gate.release()
+
+
+# -- What holds in a thread: context variables, and modes of libraries -----------------------------
+@final
+class ThreadSettings:
+    """What holds in the thread that makes this: context variables, modes of torch and numpy.
+
+    A plain loop would call the functions of an epoch where these hold, so its threads and tasks
+    take them over. `torch.no_grad`, `inference_mode` and `autocast` are modes of a thread;
+    `numpy.errstate` is one up to numpy 1, and a context variable from numpy 2 on.
+    """
+
+    __slots__ = ("_context", "_modes")
+
+    def __init__(self) -> None:
+        self._context = copy_context()
+        self._context.run(_own_decimals)
+        self._modes = tuple(_modes())
+
+    def of_call(self) -> Context:
+        """Return a new copy of the context variables."""
+        return self._context.copy()
+
+    def of_thread(self) -> Context:
+        """Return a new copy, with a decimal context that no other thread changes."""
+        context = self._context.copy()
+        context.run(_own_decimals)
+        return context
+
+    def enter(self) -> ExitStack:
+        """Enter the modes in this thread; close the result here, too."""
+        stack = ExitStack()
+        for mode in self._modes:
+            stack.enter_context(mode())
+        return stack
+
+
+def _own_decimals() -> None:
+    """Copy the decimal context: functions change it in place, and copies of a context share it."""
+    decimal = sys.modules.get("decimal")
+    if decimal is not None:
+        decimal.setcontext(decimal.getcontext().copy())
+
+
+_NUMPY_HOLDS_BY_THREAD = int(np.__version__.partition(".")[0]) < 2  # noqa: PLR2004  the version
+
+
+def _modes() -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    """Return what enters the modes of this thread, but for those that hold in any new thread."""
+    if _NUMPY_HOLDS_BY_THREAD:
+        yield functools.partial(np.errstate, **np.geterr())
+    torch = sys.modules.get("torch")
+    if not hasattr(torch, "autocast"):  # it is not there, or another thread is loading it
+        return
+    assert torch is not None
+    if torch.is_inference_mode_enabled():
+        yield torch.inference_mode
+    elif not torch.is_grad_enabled():
+        yield torch.no_grad
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            yield functools.partial(torch.autocast, device, dtype=dtype)
 
 
 # -- Threads of libraries: one each where the workers are the parallelism --------------------------

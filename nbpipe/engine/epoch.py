@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, final
 
+from ..base.threads import ThreadSettings
 from ..ops.remaining import Remaining
 from ..ops.stage import Stage
 from .failures import KEPT as FAILURES_KEPT
@@ -132,6 +133,7 @@ class Epoch:
         at_work: gives the tasks in progress.
         gate: held while the consumer has to wait.
         lock: the scheduler's.
+        settings: what holds in the thread that builds the epoch, and so where its work is done.
     """
 
     context: EpochContext
@@ -139,6 +141,7 @@ class Epoch:
     memory: Memory | None
     remember: Callable[[Failure], None]
     lock: AbstractContextManager[Any] = field(default_factory=RLock)
+    settings: ThreadSettings = field(default_factory=ThreadSettings)
     order: list[Node] = field(default_factory=list)
     remote: list[Node] = field(default_factory=list)
     pumps: list[PumpNode] = field(default_factory=list)

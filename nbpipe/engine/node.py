@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base.checks import holds_coroutine
 from ..base.seeding import Entry
-from ..base.threads import core_times_ns
+from ..base.threads import ThreadSettings, core_times_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
 from ..executors.base import Job
@@ -101,6 +101,10 @@ class NodeEpoch(Protocol):
         """Gives the tasks in progress."""
 
     @property
+    def settings(self) -> ThreadSettings:
+        """What holds where its work is done."""
+
+    @property
     def memory(self) -> ByteBudget | None:
         """The byte budget; None without one."""
 
@@ -160,6 +164,7 @@ class Task(Tally):
         following: the task that took over its call before its results were here; the same thread
             does it next, come what may.
         seen_ns: when results were last handed on before the end; 0 where none were.
+        settings: what holds where the work is done: the epoch's.
         result_bytes: size of one result, where one was measured [bytes].
     """
 
@@ -190,6 +195,7 @@ class Task(Tally):
         self.results: list[Any] = node.new_results()
         self.cheap = cheap = runtime.cost_ns <= SLOW_NS and not node.remote
         self.watched = cheap or quota > 1 or count > 1
+        self.settings = node.epoch.settings
         self.perform: Callable[[Any], object] = node.perform
         if now_ns >= runtime.timing_ns:
             runtime.timing_ns = now_ns + TIMING_NS
@@ -225,6 +231,11 @@ class Task(Tally):
         """Return the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
         return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
+
+    @property
+    def reads(self) -> Expansion | None:
+        """The async iterator that it draws from, or None."""
+        return self.expansion if self.node.remote else None
 
     def lacks(self, done: int) -> bool:
         """Tell whether it has more than `done` items, none of which was taken back."""

@@ -551,11 +551,24 @@ class Expansion:
         if self.paths is not None:
             self.entries, self.paths = zip(self.paths, self.entries, strict=False), None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an iterator that has not come to its end."""
+        return self.entries is not None and not self.over
+
     def close(self) -> None:
         """Close the user's iterator; user code may run."""
         close = getattr(self.inner, "close", None)
         if close is not None:
             close()
+
+    async def close_async(self) -> None:
+        """Close an async iterator, unless it has come to its end; user code may run."""
+        if self.is_open:
+            self.over = True
+            for one in (self.entries, self.inner):
+                if (close := getattr(one, "aclose", None)) is not None:
+                    await close()
 
 
 def child_path(path: Path, child: int) -> Path:

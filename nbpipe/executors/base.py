@@ -7,7 +7,20 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..base.threads import ThreadSettings
+
 MOST_PROCESSES = 4  # for each core; more take memory and wait for one another
+
+
+class AsyncReading(Protocol):
+    """An async iterator that work is drawn from, piece by piece; one task reads and closes it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened and has not come to its end."""
+
+    async def close_async(self) -> None:
+        """Close it, if it is open."""
 
 
 class Work(Protocol):
@@ -16,11 +29,17 @@ class Work(Protocol):
     Attributes:
         started_ns, ended_ns: when the work began and ended; set by who does it.
         perform: does a piece of work in the calling thread; exceptions of user code stay inside.
+        settings: what holds where the work is done.
     """
 
     started_ns: int
     ended_ns: int
     perform: Callable[[Any], object]
+    settings: ThreadSettings
+
+    @property
+    def reads(self) -> AsyncReading | None:
+        """The async iterator that it draws from, or None."""
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Return the coroutine that does the work; exceptions of user code stay inside."""

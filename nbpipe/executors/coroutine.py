@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, final
 
-from .base import TaskSource, Work
+from ..base.threads import ThreadSettings
+from .base import AsyncReading, TaskSource, Work
 
 if TYPE_CHECKING:
     import asyncio
 
+LOG = logging.getLogger("nbpipe")
 
-class _Runner:
-    """An asyncio task that makes one call after the other.
+
+class _Call:
+    """What one asyncio task does: one call, or all that is drawn from one iterator.
 
     Attributes:
-        work: the call in progress, or not begun yet; None between two of them.
-        turn: what it waits for between two of them.
-        cancelled: it is to end after this call.
+        work: the work in progress, or the last one.
+        busy: that work was not handed in yet.
+        turn: the task waits for this between two pieces of work.
+        cancelled: the task was cancelled; not again, as it may be cleaning up.
     """
 
-    __slots__ = ("cancelled", "turn", "work")
+    __slots__ = ("busy", "cancelled", "turn", "work")
 
-    def __init__(self, work: Work, turn: asyncio.Future[None]) -> None:
-        self.work: Work | None = work
-        self.turn = turn
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.busy = True
+        self.turn: asyncio.Future[None] | None = None
         self.cancelled = False
 
 
@@ -37,8 +43,9 @@ class EventLoop:
     """Runs coroutine work; the thread starts with the first piece of it.
 
     A burst of work is handed over with one wake-up of the loop. What ends in one turn of the loop
-    is handed in together, and what may start then begins in the tasks that have become free: one
-    exchange for all of them, no detour over another thread, and no new task for a call.
+    is handed in together, and what may start then begins at once: one exchange for all of them,
+    and no detour over another thread. Each call has a task and a context of its own, as in
+    asyncio; an iterator has one for as long as it is open.
     """
 
     def __init__(self, source: TaskSource) -> None:
@@ -49,9 +56,11 @@ class EventLoop:
         self._inbox: deque[Work] = deque()
         self._called = False
         self._done: list[Work] = []  # what ended in this turn
-        self._idle: list[_Runner] = []
-        self._runners: dict[asyncio.Task[None], _Runner] = {}
+        self._calls: dict[asyncio.Task[None], _Call] = {}
+        self._readers: dict[AsyncReading, _Call] = {}
         self._last: asyncio.Task[None] | None = None  # a loop does not keep its tasks alive
+        self._settings: ThreadSettings | None = None  # those in force in the thread
+        self._modes = contextlib.ExitStack()
 
     def submit(self, work: Iterable[Work]) -> None:
         """Start work on the loop; called from any thread, without the scheduler's lock.
@@ -65,7 +74,7 @@ class EventLoop:
             if self._called:
                 return
             self._called = True
-        with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody wants it any more
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: the work is not wanted
             loop.call_soon_threadsafe(self._start_all)
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -94,6 +103,7 @@ class EventLoop:
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+            self._modes.close()
 
     def _start_all(self) -> None:
         with self._lock:
@@ -103,42 +113,67 @@ class EventLoop:
 
     def _start(self, work: Work) -> None:
         assert self._loop is not None
-        while self._idle:
-            runner = self._idle.pop()
-            if not runner.turn.done():  # else somebody else has cancelled its task
-                runner.work = work
-                runner.turn.set_result(None)
-                return
-        runner = _Runner(work, self._loop.create_future())
-        task = self._loop.create_task(self._run(runner))
-        self._runners[task] = runner
+        reader = None if work.reads is None else self._readers.get(work.reads)
+        if reader is not None:
+            reader.work, reader.busy = work, True
+            if reader.turn is not None and not reader.turn.done():
+                reader.turn.set_result(None)
+            return
+        settings, call = work.settings, _Call(work)
+        if settings is not self._settings:
+            self._modes.close()
+            self._modes, self._settings = settings.enter(), settings
+        task = self._loop.create_task(self._run(call), context=settings.of_call())
+        self._calls[task] = call
+        if work.reads is not None:
+            self._readers[work.reads] = call
         task.add_done_callback(self._ended)
 
-    async def _run(self, runner: _Runner) -> None:
+    async def _run(self, call: _Call) -> None:
+        iterator = call.work.reads
+        try:
+            await call.work.begin()
+            self._hand_in(call)
+            while iterator is not None and iterator.is_open:
+                await self._next(call)
+                await call.work.begin()
+                self._hand_in(call)
+        finally:
+            if iterator is not None:
+                await _close(iterator)
+
+    async def _next(self, call: _Call) -> None:
+        """Wait for more work; only the end of the epoch ends the wait."""
+        import asyncio
+
         assert self._loop is not None
-        while (work := runner.work) is not None:
-            await work.begin()
-            self._hand_in(runner, work)
-            if runner.cancelled:
-                break
-            runner.turn = self._loop.create_future()
-            self._idle.append(runner)
-            await runner.turn
+        while not call.busy:
+            call.turn = self._loop.create_future()
+            try:
+                await call.turn
+            except asyncio.CancelledError:
+                if call.cancelled:
+                    raise
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()  # user code cancelled all tasks that it found
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        runner = self._runners.pop(task)
+        call = self._calls.pop(task)
+        if call.work.reads is not None:
+            self._readers.pop(call.work.reads, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._source.crashed(error)
-        if runner.work is not None:  # cancelled, perhaps before it began
-            self._hand_in(runner, runner.work)
+        if call.busy:  # cancelled, perhaps before it began
+            self._hand_in(call)
 
-    def _hand_in(self, runner: _Runner, work: Work) -> None:
-        work.ended_ns = perf_counter_ns()
-        runner.work = None
+    def _hand_in(self, call: _Call) -> None:
+        call.work.ended_ns = perf_counter_ns()
+        call.busy = False
         if not self._done:
             assert self._loop is not None
             self._loop.call_soon(self._exchange)
-        self._done.append(work)
+        self._done.append(call.work)
 
     def _exchange(self) -> None:
         """Hand in what ended in this turn, and begin what may start now."""
@@ -150,27 +185,19 @@ class EventLoop:
             following = ()
         for work in following:
             self._start(work)
-        if len(self._idle) == len(self._runners):
-            self._release()
-
-    def _release(self) -> None:
-        """Let the tasks end that have nothing to do."""
-        idle, self._idle = self._idle, []
-        for runner in idle:
-            if not runner.turn.done():
-                runner.turn.set_result(None)
 
     def cancel(self, unwanted: Callable[[Work], bool]) -> None:
-        """Cancel the calls in progress for which `unwanted` is true."""
+        """Cancel the calls in progress for which `unwanted` is true, and close their iterators."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 loop.call_soon_threadsafe(self._cancel, unwanted)
 
     def _cancel(self, unwanted: Callable[[Work], bool]) -> None:
-        for task, runner in list(self._runners.items()):
-            if runner.work is not None and unwanted(runner.work):
-                runner.cancelled = True
+        for task, call in list(self._calls.items()):
+            in_progress = call.busy or call.work.reads is not None
+            if in_progress and not call.cancelled and unwanted(call.work):
+                call.cancelled = True
                 task.cancel()
 
     def has(self, ident: int) -> bool:
@@ -188,7 +215,7 @@ class EventLoop:
         thread.join(timeout_s)
         if not thread.is_alive():
             return []
-        return [runner.work for runner in list(self._runners.values()) if runner.work is not None]
+        return [call.work for call in list(self._calls.values()) if call.busy]
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._last is None:  # an interrupted close is called again
@@ -196,10 +223,24 @@ class EventLoop:
             self._last.add_done_callback(lambda _: loop.stop())
 
     async def _drain(self) -> None:
+        """Cancel the calls, then the tasks that they started; wait for all of them."""
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it
 
         self._start_all()
         self._cancel(lambda _: True)
-        while self._runners:
-            self._release()
-            await asyncio.wait(list(self._runners))
+        while self._calls:
+            await asyncio.wait(list(self._calls))
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        for task in left:
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None:
+                LOG.warning("a task that a coroutine started failed", exc_info=error)
+
+
+async def _close(iterator: AsyncReading) -> None:
+    try:
+        await iterator.close_async()
+    except Exception:
+        LOG.warning("closing an iterator of an abandoned epoch failed", exc_info=True)

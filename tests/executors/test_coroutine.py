@@ -1,10 +1,18 @@
-"""The event loop of a run, by itself."""
+"""Coroutines: the context of each call, tasks in the background, cleaning up, the loop itself."""
 
 import asyncio
+import contextvars
 import gc
 import threading
 
+import pytest
+
+import nbpipe
+from nbpipe.base.threads import ThreadSettings
 from nbpipe.executors.coroutine import EventLoop
+from tests.gates import drained
+
+NOTE = contextvars.ContextVar("NOTE", default="blank")
 
 
 class Source:
@@ -16,6 +24,11 @@ class Source:
 
 class Quick:
     """A call that ends at once."""
+
+    reads = None
+
+    def __init__(self):
+        self.settings = ThreadSettings()
 
     async def begin(self):
         pass
@@ -34,73 +47,172 @@ def test_loop_that_is_closed_again_and_again(caplog):
     assert caplog.messages == []
 
 
-class Named:
-    """A call that notes in which asyncio task it ran."""
+async def noted(item):
+    """Give the note of before, and leave one."""
+    before = NOTE.get()
+    NOTE.set(item)
+    await asyncio.sleep(0)
+    return before
 
-    def __init__(self, tasks):
-        self.tasks = tasks
 
-    async def begin(self):
-        self.tasks.append(asyncio.current_task())
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_each_call_has_a_context_of_its_own(isolate):
+    """A context variable that one call sets is not seen by another call."""
+    pipe = nbpipe.source(range(12)).map(noted, concurrency=2)
+    with pipe.start(isolate=isolate) as run:
+        assert drained(run) == ["blank"] * 12
+        assert drained(run) == ["blank"] * 12
+
+
+def test_calls_see_the_context_of_the_thread_that_starts_the_epoch():
+    """Each epoch sees the context variables of the loop that iterates it."""
+    with nbpipe.source(range(3)).map(noted).start() as run:
+        notes = []
+        for word in ("first", "second"):
+            token = NOTE.set(word)
+            notes.append(list(run))
+            NOTE.reset(token)
+    assert notes == [["first"] * 3, ["second"] * 3]
+
+
+def test_a_task_in_the_background_is_cancelled_at_close(caplog):
+    """`close` cancels what a coroutine started, and waits until it has cleaned up."""
+    ended, tasks = [], []
+
+    async def kept_alive():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cleaned up")
+
+    async def fetch(item):
+        if not tasks:
+            tasks.append(asyncio.create_task(kept_alive()))
         await asyncio.sleep(0)
+        return item
+
+    with nbpipe.source(range(4)).map(fetch).start() as run:
+        assert drained(run) == [0, 1, 2, 3]
+        assert drained(run) == [0, 1, 2, 3]  # it lives on between epochs
+        assert ended == []
+    assert ended == ["cleaned up"]
+    assert tasks[0].cancelled()
+    assert caplog.messages == []
 
 
-class Bursts:
-    """Gives work in bursts, whenever what it gave last has ended."""
+def test_a_task_in_the_background_that_fails_at_close_is_logged(caplog):
+    """What its cleaning up raises is not lost."""
 
-    def __init__(self, bursts):
-        self.bursts = bursts
-        self.handed_in = []
-        self.left = 0
-        self.over = threading.Event()
+    async def broken():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("connection lost")
 
-    def exchange(self, done):
-        self.handed_in += done
-        self.left -= len(done)
-        if self.left > 0:
-            return ()
-        following = self.bursts.pop(0) if self.bursts else ()
-        self.left = len(following)
-        if not following:
-            self.over.set()
-        return following
-
-
-def run_bursts(*bursts):
-    """Have a loop do all work of all bursts; return what was handed in."""
-    first, *others = bursts
-    source = Bursts(others)
-    source.left = len(first)
-    loop = EventLoop(source)
-    loop.submit(first)
-    source.over.wait()
-    assert loop.close(10) == []
-    return source.handed_in
-
-
-def test_tasks_are_used_again():
-    """What begins when other calls have ended runs in their tasks, the oldest work first."""
     tasks = []
-    bursts = [[Named(tasks) for _ in range(5)] for _ in range(3)]
-    assert run_bursts(*bursts) == [work for burst in bursts for work in burst]
-    assert len(tasks) == 15
-    assert len(set(tasks)) == 5
+
+    async def fetch(item):
+        tasks.append(asyncio.create_task(broken()))
+        await asyncio.sleep(0)
+        return item
+
+    assert drained(nbpipe.source(range(1)).map(fetch)) == [0]
+    assert caplog.messages == ["a task that a coroutine started failed"]
 
 
-class Canceller(Named):
-    """A call that cancels every other task of the loop."""
+def test_cleaning_up_is_not_cancelled_again():
+    """A call of an epoch that is left may await in its `finally`, also where the run is closed."""
+    begun, cleaned = [], []
 
-    async def begin(self):
-        await asyncio.sleep(0.01)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+    async def fetch(item):
+        if not item:
+            return item
+        begun.append(item)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            cleaned.append(item)
+
+    items = iter(nbpipe.source(range(8)).map(fetch, concurrency=3))
+    assert next(items) == 0
+    items.close()
+    assert sorted(cleaned) == sorted(begun)
+
+
+class Watched:
+    """An async generator that notes in which task and with which note each part of it ran."""
+
+    def __init__(self, count):
+        self.count = count
+        self.tasks = []
+        self.notes = []
+        self.closed = threading.Event()
+
+    def _note(self):
+        self.tasks.append(asyncio.current_task())
+        self.notes.append(NOTE.get())
+
+    async def items(self, start=0):
+        self._note()
+        NOTE.set(start)
+        try:
+            for number in range(self.count):
+                yield start + number
+                self._note()
+        finally:
+            await asyncio.sleep(0)
+            self._note()
+            self.closed.set()
+
+
+@pytest.mark.parametrize("kind", ["source", "flat_map"])
+def test_an_async_generator_is_read_and_closed_in_one_task(kind):
+    """From its first item to its end it has one task and one context."""
+    watched = Watched(40)
+    source = nbpipe.source(watched.items, prefetch=1)
+    flat = nbpipe.source([0]).flat_map(watched.items, prefetch=1)
+    assert drained(source if kind == "source" else flat) == list(range(40))
+    assert len(set(watched.tasks)) == 1
+    assert watched.notes == ["blank", *[0] * 41]
+
+
+@pytest.mark.parametrize("kind", ["source", "flat_map"])
+def test_an_async_generator_that_is_left_is_closed_in_its_task(kind):
+    """Where the loop leaves the epoch, its `finally` runs where it was read, to its end."""
+    watched = Watched(40)
+    source = nbpipe.source(watched.items, prefetch=1)
+    flat = nbpipe.source([0]).flat_map(watched.items, prefetch=1)
+    with (source if kind == "source" else flat).start() as run:
+        for _ in run:
+            break
+        assert watched.closed.wait(40)
+        assert len(set(watched.tasks)) == 1
+        assert set(watched.notes[1:]) == {0}
+
+
+def test_async_generators_side_by_side_have_contexts_of_their_own():
+    """Those of one `flat_map` do not see each other's context variables."""
+    watched = Watched(3)
+    pipe = nbpipe.source([10, 20, 30, 40]).flat_map(watched.items, concurrency=4, prefetch=1)
+    assert drained(pipe) == [start + n for start in (10, 20, 30, 40) for n in range(3)]
+    assert len(set(watched.tasks)) == 4
+    assert watched.notes.count("blank") == 4
+
+
+def test_a_stage_that_cancels_all_tasks_ends_no_source():
+    """An async source whose task waits is read on, though user code cancels it."""
+
+    async def numbers():
+        for number in range(20):
+            yield number
+
+    async def cancel_others(item):
+        for task in asyncio.all_tasks() - {asyncio.current_task()} if item == 5 else ():
             task.cancel()
+        return item
 
-
-def test_task_that_a_stranger_cancelled():
-    """Where user code cancels a task that waits for work, the work begins in another one."""
-    tasks = []
-    burst, canceller = [Named(tasks) for _ in range(3)], Canceller(tasks)
-    following = [Named(tasks) for _ in range(4)]
-    handed_in = run_bursts([*burst, canceller], following)
-    assert set(handed_in) == {*burst, canceller, *following}
-    assert len(tasks) == 7
+    pipe = nbpipe.source(numbers, prefetch=1).map(cancel_others, concurrency=1, prefetch=1)
+    assert drained(pipe) == list(range(20))
