@@ -681,7 +681,7 @@ class DataLoader:
         run = self._pipeline.start(seed=seed)
         load_into(run, position)
         if self.timeout:
-            run.between_waits = BatchTimeout(self.timeout, run.between_waits)
+            run.between_waits = BatchTimeout(self.timeout, run)
         stays = self.persistent_workers and (kept is None or kept.run.closed)
         made = WorkerRun(run, indices, seed, self._readers, stays)
         self._kept = made if stays else kept

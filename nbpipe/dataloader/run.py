@@ -10,7 +10,7 @@ import weakref
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic, perf_counter_ns, time
+from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ..base.knobs import Knob, KnobChange
@@ -240,9 +240,10 @@ class LocalRun(Iterator[Any]):
         self.resume()
 
     def close(self, timeout_s: float = 0) -> None:
-        """End it; nothing is waited for."""
+        """End it, also in a pause; nothing is waited for."""
         self.end(CANCELLED)
         self._batches = iter(())
+        self._going.set()
 
     def forget(self) -> None:
         """Called when nobody iterates it any more; no lock is taken: one may be held below us."""
@@ -305,6 +306,7 @@ class LocalRun(Iterator[Any]):
 
 
 # -- an epoch that workers make --------------------------------------------------------------------
+_MOST_OF_LIMIT = 0.25  # of the time to wait for a batch, one round of the wait counts at most this
 GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
 
 
@@ -334,31 +336,42 @@ def load_into(run: Run, position: Position) -> None:
 
 
 class BatchTimeout:
-    """Bounds how long the training loop waits for one batch.
+    """Bounds how long the training loop waits for one batch; pauses do not count.
+
+    Time in which the process was stopped (`kill -STOP`, a laptop that sleeps) does not count,
+    either: it shows as one long round of the wait, of which only a part counts.
 
     Args:
         limit_s: the bound [s].
-        others: called as often as this is, or None.
+        run: whose batches they are.
     """
 
-    def __init__(self, limit_s: float, others: Callable[[], object] | None) -> None:
+    def __init__(self, limit_s: float, run: Run) -> None:
         self._limit_s = limit_s
-        self._others = others
-        self._until_s = 0.0
+        self._others = run.between_waits
+        self._run = weakref.ref(run)  # which holds this
+        self._waited_s = self._since_s = 0.0
 
     def begin(self) -> None:
         """Called when a wait may begin."""
-        self._until_s = monotonic() + self._limit_s
+        self._waited_s, self._since_s = 0.0, self._now_s()
+
+    def _now_s(self) -> float:
+        run = self._run()
+        return self._since_s if run is None else run.active_s
 
     def __call__(self) -> None:
-        """Called when the wait goes on.
+        """Called at the beginning of a wait, and after each round of it.
 
         Raises:
             StageTimeoutError: it has taken too long.
         """
         if self._others is not None:
             self._others()
-        if monotonic() > self._until_s:
+        now_s = self._now_s()
+        self._waited_s += min(now_s - self._since_s, self._limit_s * _MOST_OF_LIMIT)
+        self._since_s = now_s
+        if self._waited_s > self._limit_s:
             raise StageTimeoutError(
                 f"no batch came within timeout={self._limit_s:g} s; raise timeout, or see what "
                 "limits it: loader.run.diagnose()"

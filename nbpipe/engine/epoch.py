@@ -383,12 +383,12 @@ class Epoch:
         return room > 0 if len(self.values) > 1 else self.memory is not None or room == 1
 
     def look_after_consumer(self, following: Task | None, now_ns: int) -> None:
-        """Wake the consumer if there is something for it.
+        """Wake the consumer if it waits and there is something for it; in a pause only the end.
 
-        Where the thread goes on with cheap work that waits a little: a consumer woken now
-        would only wait for the interpreter, and find less.
+        Where the thread continues with cheap work, this is put off a little: a consumer that
+        wakes now would only wait for the interpreter, and find less.
         """
-        if not self.waiting or not (self.sink.count or self.exhausted):
+        if not self.waiting or not (self.is_over or (self.has_results and not self.paused)):
             return
         if following is None or not following.cheap or now_ns - self.waits_since_ns > PATIENCE_NS:
             self.wake_consumer()
@@ -407,11 +407,16 @@ class Epoch:
         return through and not (self.closed_inputs or any(node.error for node in self.order))
 
     @property
+    def has_results(self) -> bool:
+        """Whether items wait for the consumer."""
+        return self.sink.count > 0 or self.at < self.first + len(self.values)
+
+    @property
     def is_over(self) -> bool:
         """Whether the consumer gets nothing more."""
         if self.over or not self.exhausted:
             return self.over
-        return self.urgent or not (self.sink.count or self.at < self.first + len(self.values))
+        return self.urgent or not self.has_results
 
     def wake_consumer(self) -> None:
         """Let the consumer look again."""

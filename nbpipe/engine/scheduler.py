@@ -451,7 +451,7 @@ class Scheduler:
                     if not (again or following.cheap or self._team.coming or following.node.remote):
                         new_seat = self._wake(now_ns)
                 if epoch is not None:
-                    if epoch.waiting and (epoch.sink.count or epoch.exhausted):
+                    if epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
                     _dropped = epoch.take_dropped() if epoch.dropped else None
             if task is not None and task.expansion is not None and task.node.epoch.over:
@@ -684,8 +684,7 @@ class Scheduler:
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
         seat = self._wake(now_ns)
-        if epoch.waiting and (epoch.sink.count or epoch.exhausted):  # a join has moved items
-            epoch.look_after_consumer(None, now_ns)
+        epoch.look_after_consumer(None, now_ns)  # a join may have moved items
         return seat
 
     # -- looking in -----------------------------------------------------------------------

@@ -136,8 +136,7 @@ class EpochIterator(Iterator[Any]):
     def ready(self) -> bool:
         """Whether there is an item to be taken without a wait."""
         epoch = self._epoch
-        left = epoch.at < epoch.first + len(epoch.values) or epoch.sink.count > 0
-        return left and not (self._scheduler.paused or epoch.paused or self._done)
+        return epoch.has_results and not (self._scheduler.paused or epoch.paused or self._done)
 
     def _next(self, epoch: Epoch) -> Entry:
         entry = self._found(epoch)

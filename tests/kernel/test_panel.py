@@ -62,6 +62,31 @@ def test_a_stopped_epoch_ends_its_cell(talk, panel):
     assert (ack["ok"], reply["content"]["status"]) == (True, "ok")
 
 
+READY = """
+ready = nbpipe.source(range(9)).map(lambda number: number, name="same").start()
+print("id", panel.panel_of(ready).model_id)
+"""
+PAUSED = """
+for number in ready:
+    if number == 0:
+        ready.pause()
+        print("begun", flush=True)
+print("had", number)
+"""
+
+
+@pytest.mark.parametrize(("click", "last"), [("resume", 8), ("stop", 0)])
+def test_a_click_is_heard_in_a_pause(talk, panel, click, last):
+    """A cell that waits in a pause, with items ready, hears the panel's buttons."""
+    mine = talk.client.run(READY).split()[-1]
+    cell = talk.begin(PAUSED)
+    ack = ask(talk, mine, {"op": click, "id": 1})
+    talk.client.printed(cell, f"had {last}\n")
+    talk.client.reply(cell)
+    talk.client.run("ready.close(); panel.panel_of(ready).close()")
+    assert ack["ok"]
+
+
 LOADER = """
 loader = nbpipe.DataLoader([0, 1, 2], 1)
 id_of = lambda: print("id", panel.panel_of(loader.run).model_id)

@@ -1,6 +1,5 @@
 """What goes wrong in a dataset arrives as it was raised; nothing hangs."""
 
-import itertools
 import os
 import signal
 import threading
@@ -12,8 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 import nbpipe
-from nbpipe.dataloader import run as loader_run
-from tests.gates import Gate, delivered
+from nbpipe.show import watch
+from tests.gates import Gate, delivered, set_clock
 from tests.loader.datasets import Failing, Made, Numbers
 
 
@@ -168,27 +167,84 @@ def test_batch_that_kills_every_worker():
     assert (len(got), type(raised)) == (3, nbpipe.WorkerDiedError)
 
 
-def test_timeout(monkeypatch):
-    """A batch that takes too long is an error that names the time; its worker is ended."""
-    gate, came, times_s = Gate(), [], itertools.count(step=0.25)
-    # However long workers take to start: time goes on as the loop looks, once a batch has come.
-    monkeypatch.setattr(loader_run, "monotonic", lambda: next(times_s) if came else 0.0)
+class Rounds:
+    """A clock that only the rounds of a loop's wait move, and what happens in each of them.
 
-    def make(n):
+    Args:
+        monkeypatch: gives nbpipe the clock.
+        steps_s: seconds that pass in each round after the first batch; the last one repeats.
+    """
+
+    def __init__(self, monkeypatch, *steps_s):
+        self.gate = Gate()
+        self.got = []
+        self.rounds = 0
+        self.paused_rounds = 0
+        self._steps_s = steps_s
+        self._now_ns = 1
+        set_clock(monkeypatch, lambda: self._now_ns)
+        monkeypatch.setattr(watch, "run_started", [self._watch])
+
+    def _watch(self, run):
+        self._run = run
+        run.between_waits = self._look
+
+    def _look(self):
+        if not self.got:  # however long workers take to start
+            return
+        step_s = self._steps_s[min(self.rounds, len(self._steps_s) - 1)]
+        self._now_ns += int(step_s * 1e9)
+        self.rounds += 1
+        if self.rounds == self.paused_rounds:
+            self._run.resume()
+        if self.rounds == 8:
+            self.gate.open()
+
+    def make(self, n):
+        """Make a sample; the second one takes 8 rounds."""
         if n == 1:
-            gate.wait()
+            self.gate.wait()
         return n
 
-    def taken(loader):
-        for batch in loader:
-            came.append(batch)
-            yield batch
+    def take(self, *, paused_rounds=0):
+        """Take the batches of an epoch, with a pause after the first; return what ended it."""
+        self.paused_rounds = paused_rounds
+        loader = nbpipe.DataLoader(
+            Made(self.make, 4), 1, num_workers=2, workers="thread", timeout=1
+        )
 
-    loader = nbpipe.DataLoader(Made(make, 4), 1, num_workers=2, timeout=1)
-    got, raised = delivered(taken(loader))
-    gate.open()
-    assert (len(got), type(raised)) == (1, nbpipe.StageTimeoutError)
+        def batches():
+            for batch in loader:
+                if not self.got and paused_rounds:
+                    self._run.pause()
+                self.got.append(batch)
+                yield batch
+
+        _, raised = delivered(batches())
+        self.gate.open()
+        return raised
+
+
+def test_timeout(monkeypatch):
+    """A batch that takes too long is an error that names the time."""
+    rounds = Rounds(monkeypatch, 0.2)
+    raised = rounds.take()
+    assert (len(rounds.got), rounds.rounds, type(raised)) == (1, 6, nbpipe.StageTimeoutError)
     assert "timeout=1 s" in str(raised)
+
+
+def test_timeout_does_not_count_a_pause(monkeypatch):
+    """A loop that is paused for longer than the limit continues after the pause."""
+    rounds = Rounds(monkeypatch, *[100] * 6, 0)
+    raised = rounds.take(paused_rounds=6)
+    assert (len(rounds.got), raised) == (4, None)
+
+
+def test_timeout_does_not_count_a_stop_of_the_process(monkeypatch):
+    """A process that is stopped for longer than the limit, and continued, goes on waiting."""
+    rounds = Rounds(monkeypatch, 100, 0)
+    raised = rounds.take()
+    assert (len(rounds.got), raised) == (4, None)
 
 
 def test_timeout_needs_workers():
