@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .checks import close_unawaited, holds_coroutine, refuse_coroutine
+from .fitting import (
+    floats_as,
+    overflow,
+    pad_as,
+    pad_for_tensors,
+    refuse_changes,
+    refuse_rounded,
+    tensor_as,
+)
 from .tree import MAX_DEPTH, children, is_tensor, rebuild
 
 _WAY_OUT = "collate=fn gathers a list of samples your way (collate=list keeps it as it is)"
@@ -173,8 +182,9 @@ def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) 
     floating = how.floating is not None and batch.dtype.kind == "f"
     tensor = _tensor_or_none(batch) if how.tensors else None
     if tensor is not None:
-        return tensor.to(_torch_floating(how, sys.modules["torch"])) if floating else tensor
-    return batch.astype(_numpy_floating(how), copy=False) if floating else batch
+        wanted = _torch_floating(how, sys.modules["torch"]) if floating else tensor.dtype
+        return tensor_as(tensor, wanted, where)
+    return floats_as(batch, _numpy_floating(how), where) if floating else batch
 
 
 def _array_of_numbers(numbers: list[Any], kinds: set[type], dtype: Any, where: str) -> NDArray[Any]:
@@ -188,6 +198,8 @@ def _array_of_numbers(numbers: list[Any], kinds: set[type], dtype: Any, where: s
         raise _too_large(numbers, where)
     if batch.dtype.kind == "f" and all(issubclass(kind, int | np.integer) for kind in kinds):
         _refuse_rounding({np.asarray(number).dtype for number in numbers}, batch.dtype, where)
+    if len(kinds) > 1 and batch.dtype.kind in "fc":
+        refuse_rounded(numbers, batch.real.tolist(), batch.dtype, where)
     return batch
 
 
@@ -221,11 +233,21 @@ def _stack_arrays(arrays: list[Any], how: _How, where: str) -> NDArray[Any]:
     dtype = _common_dtype(arrays, where)
     if how.floating is not None and dtype.kind == "f":
         dtype = _numpy_floating(how)
+        refuse_changes(arrays, dtype, where)
     shapes = [array.shape for array in arrays]
-    if shapes.count(shapes[0]) == len(shapes):
-        return np.array(arrays, dtype=dtype)
-    shape = _padded_shape(shapes, how, where)
-    batch = np.full((len(arrays), *shape), _fitting(how.pad, dtype, where), dtype)
+    try:
+        with np.errstate(all="ignore", over="raise"):
+            if shapes.count(shapes[0]) == len(shapes):
+                return np.array(arrays, dtype=dtype)
+            return _padded(arrays, dtype, _padded_shape(shapes, how, where), how.pad, where)
+    except FloatingPointError:
+        raise overflow(arrays, dtype, where) from None
+
+
+def _padded(
+    arrays: list[Any], dtype: np.dtype[Any], shape: tuple[int, ...], pad: Any, where: str
+) -> NDArray[Any]:
+    batch = np.full((len(arrays), *shape), pad_as(pad, dtype, where), dtype)
     for row, array in zip(batch, arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     return batch
@@ -241,19 +263,33 @@ def _refuse_masks(kinds: set[type], where: str) -> None:
 
 def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
     torch: Any = sys.modules["torch"]
-    dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors})
+    dtypes = {tensor.dtype for tensor in tensors}
+    dtype = _common_torch(dtypes, where)
     if how.floating is not None and dtype.is_floating_point:
         dtype = _torch_floating(how, torch)
     shapes = [tuple(tensor.shape) for tensor in tensors]
+    if len(dtypes) > 1:
+        tensors = [tensor_as(tensor, dtype, where) for tensor in tensors]
     if shapes.count(shapes[0]) == len(shapes):
-        return torch.stack(tensors).to(dtype)
+        return tensor_as(torch.stack(tensors), dtype, where)
     shape = _padded_shape(shapes, how, where)
-    if not dtype.is_floating_point and not dtype.is_complex:
-        _fitting(how.pad, np.dtype(str(dtype).removeprefix("torch.")), where)
-    batch = tensors[0].new_full((len(tensors), *shape), how.pad, dtype=dtype)
+    pad = pad_for_tensors(how.pad, dtype, where)
+    batch = tensors[0].new_full((len(tensors), *shape), pad, dtype=dtype)
     for row, tensor in zip(batch, tensors, strict=True):
-        row[tuple(map(slice, tensor.shape))] = tensor
+        row[tuple(map(slice, tensor.shape))] = tensor_as(tensor, dtype, where)
     return batch
+
+
+def _common_torch(dtypes: set[Any], where: str) -> Any:
+    torch: Any = sys.modules["torch"]
+    try:
+        return functools.reduce(torch.promote_types, dtypes)
+    except RuntimeError:
+        names = " and ".join(sorted(map(str, dtypes)))
+        raise ArgumentError(
+            f"{where}: tensors must have dtypes that torch has one for to be stacked, got {names}; "
+            f"convert them alike before, or {_WAY_OUT}"
+        ) from None
 
 
 def _common_dtype(arrays: list[Any], where: str) -> np.dtype[Any]:
@@ -267,8 +303,14 @@ def _common_dtype(arrays: list[Any], where: str) -> np.dtype[Any]:
     if len(families) > 1 or "O" in families:
         other = next(i for i, dtype in enumerate(dtypes) if dtype != first)
         raise _not_numbers(f"{first} in sample 0 and {dtypes[other]} in sample {other}", where)
-    common = np.result_type(*dtypes)
+    try:
+        common = np.result_type(*dtypes)
+    except TypeError:  # durations of years and of days
+        other = next(i for i, dtype in enumerate(dtypes) if dtype != first)
+        got = f"{first} in sample 0 and {dtypes[other]} in sample {other}"
+        raise _not_numbers(got, where) from None
     _refuse_rounding(set(dtypes), common, where)
+    refuse_changes(arrays, common, where)
     return common
 
 
@@ -292,20 +334,6 @@ def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple
         f"be stacked, got {first} in sample 0 and {shapes[other]} in sample {other}; "
         f"{pad}{_WAY_OUT}"
     )
-
-
-def _fitting(pad: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Return the pad value as a `dtype`; refuse where that would change it."""
-    given = np.asarray(pad)
-    if dtype.kind in "biu":
-        with np.errstate(all="ignore"):
-            fits = np.isfinite(given) and given == given.astype(dtype)
-        if not fits or (dtype.kind == "u" and given < 0):
-            raise ArgumentError(
-                f"{where}: pad must be a value of {dtype}, the samples' dtype, got {pad!r}; "
-                "convert the samples to a dtype that holds it"
-            )
-    return given.astype(dtype)
 
 
 # -- nodes ------------------------------------------------------------------------------
