@@ -42,7 +42,7 @@ MOST_FILES = {
     "engine": 14,
     "show": 8,
     "export": 15,
-    "jupyter": 8,
+    "jupyter": 9,
     "run": 3,
     "run/isolated": 3,
     "dataloader": 4,

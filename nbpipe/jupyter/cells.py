@@ -14,10 +14,9 @@ import functools
 import inspect
 import linecache
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -36,32 +35,19 @@ from ..show.watch import (
     run_started,
 )
 from .display import RunDisplay
-from .kernel import Pump, cure_streams
+from .execution import Execution, ExecutionInfo, Executions, NotebookCell
+from .kernel import Pump, cure_streams, execution_of_cell
 from .magics import RunMagic
 from .runs import KernelRuns
 
 if TYPE_CHECKING:
     from .panel import Startable
 
-_Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
 # What is shown, by name: this room knows none of them.
 _RUN = ("nbpipe.run.run", "Run")
 _LOADER_RUN = ("nbpipe.dataloader.run", "LoaderRun")
 _LOADER = ("nbpipe.dataloader.loader", "DataLoader")
 _PIPELINE = ("nbpipe.pipeline", "Pipeline")
-_Turn = tuple[int, int]  # epochs started, items handed out
-
-
-class ExecutionInfo(Protocol):
-    """What IPython says of a cell that is executed."""
-
-    @property
-    def raw_cell(self) -> str:
-        """Its code."""
-
-    @property
-    def cell_id(self) -> str | None:
-        """Its id in the notebook, where the front end gives one."""
 
 
 class ExecutionResult(Protocol):
@@ -84,11 +70,19 @@ def load_ipython_extension(ip: Any) -> None:
     """
     if ip in _loaded:
         return
-    display = RunDisplay(ip.display_pub, _cell)
+    executions = Executions(ip)
+    display = RunDisplay(ip.display_pub, lambda: _place(executions.current))
     compiler = getattr(ip, "compile", None)  # another shell's names nothing
     place_name = getattr(compiler, "format_code_name", lambda _: None)
     magic = RunMagic(ip, KernelRuns(lambda: ip.user_ns))
-    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name, magic)
+    rules = _loaded[ip] = CellRules(
+        executions,
+        pump=Pump.of(ip),
+        display=display,
+        history=History.of(ip),
+        place_name=place_name,
+        magic=magic,
+    )
     run_started.append(rules.adopt)
     loader_made.append(rules.answer)
     for run in open_runs():
@@ -112,10 +106,8 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     formatter.for_type_by_name(*_LOADER_RUN, lambda run: display.show(run, run.shown))
     formatter.for_type_by_name(*_LOADER, lambda one: display.show(one.run, one.run.shown))
     ip.display_formatter.formatters["text/html"].for_type_by_name(*_PIPELINE, rules.show_pipeline)
-    request = _request(ip)
     History.of(ip).listen()
-    if request is not None:
-        rules.enter(request)
+    rules.begin_late()
 
 
 def unload_ipython_extension(ip: Any) -> None:
@@ -136,27 +128,11 @@ def unload_ipython_extension(ip: Any) -> None:
         History.of(ip).rest()
 
 
-class _Execution:
-    """One execution of a cell.
-
-    Attributes:
-        key: the cell.
-        before: how far each run was when it began.
-    """
-
-    def __init__(self, key: _Key, before: Mapping[Attended, _Turn]) -> None:
-        self.key = key
-        self.before = weakref.WeakKeyDictionary(before)
-
-
-# The execution that the running code belongs to; a task that a cell leaves behind keeps its cell.
-_execution: ContextVar[_Execution | None] = ContextVar("nbpipe_execution", default=None)
-
-
 class CellRules:
     """The rules for the cells of one kernel.
 
     Args:
+        executions: tells to which cell a run belongs.
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
         history: keeps the texts of the cells.
@@ -166,6 +142,8 @@ class CellRules:
 
     def __init__(
         self,
+        executions: Executions,
+        *,
         pump: Pump | None,
         display: RunDisplay,
         history: History,
@@ -173,80 +151,79 @@ class CellRules:
         magic: RunMagic,
     ) -> None:
         self.magic = magic
+        self._executions = executions
         self._pump = pump
         self._display = display
         self._history = history
         self._place_name = place_name
         self._runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
         self._loaders: weakref.WeakSet[AttendedLoader] = weakref.WeakSet()
-        self._runs_of: dict[_Key, weakref.WeakSet[AttendedRun]] = {}
-        self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
         self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
 
     # -- cells ----------------------------------------------------------------------------
     def begin(self, cell: ExecutionInfo) -> None:
         """Called when a cell is about to run; close the runs that it started before."""
         self._history.begin(cell)
-        key = _key(cell)
-        self.enter(key)
-        earlier = [run for run in self._runs_of.pop(key, ()) if not run.closed]
-        for run in earlier:
+        execution = self._executions.begin(cell, self._attended())
+        if execution is None:
+            return
+        for run in execution.earlier_runs:
             run.close()
-        if len(earlier) == 1:
-            stages = shortened(" > ".join(earlier[0].stages))
-            _print(f"nbpipe: closed the run that this cell started before ({stages})")
-        elif earlier:
-            _print(f"nbpipe: closed {len(earlier)} runs that this cell started before")
-        self._display.begin(_cell())
+        if execution.earlier_runs:
+            found = _runs_that(execution.earlier_runs, "this cell started before")
+            _print(f"nbpipe: closed {found}")
+        execution.earlier_runs.clear()
+        self._display.begin(_place(execution))
+        for other in self._executions.elsewhere(execution.cell):
+            self._look_at_page(other)
 
-    def enter(self, key: _Key) -> None:
-        """Note that a cell is under way in this thread."""
-        execution = _Execution(key, {run: run.turn for run in self._attended()})
-        self._under_way.setdefault(threading.get_ident(), []).append(execution)
-        _execution.set(execution)
+    def _look_at_page(self, other: Execution) -> None:
+        """Tell of the runs that a cell with the same id has open in another page.
+
+        This page may be that one, loaded again, or show a copy of its notebook.
+        """
+        runs = other.open_runs
+        if not runs:
+            self._display.begin(_place(other))
+            self._executions.forget(other)
+        elif not other.is_told:
+            other.is_told = True
+            found = _runs_that(runs, "this cell started in another page or notebook")
+            _print(f"nbpipe: left open {found}; nbpipe.close_all() closes all runs")
+
+    def begin_late(self) -> None:
+        """Note the cell that is running now, if there is one."""
+        self._executions.begin_late(self._attended())
 
     def end(self, result: ExecutionResult | None) -> None:
         """Called when a cell has run; if it failed, cancel the epochs that it was iterating."""
-        self._end(self._leave(result), result)
+        before = self._executions.end(None if result is None else result.info)
+        if before is not None and (result is None or not result.success):
+            for run in self._attended():
+                if before.get(run) != run.turn:
+                    run.close_epochs()
         for run in self._open_runs():
             run.renew_functions()
         self._display.keep_all()
 
-    def _end(self, execution: _Execution | None, result: ExecutionResult | None) -> None:
-        if execution is None or (result is not None and result.success):
-            return
-        for run in self._attended():
-            if execution.before.get(run) != run.turn:
-                run.close_epochs()
-
-    def _leave(self, result: ExecutionResult | None) -> _Execution | None:
-        ident = threading.get_ident()
-        under_way = self._under_way.get(ident, [])
-        key = None if result is None else _key(result.info)
-        found = [n for n, one in enumerate(under_way) if key in (None, one.key)]
-        if not found:  # an empty cell ends without having begun
-            return None
-        execution = under_way[found[-1]]
-        del under_way[found[-1] :]
-        _execution.set(under_way[-1] if under_way else None)
-        if not under_way:
-            del self._under_way[ident]
-        return execution
-
     # -- runs -----------------------------------------------------------------------------
     def adopt(self, run: AttendedRun) -> None:
         """Called when a run started; it belongs to the cell whose code started it."""
-        execution = _execution.get()
+        execution = self._executions.owner
         self._runs.add(run)
-        self.magic.runs.note(run, _cell_id(execution))
+        self.magic.runs.note(run, "" if execution is None else execution.cell.id)
         if self._pump is not None:
             run.between_waits = self._pump.poll
-        if execution is not None:
-            self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
-        edited = edited_lines(run.stages.values(), self._place_name)
-        for line in (*self._lost_values(run), *edited):
-            if execution is not None:  # else there is no cell to tell it in
-                _print(line)
+        lost = self._lost_values(run)
+        if execution is None:  # there is no cell to tell it in
+            return
+        execution.runs.add(run)
+        for line in (*lost, *edited_lines(run.stages.values(), self._place_name)):
+            _print(line)
+        if self._executions.is_over(execution):
+            run.close()
+            found = _runs_that([run], "a loop started whose cell has run again since")
+            _print(f"nbpipe: closed {found}")
 
     def answer(self, run: AttendedLoader) -> None:
         """Called when a loader was made; its controls are answered between two of its batches.
@@ -254,29 +231,29 @@ class CellRules:
         Workers that it keeps stay when the cell that trains is run again.
         """
         self._loaders.add(run)
-        self.magic.runs.note(run, _cell_id(_execution.get()))
+        execution = self._executions.owner
+        self.magic.runs.note(run, "" if execution is None else execution.cell.id)
         run.on_run = self._leave_to_loader
         if self._pump is not None:
             run.between_waits = self._pump.poll
 
     def _leave_to_loader(self, run: AttendedRun) -> None:
         self.magic.runs.leave_out(run)
-        for runs in self._runs_of.values():
-            runs.discard(run)
+        self._executions.release(run)
 
     # -- pipelines ------------------------------------------------------------------------
     def show_pipeline(self, pipe: Any) -> str:
         """Show the buttons of a pipeline above its table; return the table."""
-        execution = _execution.get()
+        execution = self._executions.current
         self._display.show_bar(
             pipe, lambda pipe: copy_context().run(self._start_in, execution, pipe)
         )
         table: str = pipe._repr_html_()
         return table
 
-    def _start_in(self, execution: _Execution | None, pipe: Startable) -> tuple[AttendedRun, str]:
+    def _start_in(self, execution: Execution | None, pipe: Startable) -> tuple[AttendedRun, str]:
         """Start a pipeline as the cell would that shows it; return the run and its variable."""
-        _execution.set(execution)
+        execution_of_cell.set(execution)
         run = pipe.start()
         return run, self.magic.runs.name(run, pipe)
 
@@ -304,32 +281,16 @@ class CellRules:
         return [*self._open_runs(), *self._loaders]
 
 
-def _cell() -> str | None:
-    """Return the id of the cell that runs; None where it has none, and others may be alike."""
-    return _cell_id(_execution.get()) or None
+def _place(execution: Execution | None) -> NotebookCell | None:
+    """Return the cell that runs; None where it has no id, and others may be alike."""
+    return None if execution is None or not execution.cell.id else execution.cell
 
 
-def _cell_id(execution: _Execution | None) -> str:
-    kind, text = ("", "") if execution is None else execution.key
-    return text if kind == "id" else ""
-
-
-def _key(cell: ExecutionInfo) -> _Key:
-    cell_id = getattr(cell, "cell_id", None)
-    return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
-
-
-def _request(ip: Any) -> _Key | None:
-    """Return the cell that is running now; it has begun before the rules."""
-    try:
-        request = ip.get_parent()
-        if request["header"]["msg_type"] != "execute_request":
-            return None
-        cell_id = request.get("metadata", {}).get("cellId")
-        code = str(request["content"]["code"])
-        return ("id", str(cell_id)) if cell_id else ("text", code)
-    except (AttributeError, KeyError, TypeError):  # no kernel of ipykernel's
-        return None
+def _runs_that(runs: Sequence[Watched], end: str) -> str:
+    """Write "the run that `end` (its stages)", or "2 runs that `end`"."""
+    if len(runs) == 1:
+        return f"the run that {end} ({shortened(runs[0].title)})"
+    return f"{len(runs)} runs that {end}"
 
 
 def _print(line: str) -> None:

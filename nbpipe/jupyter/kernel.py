@@ -32,6 +32,9 @@ COMM = frozenset({"comm_open", "comm_msg", "comm_close"})
 # What a page that is reloaded asks before its widgets come back.
 QUERIES = frozenset({"kernel_info_request", "comm_info_request"})
 
+# The execution of the cell whose code is running; the code that answers a message has none.
+execution_of_cell: ContextVar[object] = ContextVar("nbpipe_execution", default=None)
+
 Message = dict[str, Any]
 Frames = list[Any]  # a message as it came
 
@@ -156,6 +159,7 @@ class Pump:
             return False
 
     def _answer(self, frames: Frames, shield: Shield) -> None:
+        execution_of_cell.set(None)
         kernel, copies = self._kernel, self._inbox.copies
         try:
             idents, parts = kernel.session.feed_identities(frames, copy=copies)
@@ -185,6 +189,8 @@ class Pump:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
+
+    ANSWER = _answer.__code__  # behind its frame stands the running cell
 
 
 _found: list[tuple[object, Pump | None]] = []  # the kernel of this process, and its pump

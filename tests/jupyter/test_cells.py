@@ -3,7 +3,6 @@
 What a kernel itself can show stands in test_cells_in_kernel.py.
 """
 
-import sys
 import threading
 from contextvars import Context, copy_context
 from types import SimpleNamespace
@@ -179,20 +178,9 @@ def test_task_left_behind_belongs_to_its_cell(shell, runs):
 
 
 def test_run_started_outside_cells_is_nobodys(shell, runs):
-    """A run that a thread of its own starts is closed by no cell."""
-
-    def cell():
-        thread = threading.Thread(target=starts(runs), context=None)
-        thread.start()
-        thread.join()
-
-    if sys.version_info < (3, 14):  # threads begin without the context of their cell
-
-        def cell():
-            Context().run(starts(runs))
-
+    """A run that code starts in a context of its own is closed by no cell."""
     for _ in range(2):
-        shell.run(cell, "a")
+        shell.run(lambda: Context().run(starts(runs)), "a")
     assert closed(runs) == [False, False]
 
 

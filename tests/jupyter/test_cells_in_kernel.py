@@ -1,49 +1,10 @@
 """The rules for cells, in a real kernel."""
 
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("ipykernel")
 
-from tests.kernel.client import running
-
 pytestmark = pytest.mark.kernel
-
-
-class Notebook:
-    """A kernel, and what its cells have said and raised."""
-
-    def __init__(self, client):
-        self.client = client
-
-    def run(self, code, cell_id=None):
-        """Run a cell to its end; give what it has printed, and the name of its error."""
-        cell, content = self.client.end(code, cell_id)
-        return SimpleNamespace(said=self.client.output(cell), error=content.get("ename"))
-
-    def interrupted(self, code, cell_id, printed):
-        """Press the stop button once a cell has printed a text; give the name of its error."""
-        cell = self.client.execute(code, cell_id=cell_id)
-        self.client.printed(cell, printed)
-        self.client.interrupt()
-        return self.client.reply(cell)["content"].get("ename")
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    """Give one kernel for all tests."""
-    with running("--HistoryManager.enabled=False") as client:
-        yield client
-
-
-@pytest.fixture
-def notebook(kernel):
-    """Give the kernel with nbpipe imported; close what the test left open."""
-    kernel.heard.clear()
-    kernel.run("import gc, threading, nbpipe, nbpipe.show.watch\nruns = []")
-    yield Notebook(kernel)
-    kernel.run("nbpipe.close_all()\nrun = it = None")
 
 
 START = "run = nbpipe.source(range(5), name='files').start()\nruns.append(run)"

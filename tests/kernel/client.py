@@ -84,6 +84,13 @@ class Client:
         self._end()
         self._context.destroy(linger=0)
 
+    @contextmanager
+    def other_page(self) -> Iterator[None]:
+        """Speak as another page of the front end for a block."""
+        mine, self._session.session = self._session.session, uuid.uuid4().hex
+        yield
+        self._session.session = mine
+
     def interrupt(self) -> None:
         """Interrupt the kernel as a notebook's stop button does."""
         os.kill(self.pid, signal.SIGINT)

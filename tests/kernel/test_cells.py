@@ -124,3 +124,35 @@ def test_a_kernel_that_lacks_a_part_is_told_once(talk):
     """Without a part that is needed there is no pump, and one warning that names the part."""
     wanted = [f"None None {number} True" for number in range(1, 6)]
     assert talk.client.run(MISSING).splitlines() == wanted
+
+
+PRESSED = """
+import comm, nbpipe
+from nbpipe.jupyter.kernel import cure
+pipe, runs = nbpipe.source(range(3)), []
+def press(message):
+    runs.append(pipe.start())
+    button.send({"ack": message["content"]["data"]})
+button = comm.create_comm(target_name="nbpipe.test")
+button.on_msg(press)
+cure(button, press)
+print("id", button.comm_id)
+"""
+
+
+def test_a_run_of_a_callback_belongs_to_the_cell_that_defined_it(talk):
+    """Be the kernel idle or busy with another cell, which leaves the run alone."""
+    button = talk.client.run(PRESSED, "button").split()[-1]
+    knob = talk.knob()
+    talk.say(button, 1)
+    talk.client.acked(button, 1)
+    cell = talk.client.execute("attend(knob)", cell_id="busy")
+    talk.client.printed(cell, "begun\n")
+    talk.say(button, 2)
+    talk.client.acked(button, 2)
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    left = talk.client.run("print([run.closed for run in runs])", "busy")
+    said = talk.client.run("print([run.closed for run in runs])", "button")
+    wanted = "nbpipe: closed 2 runs that this cell started before\n[True, True]\n"
+    assert (left, said) == ("[False, False]\n", wanted)
