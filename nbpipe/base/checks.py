@@ -88,6 +88,37 @@ def plain_function(what: str, value: object) -> Function:
     return function(what, value)
 
 
+# -- Tables: Python iterates their columns, where items are rows -----------------------------------
+_OF_TABLES = ("iloc", "iter_rows", "to_pandas", "compute")  # pandas, polars, pyarrow, dask
+
+
+def refuse_table(what: str, items: Any, give: str = "{}") -> None:
+    """Refuse a table where items are iterated.
+
+    Args:
+        what: where it was given and "must be"; the message starts with this.
+        items: may be a table.
+        give: how its rows are given instead, as "source({})".
+
+    Raises:
+        ArgumentTypeError: it is a table.
+    """
+    kind = type(items)  # the object itself may run code of its own
+    if not hasattr(kind, "columns") or not any(hasattr(kind, name) for name in _OF_TABLES):
+        return
+    if hasattr(kind, "compute"):  # how many rows there are is known later
+        ways: tuple[str, ...] = (give.format("df.compute().to_dict('records')"),)
+    elif hasattr(kind, "to_pylist"):
+        ways = give.format("table.to_pylist()"), give.format("range(table.num_rows)")
+    else:
+        rows = " or ".join(map(give.format, ("df.to_dict('records')", "df.to_dicts()")))
+        ways = rows, give.format("range(len(df))")
+    raise ArgumentTypeError(
+        f"{what} a collection of items, got a {kind.__name__}; for its rows give "
+        + ", for row numbers ".join(ways)
+    )
+
+
 # -- Async functions and what a call of one gives --------------------------------------------------
 _NEVER_AWAITED = (Coroutine, AsyncGenerator)
 # Known by their type alone, as asking an abstract class takes ten times as long.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
-from ..base.checks import plain_function, seconds, whole
+from ..base.checks import plain_function, refuse_table, seconds, whole
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments, parameters_of, shown, word_for
 from ..base.threads import in_new_thread
@@ -100,6 +100,8 @@ def chosen_by_torch(
             f"dataset must be a dataset or a sequence, got a {type(given['dataset']).__name__}; a "
             "pipeline needs no loader: for batch in pipe.batch(64)"
         )
+    for name in ("dataset", "sampler", "batch_sampler"):
+        refuse_table(f"{name} must be", given[name])
     size = given["batch_size"]
     if size is not None:
         size = whole("batch_size", size, minimum=1, unit="samples")

@@ -15,6 +15,7 @@ from ..base.checks import (
     is_async_generator_function,
     is_coroutine_function,
     refuse_coroutine,
+    refuse_table,
 )
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
@@ -191,6 +192,7 @@ class SourceOpener(Opener):
         what = f"the function of source {self._step.stage!r}"
         if not hasattr(made, "__aiter__"):
             refuse_coroutine(what, made, takes_async=True)
+        refuse_table(f"{what} must give", made)
         iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
         if isinstance(made, str | bytes | Mapping) or not (iterable or hasattr(made, "__aiter__")):
             raise ArgumentTypeError(
@@ -420,10 +422,12 @@ def checked_children(stage: str, made: Any) -> Iterable[Any]:
     Raises:
         ArgumentTypeError: no iterable of items.
     """
-    refuse_coroutine(f"the function of {stage!r}", made, takes_async=True)
+    what = f"the function of {stage!r}"
+    refuse_coroutine(what, made, takes_async=True)
+    refuse_table(f"{what} must give", made)
     if isinstance(made, str | bytes | Mapping) or not hasattr(made, "__iter__"):
         raise ArgumentTypeError(
-            f"the function of {stage!r} must give an iterable of items, got "
+            f"{what} must give an iterable of items, got "
             f"{type(made).__name__}; return a list of items, or yield them"
         )
     return made  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..base.checks import as_int
+from ..base.checks import as_int, refuse_table
 from ..base.format import shortened
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
@@ -74,6 +74,7 @@ def checked(what: str, indices: Any) -> Any:
     Raises:
         ArgumentTypeError: it cannot; the message starts with `what`.
     """
+    refuse_table(f"{what} must be", indices)
     orderly = hasattr(indices, "__iter__") or hasattr(indices, "__getitem__")
     if isinstance(indices, str | bytes | Mapping | AbstractSet) or not orderly:
         raise ArgumentTypeError(

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..base.checks import Function, as_float, flag, plain_function, refuse_coroutine, whole
+from ..base.checks import (
+    Function,
+    as_float,
+    flag,
+    plain_function,
+    refuse_coroutine,
+    refuse_table,
+    whole,
+)
 from ..base.collate import check_options, collate
 from ..base.seeding import Entry
 from ..base.tree import children, rebuild
@@ -275,7 +283,9 @@ def split_batch(batch: Any) -> list[Any]:
 
     Raises:
         ArgumentError: the parts differ in length, or the item has no first dimension.
+        ArgumentTypeError: a part is a table.
     """
+    refuse_table("unbatch must be given", batch)
     if isinstance(batch, Mapping):
         columns = [split_batch(value) for value in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in _rows(columns)]

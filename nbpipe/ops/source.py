@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from ..base.checks import as_int
+from ..base.checks import as_int, refuse_table
 from ..base.digest import source_digest
 from ..base.format import shortened
 from ..base.names import parameters_of
@@ -160,32 +160,12 @@ def _refuse_tables(items: Any) -> None:
             f"source must be a collection of items, got a {kind.__name__} without dimensions, "
             f"{_short(items)}; give source([...]), or source(range(n)) for the numbers below n"
         )
-    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas", "compute")):
-        return
-    if hasattr(items, "columns"):
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got a {kind.__name__}; {_of_table(items)}"
-        )
-    if hasattr(items, "iloc"):
+    refuse_table("source must be", items, "source({})")
+    if hasattr(type(items), "iloc"):
         raise ArgumentTypeError(
             f"source must be a collection of items, got a {kind.__name__}, which is read "
             "by label; give source(series.tolist())"
         )
-
-
-def _of_table(table: Any) -> str:
-    """Tell how to give the rows of a table of pyarrow, pandas, polars or dask."""
-    if hasattr(table, "to_pylist"):
-        return (
-            "for its rows give source(table.to_pylist()), for row numbers "
-            "source(range(table.num_rows))"
-        )
-    if hasattr(table, "compute"):
-        return "for its rows give source(df.compute().to_dict('records'))"
-    return (
-        "for its rows give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
-        "source(range(len(df)))"
-    )
 
 
 def _refuse_what_cannot_be_read(items: Any) -> None:
