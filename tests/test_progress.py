@@ -169,7 +169,7 @@ def test_call_that_hangs_is_told(monkeypatch):
         told = out.getvalue()
         gate.open()
         list(items)
-    found = told.count("; a call of fetch has been running for"), told.count(" left")
+    found = told.count("; fetch hangs: one call has been running for"), told.count(" left")
     assert found == (1, 0), told
 
 

@@ -25,7 +25,7 @@ from ..loading import load
 from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
-from ..show.rules import HANGS
+from ..show.diagnose import hang_of
 from .terminal import (
     DONE,
     BadUsageError,
@@ -103,12 +103,12 @@ def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        last = ""
+        last: object = None
         while not over.wait(every_s):
-            found = started.diagnose()
-            item = str(found).rpartition(", on item")[-1]
-            if found.kind == HANGS and item != last:
-                last = item
+            hang = hang_of(started.stages, started.stats())
+            which = None if hang is None else (hang.stages, hang.item)
+            if hang is not None and which != last:
+                last, found = which, hang.diagnosis(started.stages, started.status())
                 sys.stderr.write(f"{printable(str(found))}\n")
                 sys.stderr.flush()
 

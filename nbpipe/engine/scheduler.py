@@ -118,14 +118,16 @@ def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int
     ]
 
 
-def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
+def oldest(
+    scheduler: Scheduler, now_ns: int, epoch: Epoch | None = None
+) -> dict[str, tuple[int, str]]:
     """Return for each stage with calls in progress the time of the oldest [ns], and its item.
 
-    Called under the lock.
+    With `epoch`, only the calls of that epoch count. Called under the lock.
     """
     found: dict[str, tuple[int, Task]] = {}
     for task in scheduler.at_work():
-        if not task.started_ns or task.ended_ns:
+        if not task.started_ns or task.ended_ns or epoch not in (None, task.node.epoch):
             continue
         node, runtime = task.node, task.node.runtime
         if task.step and not node.shares_workers:
@@ -179,9 +181,11 @@ def _afterwards(scheduler: Scheduler, ages: Mapping[str, tuple[int, str]]) -> di
     """Return the stats at the end of the last epoch, with what is in force and in progress now."""
     rows = {}
     for address, runtime in scheduler.runtimes.items():
-        age_ns, item = ages.get(address, _NOTHING_RUNS)
+        past = scheduler.past[address]
+        left = round(1e9 * past.oldest_s), past.oldest_item  # it may have been ended since
+        age_ns, item = ages.get(address, left)
         rows[address] = dataclasses.replace(
-            scheduler.past[address],
+            past,
             running=runtime.active,
             concurrency=runtime.concurrency,
             queued=0,
@@ -381,7 +385,8 @@ class Scheduler:
 
     def _last_rows(self, now_ns: int) -> dict[str, StageStats]:
         """Return the stats at the end of an epoch; in a pause, or just behind it, as before it."""
-        rows, before = rows_of(self, now_ns, {}), self._before_pause
+        ages, before = oldest(self, now_ns, self.epoch), self._before_pause
+        rows = rows_of(self, now_ns, ages)
         if not (self.paused or now_ns - self._resumed_ns < PACE_NS):
             return rows
         return {

@@ -65,7 +65,8 @@ class StageStats:
         memory_bytes: resident memory of these processes [bytes]; what they share is counted
             in each; 0 where it is not known.
         oldest_s: time that the oldest call in progress has been running for [s]; 0 where none
-            is. Of stages that share workers, in the row of the last.
+            is. Of stages that share workers, in the row of the last. After an epoch, the oldest
+            call that it left in progress: `running` is 0 if it has ended since.
         oldest_item: the item that this call works on, as messages name it, or "first to last"
             of several; empty where that is not known.
     """

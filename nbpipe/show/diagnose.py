@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,8 @@ from .watch import Watched
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
 LEAST_S = 5.0  # no call hangs before,
 TIMES = 20.0  # nor while it takes less than so many times the 99th percentile
+_LEAST_LIMIT_S = 30.0  # no shorter time limit is advised [s]
+_LIMITS_S = (30, 60, 120, 300, 600, 1800, 3600)  # time limits as people write them [s]
 _NAME = 60
 
 
@@ -28,19 +31,63 @@ class Hang(NamedTuple):
             their workers.
         age_s: time since it began [s].
         item: the item that it works on, or "first to last"; empty where that is not known.
+        runs: it is still in progress; False once its worker was ended with the epoch.
+        usual_s: 99th percentile of the calls that have ended; 0 where none has [s].
     """
 
     stages: tuple[str, ...]
     age_s: float
     item: str
+    runs: bool = True
+    usual_s: float = 0.0
 
     def __str__(self) -> str:
-        """Tell it in one sentence."""
+        """Return it in one sentence."""
         name = shortened(" > ".join(self.stages), _NAME)
-        text = f"a call of {name} has been running for {format_seconds(int(self.age_s))}"
-        if not self.item:
-            return text
-        return f"{text}, on item{'s' * (' to ' in self.item)} {self.item}"
+        age = format_seconds(int(self.age_s))
+        hangs = "hangs: one call has been running for" if self.runs else "hung: one call ran for"
+        where = f", on item{'s' * (' to ' in self.item)} {self.item}" if self.item else ""
+        return f"{name} {hangs} {age}{where}"
+
+    def diagnosis(self, stages: Mapping[str, Stage], status: Status) -> Diagnosis:
+        """Return it with what to do, and with how the epoch ended if it is over."""
+        over = f"{status.state}; " if status.is_over else ""
+        advice = _way_out(stages[self.stages[-1]], status, _limit_for(self.usual_s))
+        return Diagnosis(self.stages[0], f"{over}{self}.", advice, kind=HANGS)
+
+
+def _limit_for(usual_s: float) -> int:
+    """Return a time limit that only calls that hang reach [s]."""
+    least_s = max(_LEAST_LIMIT_S, TIMES * usual_s)
+    return next((limit for limit in _LIMITS_S if limit >= least_s), math.ceil(least_s))
+
+
+def _way_out(stage: Stage, status: Status, limit_s: int) -> str:
+    """Return what ends a call that hangs."""
+    if status.called != "run":
+        return _way_out_of_a_loader(stage, status, limit_s)
+    limit = getattr(stage.spec, "timeout_s", None)
+    if limit is not None:
+        return f"Its time limit of {limit:g} s ends it; a lower timeout_s ends it sooner."
+    bounded = stage.spec.runs == "call" and not stage.spec.expands
+    if not bounded or stage.executor == "device":
+        return "Set a time limit on what it waits for, for example on the connection."
+    if stage.executor in ("thread", "inline"):
+        return (
+            "A thread cannot be stopped, a process can: write "
+            f'executor="process", timeout_s={limit_s} to end such calls.'
+        )
+    return f"Write timeout_s={limit_s} to end such calls."
+
+
+def _way_out_of_a_loader(stage: Stage, status: Status, limit_s: int) -> str:
+    if status.by_loop:
+        return (
+            "Your own thread makes the batches and cannot be stopped: write "
+            f'num_workers=2, workers="process", timeout={limit_s} to get an error instead.'
+        )
+    process = "" if stage.executor == "process" else 'workers="process", '
+    return f"Write {process}timeout={limit_s} to get an error instead."
 
 
 def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Hang | None:
@@ -61,7 +108,7 @@ def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Han
         if not last.oldest_s or last.oldest_s < max(LEAST_S, TIMES * usual_s):
             continue
         if found is None or last.oldest_s > found.age_s:
-            found = Hang(shared, last.oldest_s, last.oldest_item)
+            found = Hang(shared, last.oldest_s, last.oldest_item, last.running > 0, usual_s)
     return found
 
 
@@ -96,7 +143,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
         return starts
     hang = hang_of(watched.stages, stats)
     if hang is not None:
-        return Diagnosis(hang.stages[0], str(hang), kind=HANGS)
+        return hang.diagnosis(watched.stages, status)
     span = span_s(watched, status)
     case = Case.of(watched.stages, stats, status, span, past_of(watched))
     if _is_early(case):
@@ -158,7 +205,10 @@ def _may_pass(error: str) -> bool:
 
 
 def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
-    """Diagnose the last epoch; once, for it no longer changes."""
+    """Diagnose the last epoch; once, for it no longer changes, but for a call that hangs."""
+    hang = hang_of(watched.stages, stats) if status.has_begun else None
+    if hang is not None:
+        return hang.diagnosis(watched.stages, status)
     knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
     key = (status.state, status.epoch, status.delivered, knobs)
     known = _known.get(watched)

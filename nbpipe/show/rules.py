@@ -319,15 +319,17 @@ class Diagnosis:
 
     @property
     def code(self) -> str:
-        """The argument that the advice would have written in the code, as `executor="process"`."""
+        """The arguments that the advice would write in the code, as `executor="process"`."""
         words = () if self.suggestion else self.advice.split()
-        named = (word.strip(",;:") for word in words)
-        return next((word for word in named if "=" in word and not word.endswith("=")), "")
+        named = (word.strip(",;:.") for word in words)
+        return ", ".join(word for word in named if "=" in word and not word.endswith("="))
 
     def __str__(self) -> str:
-        """Return text and advice as one sentence."""
+        """Return text and advice as one or two sentences."""
         if not self.advice:
             return self.text
+        if self.text.endswith("."):
+            return f"{self.text} {self.advice}"
         return self.text + (", " if self.advice.startswith("try") else "; ") + self.advice
 
     def __repr__(self) -> str:

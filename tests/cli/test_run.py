@@ -101,15 +101,18 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
     ):
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
-        diagnose = run.diagnose
-        monkeypatch.setattr(Run, "diagnose", lambda _: looks.enter(0) or diagnose())
         held(run, "fetch", 0)
+        stats = run.stats
+        monkeypatch.setattr(Run, "stats", lambda _: looks.enter(0) or stats())
         with telling_hangs(run, every_s=0.001):
             looks.wait_begun(9)
         gate.open()
         reader.join()
     said = capsys.readouterr().err
-    assert said == "a call of fetch has been running for 0 s, on item 0\n"
+    assert said == (
+        "fetch hangs: one call has been running for 0 s, on item 0. A thread cannot be stopped, a "
+        'process can: write executor="process", timeout_s=30 to end such calls.\n'
+    )
 
 
 def test_interrupt_ends_a_run_and_its_workers(tmp_path):

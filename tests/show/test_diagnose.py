@@ -452,7 +452,7 @@ def test_nothing_stands_out():
             'more threads will not help: run it in processes, executor="process"',
             'executor="process"',
         ),
-        ("give it executor='thread' and concurrency=2", "executor='thread'"),
+        ("give it executor='thread' and concurrency=2", "executor='thread', concurrency=2"),
         ("set num_workers=2, and they are made beside it", "num_workers=2"),
         ("on_error=nbpipe.Retry(2) tries such items again", "on_error=nbpipe.Retry(2)"),
         ("its calls are short: run it in threads, without executor=", ""),
@@ -460,7 +460,7 @@ def test_nothing_stands_out():
     ],
 )
 def test_advice_that_is_code(advice, code):
-    """Advice that no knob can carry out names the argument to write."""
+    """Advice that no knob can carry out names the arguments to write."""
     assert Diagnosis(None, "", advice).code == code
     assert not Diagnosis(None, "", advice, ("decode", "concurrency", 2)).code
 

@@ -9,12 +9,13 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import run as run_file
+from nbpipe.show import diagnose as diagnose_file
 from nbpipe.show.diagnose import diagnose, hang_of
 from nbpipe.show.picture import picture_html, picture_text
 from nbpipe.show.rules import quota_cores
 from nbpipe.show.snapshot import snapshot
 from tests.gates import Gate, drained, finished, held, stage
-from tests.show.fakes import photographs
+from tests.show.fakes import STATUS, FakeWatched, photographs
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,11 @@ def test_call_that_hangs(oldest_s, p99_s, hangs):
 @pytest.mark.parametrize(
     ("stage", "item", "marked", "sentence"),
     [
-        ("decode", "40", "decode", "a call of decode has been running for 32 s, on item 40"),
-        ("decode", "", "decode", "a call of decode has been running for 32 s"),
+        ("decode", "40", "decode", "decode hangs: one call has been running for 32 s, on item 40."),
+        ("decode", "", "decode", "decode hangs: one call has been running for 32 s."),
         (
             *("normalise", "40 to 47", "batch"),
-            "a call of batch > normalise has been running for 32 s, on items 40 to 47",
+            "batch > normalise hangs: one call has been running for 32 s, on items 40 to 47.",
         ),
     ],
 )
@@ -81,7 +82,79 @@ def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
     run.rows["batch"] = replace(run.rows["batch"], starting=0)
     run.rows[stage] = replace(run.rows[stage], oldest_s=32.4, oldest_item=item)
     found = diagnose(run)
-    assert (str(found), found.stage, found.suggestion) == (sentence, marked, None)
+    assert (found.text, found.stage, found.suggestion) == (sentence, marked, None)
+    assert (found.kind, found.severity) == ("hangs", "error")
+
+
+@pytest.mark.parametrize(
+    ("options", "called", "p99_s", "advice", "code"),
+    [
+        (
+            *({}, "run", 0.012),
+            "A thread cannot be stopped, a process can: write "
+            'executor="process", timeout_s=30 to end such calls.',
+            'executor="process", timeout_s=30',
+        ),
+        (
+            *({"executor": "process"}, "run", 1.5),
+            "Write timeout_s=30 to end such calls.",
+            "timeout_s=30",
+        ),
+        (
+            *({"executor": "process"}, "run", 200.0),  # calls of this length are no rare ones
+            "Write timeout_s=4000 to end such calls.",
+            "timeout_s=4000",
+        ),
+        (
+            *({"executor": "process", "timeout_s": 9e3}, "run", 1.5),
+            "Its time limit of 9000 s ends it; a lower timeout_s ends it sooner.",
+            "",
+        ),
+        (
+            *({}, "loader.run", 0.012),
+            'Write workers="process", timeout=30 to get an error instead.',
+            'workers="process", timeout=30',
+        ),
+        (
+            *({"executor": "process"}, "loader.run", 0.012),
+            "Write timeout=30 to get an error instead.",
+            "timeout=30",
+        ),
+    ],
+)
+def test_what_ends_a_call_that_hangs(options, called, p99_s, advice, code):
+    """The advice fits the executor, and its time limit the calls that end."""
+    pipe = nbpipe.source(range(9)).map(abs, name="fetch", **options)
+    rows = {"fetch": StageStats(oldest_s=9999.0, oldest_item="4", running=1, latency_p99_s=p99_s)}
+    found = diagnose(FakeWatched(addresses(pipe.chain), rows, replace(STATUS, called=called)))
+    assert (found.advice, found.code) == (advice, code)
+
+
+@pytest.mark.parametrize("op", ["source", "flat_map"])
+def test_call_that_hangs_and_takes_no_limit(op):
+    """Where no argument ends a call, the advice is about what it waits for."""
+    pipe = nbpipe.source(range(9), name="source").flat_map(range, name="flat_map")
+    rows = {op: StageStats(oldest_s=32.0, running=1)}
+    found = diagnose(FakeWatched(addresses(pipe.chain), rows))
+    assert found.advice == "Set a time limit on what it waits for, for example on the connection."
+
+
+@pytest.mark.parametrize("state", ["stopped", "cancelled", "closed", "finished"])
+@pytest.mark.parametrize(
+    ("running", "words"),
+    [
+        (1, "decode hangs: one call has been running for 32 s, on item 40."),
+        (0, "decode hung: one call ran for 32 s, on item 40."),
+    ],
+)
+def test_call_that_hung_when_the_epoch_ended(state, running, words):
+    """An epoch that was left because of a call that hangs still says so."""
+    run = photographs(state=state)
+    hung = {"oldest_s": 32.4, "oldest_item": "40", "running": running}
+    run.rows["decode"] = replace(run.rows["decode"], **hung)
+    found = diagnose(run)
+    assert (found.text, found.severity) == (f"{state}; {words}", "error")
+    assert "timeout_s=30" in found.code
 
 
 def test_longest_of_several_calls_that_hang():
@@ -109,7 +182,7 @@ def test_call_that_waits_for_a_cluster(workers, kind):
 
 @pytest.mark.parametrize("executor", ["thread", "coroutine", "process"])
 def test_real_call_that_hangs(monkeypatch, executor):
-    """A call at a closed gate is told with its item, by the run, the text and the picture."""
+    """A call at a closed gate is named with its item, also once the run is stopped and closed."""
     gate = Gate()
     fn = stage(executor, gate=lambda n: gate if n == 1 else None)
     where = {} if executor == "coroutine" else {"executor": executor}
@@ -120,15 +193,22 @@ def test_real_call_that_hangs(monkeypatch, executor):
         now_ns = run_file.perf_counter_ns()
         monkeypatch.setattr(run_file, "perf_counter_ns", lambda: now_ns)
         now_ns += 32 * 10**9 - round(run.stats()["fetch"].oldest_s * 1e9)
-        found, seen = str(diagnose(run)), snapshot(run)
+        found, seen = diagnose(run).text, snapshot(run)
         monkeypatch.undo()
+        monkeypatch.setattr(diagnose_file, "LEAST_S", 0.0)
+        monkeypatch.setattr(diagnose_file, "TIMES", 0.0)
+        run.stop()
+        after = diagnose(run)
         gate.open()
         reader.join()
-    sentence = "a call of fetch has been running for 32 s, on item 1"
+    closed = diagnose(run)
+    sentence = "fetch hangs: one call has been running for 32 s, on item 1."
     shown = [
         sentence in text.replace("\xa0", " ") for text in (picture_text(seen), picture_html(seen))
     ]
     assert (found, shown, seen["left_s"]) == (sentence, [True, True], None)
+    assert [(one.kind, "on item 1" in one.text) for one in (after, closed)] == [("hangs", True)] * 2
+    assert (after.text[:8], closed.text[:7]) == ("stopped;", "closed;")
 
 
 def test_few_items():
