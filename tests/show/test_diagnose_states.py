@@ -86,13 +86,18 @@ def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
     assert (found.kind, found.severity) == ("hangs", "error")
 
 
+THREAD_WAY_OUT = (
+    "A thread cannot be stopped, a process can: write "
+    'executor="process", timeout_s=30 to end such calls.'
+)
+
+
 @pytest.mark.parametrize(
     ("options", "called", "p99_s", "advice", "code"),
     [
         (
             *({}, "run", 0.012),
-            "A thread cannot be stopped, a process can: write "
-            'executor="process", timeout_s=30 to end such calls.',
+            THREAD_WAY_OUT,
             'executor="process", timeout_s=30',
         ),
         (
