@@ -6,8 +6,9 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
+from nbpipe.base.checks import is_async_generator_function, is_coroutine_function
 from nbpipe.export.source import LAZY
-from nbpipe.ops.stage import is_async_generator_function, is_coroutine_function, wants_rng
+from nbpipe.ops.stage import wants_rng
 
 
 async def fetch(item):
