@@ -22,7 +22,8 @@ from .fitting import (
     refuse_rounded,
     tensor_as,
 )
-from .tree import MAX_DEPTH, children, is_tensor, rebuild
+from .format import shortened
+from .tree import MAX_DEPTH, children, is_tensor, is_tensor_collection, rebuild
 
 _WAY_OUT = "collate=fn gathers a list of samples your way (collate=list keeps it as it is)"
 _SHOWN = 8  # names shown in a message
@@ -44,6 +45,7 @@ def collate(
     | number, bool | numpy array (B,): int64, float64, bool; numpy scalars keep their dtype |
     | number, bool in a sample that holds a tensor | torch tensor (B,) on the CPU, same dtypes |
     | dict, tuple, named tuple, list, dataclass | the same, of batches |
+    | TensorDict, tensorclass | the same, with batch size (B, ...) |
     | str, bytes, None and everything else | list of B |
 
     A batch shares no memory with the arrays and tensors of its samples. Arrays stay arrays beside
@@ -119,12 +121,15 @@ def _gather(samples: list[Any], how: _How, where: str, depth: int) -> Any:
         return _stack_numbers(samples, kinds, how, where)
     if kind == "tensor":
         return _stack_tensors(samples, how, where)
+    if kind == "collection":
+        return _stack_collections(samples, how, where)
     if kind != "leaf":
         return _gather_nodes(samples, how, where, depth)
     if holds_coroutine(samples):
         given = list(filter(lambda sample: holds_coroutine([sample]), samples))
         any(map(close_unawaited, given[1:]))
         refuse_coroutine(where, given[0])
+    _refuse_sparse(samples[0], where)
     return samples.copy()
 
 
@@ -134,6 +139,8 @@ def _kind(value: Any) -> str:
         return known
     if is_tensor(value):
         return "tensor"
+    if is_tensor_collection(value):
+        return "collection"
     for kind, name in _FAMILIES:
         if isinstance(value, kind):
             return name
@@ -261,8 +268,60 @@ def _refuse_masks(kinds: set[type], where: str) -> None:
         )
 
 
+def _refuse_sparse(sample: object, where: str) -> None:
+    sparse: Any = sys.modules.get("scipy.sparse")
+    if sparse is not None and sparse.issparse(sample):
+        raise ArgumentError(
+            f"{where}: arrays must be dense to be stacked, got a {type(sample).__name__} of scipy; "
+            f"convert with its toarray() before, give collate=scipy.sparse.vstack, or {_WAY_OUT}"
+        )
+
+
+def _refuse_layouts(tensors: list[Any], where: str) -> None:
+    torch: Any = sys.modules["torch"]
+    for tensor in tensors:
+        if tensor.is_nested:
+            raise ArgumentError(
+                f"{where}: tensors must have one shape to be stacked, got a nested tensor; take it "
+                f"apart with its unbind() before, or {_WAY_OUT}"
+            )
+        if tensor.layout not in (torch.strided, torch.sparse_coo):
+            raise ArgumentError(
+                f"{where}: tensors must be dense or of layout sparse_coo to be stacked, got "
+                f"{str(tensor.layout).removeprefix('torch.')}; convert with its to_dense() or "
+                f"to_sparse_coo() before, or {_WAY_OUT}"
+            )
+
+
+def _stack_collections(samples: list[Any], how: _How, where: str) -> Any:
+    """Stack TensorDicts, or tensorclasses, as torch does."""
+    torch: Any = sys.modules["torch"]
+    try:
+        batch = torch.stack(samples)
+    except (RuntimeError, KeyError) as error:
+        raise ArgumentError(
+            f"{where}: {type(samples[0]).__name__} samples must have the same keys and shapes to "
+            f"be stacked: {shortened(str(error))}; make dicts of them with their to_dict() before, "
+            f"for which pad=value works, or {_WAY_OUT}"
+        ) from error
+    return batch if how.floating is None else _cast(batch, how, where)
+
+
+def _cast(node: Any, how: _How, where: str) -> Any:
+    if is_tensor(node):
+        floating = node.is_floating_point()
+        return (
+            tensor_as(node, _torch_floating(how, sys.modules["torch"]), where) if floating else node
+        )
+    held = children(node) if is_tensor_collection(node) else None
+    if held is None:
+        return node
+    return rebuild(node, [_cast(value, how, f"{where}[{key!r}]") for key, value in held])
+
+
 def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
     torch: Any = sys.modules["torch"]
+    _refuse_layouts(tensors, where)
     dtypes = {tensor.dtype for tensor in tensors}
     dtype = _common_torch(dtypes, where)
     if how.floating is not None and dtype.is_floating_point:
@@ -273,6 +332,11 @@ def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
     if shapes.count(shapes[0]) == len(shapes):
         return tensor_as(torch.stack(tensors), dtype, where)
     shape = _padded_shape(shapes, how, where)
+    if tensors[0].layout != torch.strided:
+        raise ArgumentError(
+            f"{where}: tensors must be dense to be padded, got layout sparse_coo; convert with its "
+            f"to_dense() before, or {_WAY_OUT}"
+        )
     pad = pad_for_tensors(how.pad, dtype, where)
     batch = tensors[0].new_full((len(tensors), *shape), pad, dtype=dtype)
     for row, tensor in zip(batch, tensors, strict=True):

@@ -170,6 +170,9 @@ def tensor_as(tensor: Any, dtype: Any, where: str) -> Any:
     torch: Any = sys.modules["torch"]
     cast = tensor.to(dtype)
     floats = dtype.is_floating_point or dtype.is_complex
+    if cast is not tensor and tensor.layout == torch.sparse_coo:
+        tensor_as(tensor.coalesce().values(), dtype, where)
+        return cast
     if cast is tensor or not floats or tensor.dtype == torch.bool or tensor.is_complex():
         return cast
     name = str(dtype).removeprefix("torch.")

@@ -67,8 +67,8 @@ def rebuild(node: Any, values: list[Any]) -> Any:
     """Build a node like `node` around new `values`, in the order of `children(node)`."""
     kind: Any = type(node)
     plain: Any = values
-    if isinstance(node, Mapping):
-        plain = dict(zip(node, values, strict=True))
+    if is_tensor_collection(node) or isinstance(node, Mapping):
+        plain = dict(zip((key for key, _ in children(node) or ()), values, strict=True))
     elif isinstance(node, tuple):
         plain = tuple(values)
     elif not isinstance(node, list):
@@ -154,6 +154,11 @@ def _too_deep(tree: Any) -> ArgumentError:
 
 def _like(node: Any, plain: Any) -> Any:
     """Build a mapping, list or tuple of a class of its own around what a plain one holds."""
+    if is_tensor_collection(node):
+        clone = node.clone(recurse=False)
+        for key, value in plain.items():
+            clone.set(key, value)
+        return clone
     if isinstance(node, MutableMapping | list):
         clone = copy.copy(node)
         if isinstance(node, list):
@@ -225,6 +230,15 @@ def is_tensor(value: object) -> bool:
     """Tell whether `value` is a torch tensor, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_tensor_collection(value: object) -> bool:
+    """Tell whether a value holds named tensors of one batch size: a TensorDict, a tensorclass.
+
+    Torch's functions take one as they take a tensor. Its iterator gives rows, not names.
+    """
+    kind = type(value)  # the object itself may run code of its own
+    return hasattr(kind, "__torch_function__") and hasattr(kind, "batch_size")
 
 
 _NAN = object()  # stands for every NaN

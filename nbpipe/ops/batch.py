@@ -21,7 +21,7 @@ from ..base.checks import (
 )
 from ..base.collate import check_options, collate
 from ..base.seeding import Entry
-from ..base.tree import children, rebuild
+from ..base.tree import children, is_tensor, is_tensor_collection, rebuild
 from ..errors import ArgumentError, LengthUnknownError
 from .call import place, placement_of
 from .chain import BATCHES, append_plain, new_name
@@ -286,23 +286,32 @@ def split_batch(batch: Any) -> list[Any]:
         ArgumentTypeError: a part is a table.
     """
     refuse_table("unbatch must be given", batch)
-    if isinstance(batch, Mapping):
+    if is_tensor_collection(batch) and len(batch.batch_size):
+        return list(batch.unbind(0))
+    if is_tensor(batch) and batch.is_nested:
+        return list(batch.unbind())
+    if isinstance(batch, Mapping) and not is_tensor_collection(batch):
         columns = [split_batch(value) for value in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in _rows(columns)]
     if isinstance(batch, tuple):
         columns = [split_batch(value) for value in batch]
         make = type(batch)._make if hasattr(batch, "_make") else tuple
         return [make(row) for row in _rows(columns)]
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    if _is_dataclass(batch):
         columns = [split_batch(value) for _, value in children(batch) or ()]
         return [rebuild(batch, list(row)) for row in _rows(columns)]
     sized = hasattr(batch, "__getitem__") and hasattr(batch, "__len__")
-    if sized and not isinstance(batch, str | bytes) and getattr(batch, "ndim", 1) > 0:
+    if sized and not isinstance(batch, str | bytes | Mapping) and getattr(batch, "ndim", 1) > 0:
         return list(batch)
     raise ArgumentError(
         f"unbatch needs a batch with a first dimension, got {type(batch).__name__}; "
         "use flat_map with a function that takes it apart"
     )
+
+
+def _is_dataclass(batch: Any) -> bool:
+    found = dataclasses.is_dataclass(batch) and not isinstance(batch, type)
+    return found and not is_tensor_collection(batch)
 
 
 def _rows(columns: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
