@@ -21,7 +21,7 @@ Each class stands under its base::
     ├── RunError (RuntimeError)             a run was used in a way it does not allow
     │   ├── RunClosedError                  the run was closed, or belongs to another process
     │   ├── ConcurrentIterationError        another thread is iterating this run
-    │   ├── EpochClosedError                indices were loaded into an epoch that is over
+    │   ├── EpochClosedError                an epoch is used that a second loop, or its end, closed
     │   ├── ReentrantRunError               a stage called into the run that is running it
     │   └── WorkerStartError                a worker process could not be started
     └── StageError (RuntimeError)           a stage failed while the pipeline ran
@@ -141,7 +141,11 @@ class ConcurrentIterationError(RunError):
 
 
 class EpochClosedError(RunError):
-    """Indices were loaded into an epoch that is over, or whose end was announced."""
+    """An epoch is over that is to give items, or take indices.
+
+    A second loop over the run has ended it; or indices were loaded into it after its end, or
+    after `end()`.
+    """
 
 
 class ReentrantRunError(RunError):

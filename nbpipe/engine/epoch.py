@@ -122,6 +122,7 @@ class Epoch:
         at: how many it has had: as long as it does not, an interrupt loses nothing.
         until: so many may be handed to the loop without the lock.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
+        ended_by: file and line of a second loop over the run, which ended this one; or None.
         skipped: items that failed and were left out [items].
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
         error: what the consumer will see after the last item.
@@ -156,6 +157,7 @@ class Epoch:
     at: int = 0
     until: int = 0
     over: bool = False
+    ended_by: tuple[str, int] | None = None
     skipped: int = 0
     exhausted: bool = False
     error: BaseException | None = None

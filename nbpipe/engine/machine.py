@@ -25,7 +25,7 @@ from ..errors import (
 from ..executors.base import Caller
 from ..ops.checkpoint import EpochPlace, caches
 from ..ops.remaining import Remaining
-from ..ops.stage import CONSUMER, Chain
+from ..ops.stage import CONSUMER, Chain, user_line
 from .epoch import LOG, Epoch
 from .external import ExternalOrder
 from .failures import KEPT, Failure, one_line
@@ -423,7 +423,7 @@ class Life:
         epoch = self.epoch
         if epoch is not None:
             self.check_free()
-            self.end(epoch)
+            self.end(epoch, ended_by=user_line())
         self._finish()
         threads.lower_switch_interval(self)
         try:
@@ -585,9 +585,21 @@ class Life:
         self.elapsed_ns = self.record.consumer.active_ns(self.ended_ns) - self.begun_ns
 
     def end(
-        self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
+        self,
+        epoch: Epoch,
+        outcome: str = CANCELLED,
+        error: BaseException | None = None,
+        *,
+        ended_by: tuple[str, int] | None = None,
     ) -> None:
-        """End an epoch, however far it got; ending it again does nothing."""
+        """End an epoch, however far it got; ending it again does nothing.
+
+        Args:
+            epoch: the epoch.
+            outcome: how it ends.
+            error: why it failed, or None.
+            ended_by: file and line of a second loop, for which it ends; or None.
+        """
         if holds(self.scheduler.lock):  # garbage asks for it, in the midst of something
             in_new_thread(lambda: self.end(epoch, outcome, error))
             return
@@ -597,6 +609,7 @@ class Life:
             with self.scheduler.lock:
                 ours = self.epoch is epoch
                 if ours:
+                    epoch.ended_by = ended_by
                     self._give_back(left)
                     self._stop_clock(outcome, error)
                     self._ending = _Ending(epoch, self._ticket, self.external, error)

@@ -527,10 +527,21 @@ def changed(stage: Stage, **parts: Any) -> Stage:
 
 def _user_code() -> CodeLocation | None:
     """Return the innermost code that is under way and not ours."""
+    frame = _user_frame()
+    return None if frame is None else CodeLocation(frame.f_code, frame.f_lasti, frame.f_globals)
+
+
+def user_line() -> tuple[str, int]:
+    """Return the file and the line of that code; an empty name and 0 where there is none."""
+    frame = _user_frame()
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         frame = frame.f_back
-    return None if frame is None else CodeLocation(frame.f_code, frame.f_lasti, frame.f_globals)
+    return frame
 
 
 def given(**arguments: object) -> frozenset[str]:

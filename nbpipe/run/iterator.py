@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import _thread
 import contextvars
+import linecache
 import sys
 import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, Protocol, SupportsIndex, final
 
 from ..base.checks import function, is_coroutine_function, refuse_coroutine, seconds, whole
+from ..base.format import shortened
 from ..base.names import shown
 from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, Latch, holds, in_new_thread
@@ -20,7 +23,12 @@ from ..engine.epoch import LOG, Epoch
 from ..engine.external import Feed, lot_of
 from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
-from ..errors import ArgumentTypeError, ConcurrentIterationError, show_briefly
+from ..errors import (
+    ArgumentTypeError,
+    ConcurrentIterationError,
+    EpochClosedError,
+    show_briefly,
+)
 from ..executors.device import await_stream, opened
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device
@@ -76,6 +84,7 @@ class EpochIterator(Iterator[Any]):
 
         Raises:
             StageError: a stage failed; its exception is the `__cause__`.
+            EpochClosedError: a second loop over the run has ended this one.
             ConcurrentIterationError: another thread waits in this iterator.
         """
         epoch = self._epoch
@@ -141,6 +150,8 @@ class EpochIterator(Iterator[Any]):
     def _next(self, epoch: Epoch) -> Entry:
         entry = self._found(epoch)
         if entry is None:
+            if epoch.ended_by is not None:
+                raise _ended_by(*epoch.ended_by)
             self.finish()
             raise StopIteration
         return entry
@@ -294,6 +305,18 @@ class EpochIterator(Iterator[Any]):
             close_dropped(self._life, self.close)
         except KeyboardInterrupt:  # nobody could catch it here
             in_new_thread(_thread.interrupt_main)
+
+
+def _ended_by(file: str, line: int) -> EpochClosedError:
+    """Return the error of a loop that was ended by a second one, which began at a line."""
+    text = shortened(linecache.getline(file, line).strip())
+    name = f" of {Path(file).name}" if Path(file).is_file() else ""  # a cell has no file
+    place = f" at line {line}{name}" + (f", `{text}`" if text else "") if line else ""
+    return EpochClosedError(
+        f"this loop over the run was ended by a second loop, which began{place}; a run has one "
+        "loop at a time: leave the first one with break before, or start a second run with "
+        "pipe.start()"
+    )
 
 
 def close_dropped(life: Life, close: Callable[[], object]) -> None:

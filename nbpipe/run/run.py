@@ -399,7 +399,8 @@ class Run(ShownRun):
     def __iter__(self) -> EpochIterator:
         """Start the next epoch.
 
-        An epoch that this thread left unfinished is cancelled first.
+        An epoch that this thread left unfinished is cancelled first: its iterator raises
+        `EpochClosedError` where it is asked for another item.
 
         Raises:
             RunClosedError: the run is closed, or was started in another process.

@@ -167,6 +167,15 @@ def test_newest_of_two_iterators_is_shown(way):
     assert found == [("running", 1, 0), ("running", 0, 1), "finished"]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_loops_side_by_side_are_whole(way, persistent):
+    """A loader gives each of two loops every batch, also where its workers stay."""
+    workers = {"persistent_workers": True} if persistent and way["num_workers"] else {}
+    loader = nbpipe.DataLoader(Numbers(6), None, **way, **workers)
+    assert [*zip(loader, loader, strict=True)] == [(n, n) for n in range(6)]
+    loader.close()
+
+
 def test_tuned_knobs_stay(way):
     """A knob that was turned holds for the epochs to come, and its change is an event."""
     loader = nbpipe.DataLoader(Numbers(6), 2, **way)

@@ -48,14 +48,74 @@ def chain(count=50, **calls):
 # -- epochs -----------------------------------------------------------------------------------
 
 
-def test_iterating_again_cancels_what_this_thread_left():
-    """A new iteration ends an old one of the same thread."""
-    with chain().start() as run:
-        old = iter(run)
-        first = [next(old), next(old)]
-        new = iter(run)
-        rest = list(old)
-        assert (first, rest, drained(new)) == ([0, 1], [], list(range(50)))
+ISOLATED = [False, pytest.param(True, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("isolate", ISOLATED)
+def test_a_loop_inside_a_loop_ends_the_outer_one_with_an_error(isolate):
+    """The inner loop has every item; the outer one says where that began."""
+    outer, inner = [], []
+
+    def loop():
+        for item in run:
+            outer.append(item)
+            if item == 9:
+                inner.extend(run)
+
+    line = r"began at line [0-9]+ of test_run.py, `inner.extend\(run\)`; .* pipe.start\(\)"
+    run = nbpipe.source(range(50)).start(isolate=isolate)
+    with run, pytest.raises(nbpipe.EpochClosedError, match=line):
+        loop()
+    assert (outer, inner) == ([*range(10)], [*range(50)])
+
+
+@pytest.mark.parametrize("isolate", ISOLATED)
+def test_two_loops_side_by_side_are_an_error(isolate):
+    """`zip(run, run)` is no loop over nothing."""
+    with nbpipe.source(range(5)).start(isolate=isolate) as run:
+        with pytest.raises(nbpipe.EpochClosedError, match=r"`list\(zip\(run, run"):
+            list(zip(run, run, strict=True))
+        assert drained(run) == [*range(5)]
+
+
+SECOND_LOOPS = {
+    "iter": iter,
+    "progress": lambda run: next(nbpipe.progress(run)),
+    "iterate": lambda run: run.iterate([3]),
+    "open_epoch": lambda run: run.open_epoch(),
+    "train": lambda run: run.train(abs).wait(),
+}
+
+
+@pytest.mark.parametrize("second", SECOND_LOOPS)
+@pytest.mark.parametrize("first", [iter, nbpipe.progress])
+def test_whatever_begins_a_second_loop_is_said_by_the_first(first, second):
+    """The first one raises the error each time it is asked for an item."""
+    with nbpipe.source(range(5)).start() as run:
+        old = first(run)
+        next(old)
+        begun = SECOND_LOOPS[second](run)
+        with pytest.raises(nbpipe.EpochClosedError, match="ended by a second loop"):
+            next(old)
+        if first is iter:
+            with pytest.raises(nbpipe.EpochClosedError, match="ended by a second loop"):
+                list(old)
+        del begun
+
+
+def test_a_loop_that_was_left_makes_room_in_silence():
+    """After `break`, `close()` or its end, an iterator that is kept raises nothing."""
+    with nbpipe.source(range(5)).start() as run:
+        kept = [iter(run)]
+        for _ in kept[0]:
+            break
+        kept[0].close()
+        kept.append(iter(run))
+        assert drained(kept[1]) == [*range(5)]
+        for _ in run:
+            break
+        assert drained(run) == [*range(5)]
+        assert [drained(one) for one in kept] == [[], []]
 
 
 def test_an_epoch_of_which_nothing_was_taken_counts():
