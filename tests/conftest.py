@@ -125,20 +125,6 @@ def _watch(config: pytest.Config) -> None:
     faulthandler.dump_traceback_later(limit_s, file=config.stash[STDERR], exit=True)
 
 
-@pytest.hookimpl(optionalhook=True)  # there may be no pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
-    """Deal all tests of a group to one process, where tests are dealt by what they share."""
-    if config.getoption("dist") != "loadscope":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByGroup(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return tiers.group_of(nodeid)
-
-    return ByGroup(config, log)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """Tell the tiers apart; deselect tests that need torch where there is none, skip GPU tests."""
@@ -147,8 +133,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "torch" in getattr(item, "fixturenames", ()):
             item.add_marker("torch")
     yield
-    if hasattr(config, "workerinput"):
-        tiers.put_in_order(items)
     if importlib.util.find_spec("torch") is None:
         _leave_out(config, items, _needs_torch)
     if sys.platform == "win32":

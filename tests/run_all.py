@@ -4,7 +4,7 @@
     run_all.py everyday rest    everything (`make test-all`)
     run_all.py ruff mypy        some parts
 
-Two parts run side by side; each line says which part it comes from.
+Some parts run side by side; each line says which part it comes from.
 """
 
 import contextlib
@@ -21,46 +21,71 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
 # The machine's Node comes first, else the one beside this Python.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-PROCESSES = max(2, min(os.cpu_count() or 2, 6))
 PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
-DEALT = ["--dist", "loadscope", "--no-loadscope-reorder"]  # by tests/tiers.py
-SHARED_OUT = [*PYTEST, *DEALT, "--max-worker-restart=0", "-n", str(PROCESSES + 1), "tests"]
-SHARED_OUT += ["--ignore=tests/loader"]  # which imports torch as it is collected
+# Each part is one process of pytest, which collects and starts what its own folders need.
+# Those that take longest come first: parts begin in this order.
+FOLDERS = {
+    "executors": ["executors"],
+    "export": ["export"],
+    "run": ["run", "engine"],
+    "notebook": ["browser", "jupyter", "kernel", "show"],
+    "ops": ["base", "ops", "ranks", "recipes", "resume", "resume_tools"],
+    "whole": ["cli", *sorted(path.name for path in TESTS.glob("test_*.py"))],
+}
 # What imports torch runs in a process of its own: what others fork would hold it too, and each of
 # their fork servers would take a second to load it.
 WITH_TORCH = "torch and not (kernel or browser)"
+NAMES_TORCH = [
+    str(path.relative_to(ROOT))
+    for path in sorted(TESTS.rglob("test_*.py"))
+    if path.parent.name != "loader" and "torch" in path.read_text(encoding="utf-8")
+]
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
 QUICKSTART, *NOTEBOOKS = sorted(
     str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
 )
-# The first takes most of the time; the others run beside it, one after the other. A third of its
-# time a test waits: there is one process more than there are cores.
+
+
+def parts_of(which: str, suffix: str = "") -> dict[str, list[str]]:
+    """Return the parts that run tests: those of some folders, and those that import torch."""
+    parts = {
+        name + suffix: [
+            *[*PYTEST, *(f"tests/{folder}" for folder in folders)],
+            *["-m", f"{which} and not ({WITH_TORCH})"],
+        ]
+        for name, folders in FOLDERS.items()
+    }
+    with_torch = [*PYTEST, "tests/loader", *NAMES_TORCH, "-m", f"{which} and {WITH_TORCH}"]
+    return {f"torch{suffix}": with_torch} | parts
+
+
 TIERS = {
     "everyday": {
-        "tests": [*SHARED_OUT, "-m", f"not slow and not ({WITH_TORCH})"],
-        "tests-torch": [*PYTEST, "tests", "-m", f"not slow and {WITH_TORCH}"],
+        **parts_of("not slow"),
+        "js": ["npm", "run", "--silent", "check"],
         "mypy": ["mypy"],
         "quickstart": [*NBVAL, QUICKSTART],
-        "js": ["npm", "run", "--silent", "check"],
+        "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
         "ruff": ["ruff", "check", "."],
         "format": ["ruff", "format", "--check", "."],
-        "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
     },
+    # What is slow, and random examples again: twice as many.
     "rest": {
-        # What is slow, and random examples once more: twice as many.
-        "slow": [*SHARED_OUT, "-m", f"(slow or hypothesis) and not ({WITH_TORCH})"],
-        "slow-torch": [*PYTEST, "tests", "-m", f"(slow or hypothesis) and {WITH_TORCH}"],
         "notebooks": [*NBVAL, *NOTEBOOKS],
+        **parts_of("(slow or hypothesis)", "-slow"),
     },
 }
 PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
 QUIET_DASK = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # why: tests/conftest.py
 # Hundreds of processes import nbpipe: it is compiled once, even where that is not the rule.
 OURS = {"PYTHONDONTWRITEBYTECODE": "", "PATH": PATH}
-EXAMPLES = {"slow": "thorough", "slow-torch": "thorough"}  # profiles of tests/conftest.py
-AT_ONCE = 2
+# Profiles of tests/conftest.py.
+EXAMPLES = dict.fromkeys(TIERS["rest"], "thorough")
+# A third of its time a test waits: one part more than there are cores runs at once.
+AT_ONCE = max(2, min(os.cpu_count() or 2, 6)) + 1
 SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
 LOOK_S = 5.0
 GRACE_S = 20.0  # what Ctrl-C has reached ends kernels and browsers before it ends
@@ -142,7 +167,7 @@ class Runner:
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
             self._heard_s[name] = time.monotonic()
-            self._say(f"{name:<11} | {line.rstrip()}")
+            self._say(f"{name:<14} | {line.rstrip()}")
             if line.startswith(("FAILED ", "ERROR ")):
                 self.failed.append(line.rstrip()[:300])
 
@@ -204,10 +229,10 @@ def main(names: list[str]) -> int:
 
 def report(results: dict[str, tuple[int, float]], seconds: float) -> None:
     """Print a table of the parts that have run so far."""
-    print(f"\n{'part':<12}{'result':<10}{'time':>8}")
+    print(f"\n{'part':<15}{'result':<10}{'time':>8}")
     for name, (code, took_s) in results.items():
-        print(f"{name:<12}{'failed' if code else 'passed':<10}{took_s:>6.1f} s")
-    print(f"{'all':<22}{seconds:>6.1f} s", flush=True)
+        print(f"{name:<15}{'failed' if code else 'passed':<10}{took_s:>6.1f} s")
+    print(f"{'all':<25}{seconds:>6.1f} s", flush=True)
 
 
 if __name__ == "__main__":

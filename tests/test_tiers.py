@@ -3,17 +3,7 @@
 from fnmatch import fnmatchcase
 
 from tests import tiers
-from tests.run_all import DEALT
-from tests.scripts import printed
-
-NOTING = """
-import os, pathlib, pytest
-
-@pytest.mark.parametrize("number", range(6))
-def test_notes_its_process(number):
-    with pathlib.Path(__file__).with_suffix(".log").open("a") as log:
-        print(os.getpid(), file=log)
-"""
+from tests.run_all import FOLDERS, ROOT
 
 
 def test_what_takes_long_is_slow(request):
@@ -46,19 +36,17 @@ def test_every_pattern_stands_for_tests():
 def test_the_table_is_of_files_that_are_there():
     """A file that was renamed is recorded again."""
     files = {name.partition("::")[0] for name in tiers.read()}
-    root = tiers.TABLE.parents[2]
-    assert sorted(name for name in files if not (root / name).exists()) == []
+    assert sorted(name for name in files if not (ROOT / name).exists()) == []
 
 
-def test_a_file_is_dealt_to_one_process(tmp_path):
-    """Tests that share what their file starts run in one process."""
-    (tmp_path / "conftest.py").write_text(
-        "from tests.conftest import pytest_xdist_make_scheduler\n"
-    )
-    for number in range(4):
-        (tmp_path / f"test_{number}.py").write_text(NOTING)
-    printed("-m", "pytest", "-n", "2", *DEALT, "-p", "no:nbval", ".", cwd=tmp_path)
-    pids = {log.name: set(log.read_text().split()) for log in tmp_path.glob("*.log")}
-    assert {name: len(found) for name, found in pids.items()} == {
-        f"test_{number}.log": 1 for number in range(4)
-    }
+def test_every_file_is_run_by_one_part():
+    """`make test` leaves no file of tests out, and runs none twice."""
+    loader = sorted(ROOT.glob("tests/loader/**/test_*.py"))
+    paths = [ROOT / "tests" / folder for folders in FOLDERS.values() for folder in folders]
+    files = [found for path in paths for found in ([path] if path.is_file() else files_in(path))]
+    assert sorted([*files, *loader]) == sorted(files_in(ROOT / "tests"))
+
+
+def files_in(folder):
+    """List the files of tests in a folder."""
+    return [path for path in folder.rglob("test_*.py") if "jobs" not in path.parts]

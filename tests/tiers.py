@@ -6,8 +6,6 @@ the time that a test happens to take. A test that the table does not know yet is
 """
 
 import json
-import re
-from collections import defaultdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +14,6 @@ import pytest
 
 LIMIT_S = 0.5
 MOMENT_S = 0.25  # what takes less is not written down
-USUAL_S = 0.02  # of what is not written down
 TABLE = Path(__file__).parent / "data" / "durations.json"
 # What a change to the engine, the panel or the exporter usually breaks, though it takes longer:
 # patterns of names, in which `[[]` stands for a bracket.
@@ -50,8 +47,6 @@ ACCEPTANCE = (
 # besides, whichever is more.
 HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120, "torch": 120, "gpu": 120}
 PATIENCE = 12
-# They start what they need themselves: the other browser tests take long enough without them.
-APART = ("tests/browser/test_wheel.py",)
 SPENT = pytest.StashKey[float]()
 
 
@@ -60,36 +55,6 @@ def mark(items: list[pytest.Item]) -> None:
     seconds = read()
     for item in items:
         _mark(item, seconds.get(item.nodeid, 0.0))
-
-
-def put_in_order(items: list[pytest.Item]) -> None:
-    """Put the groups first that take longest: they are dealt to processes in this order."""
-    seconds = read()
-    groups: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        groups[group_of(item.nodeid)].append(item)
-    cost_s = {
-        name: sum(seconds.get(item.nodeid, USUAL_S) for item in group)
-        for name, group in groups.items()
-    }
-    items[:] = [
-        item
-        for name in sorted(groups, key=cost_s.__getitem__, reverse=True)
-        for item in groups[name]
-    ]
-
-
-def group_of(name: str) -> str:
-    """Return the group of a test: those of one group share what is started for them.
-
-    That is what a file starts, one JupyterLab for most browser tests, one kernel of a version.
-    """
-    file, _, test = name.partition("::")
-    if file.startswith("tests/browser/") and file not in APART:
-        return "browser"
-    if file.startswith("tests/kernel/") and (version := re.search(r"\[(\d+\.\d+\.\d+)", test)):
-        return f"kernel {version[1]}"
-    return file
 
 
 def read() -> dict[str, float]:
@@ -139,6 +104,5 @@ class Recorder:
             self._seconds[name] = took_s
 
     def pytest_sessionfinish(self, session):
-        if not hasattr(session.config, "workerinput"):
-            kept = {name: took for name, took in self._seconds.items() if took >= MOMENT_S}
-            TABLE.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+        kept = {name: took for name, took in self._seconds.items() if took >= MOMENT_S}
+        TABLE.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n", encoding="utf-8")
