@@ -338,9 +338,8 @@ def _is_quiet(run):
         return _rests(run)
     scheduler = run._scheduler
     with scheduler.lock:
-        team = scheduler._team
-        parked = len(team._parked) == len(team._seats)
-        return parked and not any(runtime.active for runtime in scheduler.runtimes.values())
+        rests = scheduler._team.rests
+        return rests and not any(runtime.active for runtime in scheduler.runtimes.values())
 
 
 def _rests(run):

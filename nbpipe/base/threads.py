@@ -143,11 +143,14 @@ class ThreadSettings:
     `numpy.errstate` is one up to numpy 1, and a context variable from numpy 2 on.
     """
 
-    __slots__ = ("_context", "_modes")
+    __slots__ = ("_context", "_has_decimals", "_modes")
 
     def __init__(self) -> None:
         self._context = copy_context()
-        self._context.run(_own_decimals)
+        names = {one.name for one in self._context}
+        self._has_decimals = "decimal" in sys.modules and "decimal_context" in names
+        if self._has_decimals:
+            self._context.run(_own_decimals)
         self._modes = tuple(_modes())
 
     def of_call(self) -> Context:
@@ -157,7 +160,8 @@ class ThreadSettings:
     def of_thread(self) -> Context:
         """Return a new copy, with a decimal context that no other thread changes."""
         context = self._context.copy()
-        context.run(_own_decimals)
+        if self._has_decimals:
+            context.run(_own_decimals)
         return context
 
     def enter(self) -> ExitStack:
@@ -170,9 +174,8 @@ class ThreadSettings:
 
 def _own_decimals() -> None:
     """Copy the decimal context: functions change it in place, and copies of a context share it."""
-    decimal = sys.modules.get("decimal")
-    if decimal is not None:
-        decimal.setcontext(decimal.getcontext().copy())
+    decimal = sys.modules["decimal"]
+    decimal.setcontext(decimal.getcontext().copy())
 
 
 _NUMPY_HOLDS_BY_THREAD = int(np.__version__.partition(".")[0]) < 2  # noqa: PLR2004  the version

@@ -142,7 +142,7 @@ class Part:
         remote = stage.executor == "coroutine"
         node: Node
         if flat:
-            opener = CallOpener(step)
+            opener = CallOpener(step, own=not remote)
             known = self._children(runtime)
             node = ExpandNode(
                 runtime, self._epoch, opener, ordered=spec.ordered, remote=remote, known=known
@@ -362,7 +362,8 @@ def _takes_fused(node: Node) -> bool:
     if isinstance(node, RegionNode):
         return False
     return not node.remote and (
-        isinstance(node, MapNode) or (isinstance(node, ExpandNode) and node.source)
+        isinstance(node, MapNode)
+        or (isinstance(node, ExpandNode) and node.source and not node.opener.own)
     )
 
 

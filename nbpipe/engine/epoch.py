@@ -23,7 +23,7 @@ from .join import PumpNode, RepeatNode
 from .map import MapNode, keeping
 from .node import Closable, Node, Stages, Task, forget, leave, nodes_above, stages_of
 from .stats import StageRuntime
-from .step import Chunk, EpochContext, Paths, Queue, together
+from .step import Chunk, EpochContext, Expansion, Paths, Queue, together
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
@@ -249,6 +249,18 @@ class Epoch:
                         return task
             if not self.changed and not self.count_lent():
                 return None
+
+    def read_on(self, node: Node, expansion: Expansion, now_ns: int) -> Task | None:
+        """Choose the next task of an open iterator, for the thread that it belongs to."""
+        if self.over:
+            return None
+        if self.pumps:
+            self.pump(now_ns)
+        self.count_lent()
+        task = node.read_on(expansion, now_ns)
+        if task is not None and self.memory is not None:
+            self.memory.began(node)
+        return task
 
     def count_lent(self) -> bool:
         """Count what of its chunk the consumer has not had yet; tell whether that is less now."""
@@ -504,9 +516,28 @@ class Ahead:
                 node.runtime.borrow(places, lots=node.lots)
         return True
 
-    def take(self, now_ns: int, current: Epoch | None, *, remote: bool = False) -> Task | None:
-        """Choose the next task, where the epoch in progress has none for this thread."""
-        task = self.epoch.take(now_ns, remote=remote) if self.admit(current) else None
+    def take(
+        self,
+        now_ns: int,
+        current: Epoch | None,
+        *,
+        remote: bool = False,
+        reads: tuple[Node, Expansion] | None = None,
+    ) -> Task | None:
+        """Choose the next task, where the epoch in progress has none for this thread.
+
+        Args:
+            now_ns: when.
+            current: the epoch in progress.
+            remote: for the event loop.
+            reads: the thread belongs to this iterator.
+        """
+        if not self.admit(current):
+            return None
+        if reads is None:
+            task = self.epoch.take(now_ns, remote=remote)
+        else:
+            task = self.epoch.read_on(*reads, now_ns)
         if task is not None and (lender := task.node.runtime.lender) is not None:
             lender.lend(1, now_ns, rests=current is None)
         return task

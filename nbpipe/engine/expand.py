@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 from ..base.checks import (
@@ -18,14 +18,16 @@ from ..base.checks import (
     refuse_table,
 )
 from ..base.seeding import Entry, Path
+from ..base.threads import Latch
 from ..base.tree import size_bytes
 from ..errors import ArgumentTypeError, StateError
+from ..executors.thread import Seat
 from ..ops.cache import Kept, with_passes
 from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
 from .epoch import Epoch
-from .external import Feed, GivenItems
+from .external import Feed, GivenItems, is_plain
 from .failures import Failed
 from .lineage import Children, Drops
 from .node import Node, Stages, Task, draw
@@ -44,9 +46,11 @@ class Opener(ABC):
 
     Attributes:
         shared: what one run draws, the others do not get.
+        own: the iterator may be the user's, which one thread and one context open, read and close.
     """
 
     shared = False
+    own = False
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -103,8 +107,11 @@ class SourceOpener(Opener):
         super().__init__(Step(stage, iter, context))
         self._plan = spec.plan
         self._items = spec.items
+        self.own = spec.plan is None
         if issubclass(type(spec.items), EpochItems):  # asked of the type: the lock is held
-            self._items = spec.items.of_epoch()
+            self._items, self.own = spec.items.of_epoch(), False
+        elif type(spec.items) is GivenItems:
+            self.own = spec.items.order.own
         self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
         self._passes = passes
@@ -129,6 +136,7 @@ class SourceOpener(Opener):
         """Read the source afresh."""
         items, plan = self._items, self._plan
         self._tell_epoch(items)
+        expansion.own = self.own
         if isinstance(items, GivenItems):
             expansion.entries = itertools.chain(items.entries(self._rest), self._end_of(items))
             expansion.inner = items
@@ -143,6 +151,7 @@ class SourceOpener(Opener):
                 expansion.paths, expansion.entries = columns
             return
         made = self._checked(items()) if _is_maker(items) else items
+        expansion.own = self.own and not is_plain(made)
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
         values = self._fresh(made.__aiter__() if is_async else iter(made))
         expansion.inner = _drawn(values) if is_async else values
@@ -285,7 +294,16 @@ class ReplayOpener(Opener):
 
 
 class CallOpener(Opener):
-    """Opens the children of one item: `flat_map`, `unbatch`."""
+    """Opens the children of one item: `flat_map`, `unbatch`.
+
+    Args:
+        step: calls the function.
+        own: the function, and what it gives, are the user's.
+    """
+
+    def __init__(self, step: Step, *, own: bool = False) -> None:
+        super().__init__(step)
+        self.own = own
 
     def open(self, expansion: Expansion) -> None:
         """Call the function on the item."""
@@ -293,6 +311,7 @@ class CallOpener(Opener):
         assert entry is not None
         step.wait(expansion.wait_s)
         made = step.call(entry)
+        expansion.own = self.own and not is_plain(made)
         expansion.inner = iter(checked_children(step.stage, made))
         expansion.entries = children(entry[0], expansion.inner, expansion)
 
@@ -324,27 +343,38 @@ class CallOpener(Opener):
 
 
 def _drawn(values: AsyncIterator[Any]) -> Iterator[Any]:
-    """Draw from an async iterator in a thread, with an event loop of its own.
+    """Draw from an async iterator in a thread, with an event loop and a task of its own.
 
     A plain function may return one: nobody can know before it is called.
     """
     import asyncio
 
-    loop = asyncio.new_event_loop()
-    try:
-        while True:
-            try:
-                value = loop.run_until_complete(anext(values))
-            except StopAsyncIteration:
-                return
-            yield value
-    finally:
-        aclose = getattr(values, "aclose", None)
+    drawn: list[Any] = []
+    turn: asyncio.Future[None]
+
+    async def read() -> None:
+        nonlocal turn
         try:
-            if aclose is not None:
-                loop.run_until_complete(aclose())
+            async for value in values:
+                drawn.append(value)
+                turn = loop.create_future()
+                loop.stop()
+                await turn
         finally:
-            loop.close()
+            aclose = getattr(values, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(read())
+        task.add_done_callback(lambda _: loop.stop())
+        while not task.done():
+            loop.run_forever()
+            if drawn:
+                yield drawn.pop()
+                turn.set_result(None)
+        task.result()
 
 
 def _samplers_in(items: Any) -> Iterator[Any]:
@@ -524,31 +554,32 @@ class ExpandNode(Node):
         """Tell whether `take` would give a task."""
         return self._choose() is not None
 
+    @property
+    def _may_start(self) -> bool:
+        """Whether a task may start, if it finds room."""
+        if self.done or self.halted or self.runtime.active >= self.runtime.concurrency:
+            return False
+        return self.epoch.memory is None or self.epoch.admits(self)
+
     def _choose(self) -> tuple[Expansion | None, int] | None:
-        """Return the expansion to draw from (None: a new one) and the most it may give."""
-        if self.done or self.halted:
-            return None
-        if self.epoch.memory is not None and not self.epoch.admits(self):
+        """Return the expansion to draw from (None: a new one) and the most it may give.
+
+        Those that belong to a thread are left to it.
+        """
+        if not self._may_start:
             return None
         runtime, room = self.runtime, self.room()
-        if runtime.active >= runtime.concurrency:
-            return None
         if self.order and not self.running:
             awaited = self._awaited()
             if awaited is not None or self.inbox.count:
-                return awaited, max(room, 1)
+                is_free = awaited is None or awaited.owner is None
+                return (awaited, max(room, 1)) if is_free else None
         calls = runtime.active - self.running
         for place, expansion in enumerate(self.live):
             calls += not expansion.over
-            if expansion.held or expansion.over:
+            if expansion.held or expansion.over or expansion.owner is not None:
                 continue
-            if not self.ordered:
-                allowed = room
-            elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
-                needed = not self.reserved and super().held() < (self.gathers or 1)
-                allowed = max(room, 1) if needed else room
-            else:
-                allowed = min(room, self._room_ahead())
+            allowed = self._allowed(place, room)
             if allowed > 0:
                 return expansion, allowed
         if not self.inbox.count or calls >= runtime.concurrency:
@@ -556,6 +587,48 @@ class ExpandNode(Node):
         allowed = min(room, self._room_ahead()) if self.live and self.ordered else room
         if allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
+        return None
+
+    def _allowed(self, place: int, room: int) -> int:
+        """Return the most that the expansion at a place among the live ones may give."""
+        if not self.ordered:
+            return room
+        if place == 0:  # it goes on though later ones, or a lowered knob, leave no room
+            needed = not self.reserved and super().held() < (self.gathers or 1)
+            return max(room, 1) if needed else room
+        return min(room, self._room_ahead())
+
+    def _to_read_on(self) -> Iterator[tuple[Expansion, int]]:
+        """Yield those that belong to a thread and may be read on, with the most they may give."""
+        if not self._may_start:
+            return
+        room = self.room()
+        if self.order and not self.running:
+            awaited = self._awaited()
+            if awaited is not None and awaited.owner is not None:
+                yield awaited, max(room, 1)
+            if awaited is not None or self.inbox.count:
+                return
+        for place, expansion in enumerate(self.live):
+            if expansion.owner is not None and not (expansion.held or expansion.over):
+                allowed = self._allowed(place, room)
+                if allowed > 0:
+                    yield expansion, allowed
+
+    def call_reader(self) -> None:
+        """Wake the first thread that may read on in its iterator; when it does, it wakes more."""
+        for expansion, _ in self._to_read_on():
+            assert expansion.owner is not None
+            expansion.owner.call()
+            return
+
+    def read_on(self, expansion: Expansion, now_ns: int) -> Task | None:
+        """Choose the next task of an iterator, for the thread that it belongs to."""
+        for other, allowed in self._to_read_on():
+            if other is expansion:
+                task = self._begun(expansion, allowed, now_ns)
+                task.cheap = False  # this thread does nothing else: others are woken for the rest
+                return task
         return None
 
     def _awaited(self) -> Expansion | None:
@@ -575,9 +648,9 @@ class ExpandNode(Node):
     def take(self, now_ns: int) -> Task | None:
         """Choose an expansion to draw from, or begin a new one."""
         choice = self._choose()
-        if choice is None:
-            return None
-        expansion, allowed = choice
+        return None if choice is None else self._begun(*choice, now_ns)
+
+    def _begun(self, expansion: Expansion | None, allowed: int, now_ns: int) -> Task:
         if expansion is None:
             entry = self.inbox.popleft()
             expansion = Expansion(self.seq_in, entry)
@@ -612,8 +685,14 @@ class ExpandNode(Node):
 
     def work(self, task: Task) -> None:
         """Draw up to the quota; what was drawn before a failure stays."""
-        expansion, rest = task.expansion, self.rest
+        expansion = task.expansion
         assert expansion is not None
+        if self.opener.own and expansion.context is None:
+            expansion.context = self.epoch.settings.of_thread()
+        expansion.run(self._draw, task, expansion)
+
+    def _draw(self, task: Task, expansion: Expansion) -> None:
+        rest = self.rest
         try:
             if expansion.entries is None:
                 self.opener.open(expansion)
@@ -785,9 +864,60 @@ class ExpandNode(Node):
             x.buffer = []
 
     def halt(self) -> None:
-        """Stop, and have the open iterators closed."""
+        """Stop, and have the open iterators closed: by their threads, where they have such."""
         super().halt()
         self.epoch.litter.extend(x for x in self.live if not x.held)
+        for x in self.live:
+            x.unwanted = True
+            if x.owner is not None:
+                x.owner.call()
+
+
+# -- Readers: threads that have an open iterator of the user's -------------------------------------
+@final
+class Readers:
+    """Threads that read an iterator of the user's, and do nothing else while it is open.
+
+    What the user sets inside holds for a thread, as `torch.no_grad` does, or is refused in another,
+    as a connection of sqlite is. A thread that finds an iterator still open after a task is bound
+    to it, until it has come to its end or was closed. One that ends within a task binds nobody.
+    Called under the scheduler's lock.
+    """
+
+    def __init__(self, bind: Callable[..., object]) -> None:
+        self._bind = bind
+        self._of: dict[Seat, tuple[ExpandNode, Expansion]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def of(self, seat: Seat) -> tuple[ExpandNode, Expansion]:
+        """Return the iterator that a thread is bound to, and its node."""
+        return self._of[seat]
+
+    def settle(self, node: Node, expansion: Expansion, seat: Seat) -> None:
+        """Called when a thread has drawn from an iterator: bind it, or let it go."""
+        if not expansion.stays:
+            self.release(seat)
+        elif expansion.owner is None and isinstance(node, ExpandNode):
+            expansion.owner, expansion.closed = seat, Latch()
+            self._of[seat] = node, expansion
+            self._bind(seat, bound=True)
+            expansion.unwanted |= node.halted
+
+    def release(self, seat: Seat) -> None:
+        """Called when a thread has nothing more to do with its iterator."""
+        if seat in self._of:
+            _, expansion = self._of.pop(seat)
+            self._bind(seat, bound=False)
+            expansion.owner = None
+            assert expansion.closed is not None
+            expansion.closed.open()
+
+    def call(self) -> None:
+        """Wake threads that may read on."""
+        for node in {node: None for node, _ in self._of.values()}:
+            node.call_reader()
 
 
 # -- FedNode: a source that reads what is pushed to it, and rests while there is nothing -----------

@@ -47,6 +47,11 @@ class Listed:
         self.inner: object = None
 
     @property
+    def own(self) -> bool:
+        """Whether code of the user's may run while they are read."""
+        return not (is_plain(self.indices) or is_array(self.indices))
+
+    @property
     def count(self) -> int | None:
         """The length of the iterable; None where it has none."""
         try:
@@ -94,6 +99,14 @@ def checked(what: str, indices: Any) -> Any:
     return indices
 
 
+_PLAIN = (list, tuple, range, dict, set, frozenset, deque, np.ndarray)
+
+
+def is_plain(values: object) -> bool:
+    """Tell whether values can be iterated without any code of the user's."""
+    return type(values) in _PLAIN
+
+
 def is_array(indices: object) -> bool:
     """Tell whether the numbers lie in an array or a tensor."""
     torch = sys.modules.get("torch")
@@ -138,6 +151,7 @@ class Feed:
 
     count = None
     inner = None
+    own = False
 
     def __init__(self, depth: int) -> None:
         self.wake: Callable[[], object] = _nothing

@@ -468,6 +468,10 @@ class Node(ABC):
             return BLOCKED
         return READY if self.inbox.count >= self.needs or self.has_input() else STARVED
 
+    def read_on(self, expansion: Expansion, now_ns: int) -> Task | None:
+        """Choose the next task of an open iterator, for the thread that it belongs to."""
+        return None
+
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""

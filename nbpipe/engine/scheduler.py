@@ -15,6 +15,7 @@ from ..executors.thread import Seat, ThreadTeam
 from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
+from .expand import Readers
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import MEASURE_NS, Node, Stages, Task
@@ -254,6 +255,7 @@ class Scheduler:
         self._leaving: Epoch | None = None  # what it left open is about to be closed
         self._next_sample_ns = 0
         self._team = ThreadTeam(self)
+        self._readers = Readers(self._team.bind)
         self._loop = EventLoop(self)
         self._ticker = Ticker(lambda: self._change(self._free))
         self._running: set[Task] = set()  # on the event loop
@@ -432,41 +434,85 @@ class Scheduler:
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
             task.measure()
         while True:
-            again = new_seat = _dropped = None
+            new_seat = _dropped = None
             with self.lock:
-                if task is None:
-                    self._team.woken(seat)
-                    now_ns = perf_counter_ns()
-                else:
-                    now_ns, past = task.ended_ns, task.node.epoch
-                    task.node.settle(task)
-                    if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-                        self._settled(task.node, now_ns)
-                epoch = self.epoch
-                following = task and task.following
-                if not (following or seat.dismissed or self.paused):
-                    again = task.node.take_again(now_ns) if task and past is epoch else None
-                    following = again or (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns)
+                now_ns = self._hand_in(task, seat)
+                following, again = self._next(task, seat, now_ns)
                 seat.work = following
                 if following is None:
                     self._team.park(seat)
+                elif following.watched and self._ticker.asleep:
+                    self._ticker.attend()
+                if following is None:
+                    others = seat.bound  # they go on with what it gave
                 else:
-                    if following.watched and self._ticker.asleep:
-                        self._ticker.attend()
-                    if not (again or following.cheap or self._team.coming or following.node.remote):
-                        new_seat = self._wake(now_ns)
+                    others = not (again or following.cheap or following.node.remote)
+                if others and not self._team.coming:
+                    new_seat = self._wake(now_ns)
+                elif self._readers:
+                    self._readers.call()
+                epoch = self.epoch
                 if epoch is not None:
                     if epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
                     _dropped = epoch.take_dropped() if epoch.dropped else None
-            if task is not None and task.expansion is not None and task.node.epoch.over:
-                discard(task.expansion.close)
             if new_seat is not None:
                 self._team.start(new_seat)
+            if task is not None and task.expansion is not None and task.node.epoch.over:
+                discard(task.expansion.close_here)
+            if following is None and seat.bound and self._let_go(seat):
+                task = None
+                continue
             if following is None or not following.node.remote:
                 return following
             self._submit(following, now_ns)
             task = None
+
+    def _hand_in(self, task: Task | None, seat: Seat) -> int:
+        """Settle what a thread has done, or note that it is awake; return the time [ns]."""
+        if task is None:
+            self._team.woken(seat)
+            return perf_counter_ns()
+        now_ns, past = task.ended_ns, task.node.epoch
+        task.node.settle(task)
+        if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
+            self._settled(task.node, now_ns)
+        if task.expansion is not None:
+            self._readers.settle(task.node, task.expansion, seat)
+        return now_ns
+
+    def _next(self, task: Task | None, seat: Seat, now_ns: int) -> tuple[Task | None, bool]:
+        """Choose what a thread does next, and tell whether it stays at the stage it was at."""
+        following, epoch = task and task.following, self.epoch
+        if following or seat.dismissed or self.paused:
+            return following, False
+        if seat.bound:
+            return self._read_on(seat, now_ns), False
+        again = task.node.take_again(now_ns) if task and task.node.epoch is epoch else None
+        if again is not None:
+            return again, True
+        return (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns), False
+
+    def _read_on(self, seat: Seat, now_ns: int) -> Task | None:
+        """Choose the next task of the iterator that a thread is bound to."""
+        reads = node, expansion = self._readers.of(seat)
+        if expansion.unwanted:
+            return None
+        if self.epoch is node.epoch:
+            return self.epoch.read_on(*reads, now_ns)
+        if self.ahead is None or self.ahead.epoch is not node.epoch:
+            return None
+        return self.ahead.take(now_ns, self.epoch or self._leaving, reads=reads)
+
+    def _let_go(self, seat: Seat) -> bool:
+        """Close the iterator of a thread, in it, if it is not wanted; tell whether it was."""
+        _, expansion = self._readers.of(seat)
+        if not (expansion.unwanted or seat.dismissed):
+            return False
+        discard(expansion.close_here)
+        with self.lock:
+            self._readers.release(seat)
+        return True
 
     def _submit(self, first: Task, now_ns: int) -> None:
         """Send a task, and what else may start there, on to the event loop."""
@@ -549,7 +595,11 @@ class Scheduler:
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
-        if self.paused or self._team.coming is not None:
+        if self.paused:
+            return None
+        if self._readers:
+            self._readers.call()
+        if self._team.coming is not None:
             return None
         current, ahead = self.epoch, self.ahead
         for epoch in (current, ahead and ahead.epoch):

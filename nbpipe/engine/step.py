@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
 from itertools import chain, islice, repeat
@@ -18,6 +20,7 @@ from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
 from ..errors import StageTimeoutError
 from ..executors.base import ROW
+from ..executors.thread import Seat
 from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
@@ -511,6 +514,10 @@ def step_of(
 
 
 # -- Expansion: an iterator that items are drawn from ----------------------------------------------
+_LOOK_S = 1.0  # whoever waits for a thread looks so often whether it is still there,
+_LOOKS = 5  # and so many times
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class Expansion:
     """One iterator being drawn from: a source, or the children of one item.
@@ -528,6 +535,11 @@ class Expansion:
         owed: the most results that this task may still give.
         attempts: calls of the function so far; wait_s: wait before the next one [s].
         wanted: numbers of the children that are wanted; None for all.
+        own: the iterator is the user's: one thread and one context open, read and close it.
+        context: that context; None before it is opened.
+        owner: the seat of that thread, between its first task and its end; else None.
+        unwanted: its thread is to close it.
+        closed: open when that thread has nothing more to do with it; None before it has.
     """
 
     seq: int
@@ -545,6 +557,11 @@ class Expansion:
     attempts: int = 0
     wait_s: float = 0.0
     wanted: Remaining | None = None
+    own: bool = False
+    context: Context | None = None
+    owner: Seat | None = None
+    unwanted: bool = False
+    closed: Latch | None = None
 
     def pair(self) -> None:
         """Have `entries` give the paths, too."""
@@ -556,11 +573,42 @@ class Expansion:
         """Whether there is an iterator that has not come to its end."""
         return self.entries is not None and not self.over
 
+    @property
+    def stays(self) -> bool:
+        """Whether it stays in the thread that has read it."""
+        return self.own and self.is_open
+
     def close(self) -> None:
-        """Close the user's iterator; user code may run."""
-        close = getattr(self.inner, "close", None)
+        """Have the user's iterator closed in its thread; wait for that, but not for ever.
+
+        Garbage may be closed below us, with locks in this thread that the other one needs.
+        """
+        owner, closed = self.owner, self.closed
+        if owner is None or closed is None or owner.is_current:
+            self.close_here()
+            return
+        self.unwanted = True
+        owner.call()
+        for _ in range(_LOOKS):
+            if closed.wait(_LOOK_S):
+                return
+            if not owner.is_alive or sys.is_finalizing():
+                self.close_here()
+                return
+
+    def close_here(self) -> None:
+        """Close the user's iterator in this thread; again does nothing."""
+        inner, self.inner = self.inner, None
+        close = getattr(inner, "close", None)
         if close is not None:
-            close()
+            self.run(close)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function in the context of the iterator."""
+        if self.context is None:
+            function(*arguments)
+        else:
+            self.context.run(function, *arguments)
 
     async def close_async(self) -> None:
         """Close an async iterator, unless it has come to its end; user code may run."""

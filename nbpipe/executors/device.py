@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
 
+from ..base.threads import ThreadSettings
 from ..base.tree import MAX_DEPTH, children, leaves, map_leaves, rebuild, size_bytes
 from ..errors import ArgumentError, MissingExtraError, RunClosedError
 from .base import Answer, Caller, Job
@@ -313,6 +314,9 @@ class _DirectDevice(Device):
 
 
 # -- The thread of a device ------------------------------------------------------------------------
+_Asked = tuple[Job, Future[Answer], ThreadSettings]  # and what holds in the thread that asks
+
+
 @final
 class DeviceCaller(Caller):
     """Has the jobs of all stages on one device done in one thread, which starts with the first.
@@ -326,7 +330,7 @@ class DeviceCaller(Caller):
         self._torch: Any = sys.modules.get("torch")  # a backend may be somebody else's
         self._cores = 0 if self._torch is None else self._torch.get_num_threads()
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[tuple[Job, Future[Answer]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Asked | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -338,7 +342,7 @@ class DeviceCaller(Caller):
                 raise RunClosedError(f"the run was closed: nothing goes to {self.device.name}")
             if self._thread is None:
                 self._start()
-            self._jobs.put((job, answer))
+            self._jobs.put((job, answer, ThreadSettings()))
         return answer.result()
 
     def _start(self) -> None:
@@ -365,12 +369,13 @@ class DeviceCaller(Caller):
 
     def _answer_all(self, answer_of: Callable[[Job], Answer]) -> None:
         while (asked := self._jobs.get()) is not None:
-            job, answer = asked
+            job, answer, settings = asked
             try:
-                answer.set_result(answer_of(job))
+                with settings.enter():
+                    answer.set_result(settings.of_call().run(answer_of, job))
             except BaseException as error:
                 answer.set_exception(error)
-            del asked, job, answer  # a batch must not stay with a thread that waits
+            del asked, job, answer, settings  # a batch must not stay with a thread that waits
         self._jobs.put(None)  # it is the end for whoever asks again
 
     def has(self, ident: int) -> bool:

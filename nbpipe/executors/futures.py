@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pickle import PickleBuffer
 from typing import Any, ClassVar, final
 
+from ..base.threads import ThreadSettings
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from .base import Answer, Caller, Job, Program
 from .pickling import PROTOCOL, Classes, dumps_message
@@ -202,9 +203,14 @@ class SentJob:
     def __init__(self, call: PendingCall, shipper: Shipper) -> None:
         self._call = call
         self._shipper = shipper
+        self._settings = ThreadSettings()
 
     def __call__(self) -> Answer:
-        """Do the job in this process."""
+        """Do the job in this process, where the settings of the thread hold that asked for it."""
+        with self._settings.enter():
+            return self._settings.of_call().run(self._run)
+
+    def _run(self) -> Answer:
         call, job = self._call, self._call.job
         program = PROGRAMS.ready(job.program)
         return _run(program, job.entries, job.epoch, lambda _: call.begin(), expands=call.expands)

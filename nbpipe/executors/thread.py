@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import threading
 from _thread import allocate_lock, get_ident
+from contextlib import ExitStack, suppress
+from contextvars import Context
 from time import monotonic, perf_counter_ns
 from typing import Protocol, final
 
-from ..base.threads import uninterrupted
+from ..base.threads import ThreadSettings, uninterrupted
 from .base import TaskSource, Work
 
 _numbers = itertools.count()
@@ -24,16 +26,46 @@ class Seat:
     Attributes:
         work: what the thread is doing, for `close` to name.
         dismissed: the thread is to leave.
+        bound: the thread has an open iterator of the user's, and does nothing else.
+        settings: what holds in the thread; None before its first work.
+        context: its context variables.
     """
 
-    __slots__ = ("dismissed", "gate", "thread", "work")
+    __slots__ = ("_modes", "bound", "context", "dismissed", "gate", "settings", "thread", "work")
 
     def __init__(self) -> None:
         self.gate = allocate_lock()
         self.gate.acquire()
         self.work: Work | None = None
-        self.dismissed = False
+        self.dismissed = self.bound = False
         self.thread: threading.Thread | None = None
+        self.settings: ThreadSettings | None = None
+        self.context = Context()
+        self._modes = ExitStack()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread can still do something."""
+        return self.thread is not None and self.thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its thread is the calling one."""
+        return self.thread is threading.current_thread()
+
+    def call(self) -> None:
+        """Wake the thread; where it is awake, it looks again before it waits."""
+        with suppress(RuntimeError):  # another thread was quicker
+            if self.gate.locked():
+                self.gate.release()
+
+    def enter(self, settings: ThreadSettings | None) -> None:
+        """Let other settings hold in this thread; called in it. None: let none hold any more."""
+        self._modes.close()
+        self.settings = settings
+        if settings is not None:
+            self.context = settings.of_thread()
+            self._modes = settings.enter()
 
 
 class ThreadTaskSource(TaskSource, Protocol):
@@ -51,7 +83,7 @@ class ThreadTeam:
     """Threads that ask a source for work.
 
     Attributes:
-        limit: the most threads there may be.
+        limit: the most threads there may be, without those that are bound to an iterator.
         coming: the seat whose thread was woken and is on its way; it wakes the next one itself.
     """
 
@@ -59,6 +91,8 @@ class ThreadTeam:
         self._source = source
         self._seats: set[Seat] = set()
         self._parked: dict[Seat, None] = {}  # the last to come is the first to go
+        self._apart: set[Seat] = set()  # they wait to read on in their iterators
+        self._bound = 0
         self._unborn: set[Seat] = set()  # their threads are about to start
         self._starting = threading.Lock()
         self.limit = 1
@@ -66,7 +100,9 @@ class ThreadTeam:
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
-        if len(self._seats) > self.limit + SPARE:
+        if seat.bound:
+            self._apart.add(seat)
+        elif len(self._seats) - self._bound > self.limit + SPARE:
             seat.dismissed = True
             self._seats.discard(seat)
         elif not seat.dismissed:
@@ -88,7 +124,7 @@ class ThreadTeam:
             self._parked.pop(seat, None)
             self.coming = seat
             return None
-        if len(self._seats) < self.limit:
+        if len(self._seats) - self._bound < self.limit:
             seat = Seat()
             self._unborn.add(seat)
             self._seats.add(seat)
@@ -98,8 +134,19 @@ class ThreadTeam:
     def woken(self, seat: Seat) -> None:
         """Called when a thread no longer waits."""
         self._parked.pop(seat, None)
+        self._apart.discard(seat)
         if seat is self.coming:
             self.coming = None
+
+    def bind(self, seat: Seat, *, bound: bool) -> None:
+        """Keep a thread for one iterator, or let it do other work again; under the lock."""
+        self._bound += bound - seat.bound
+        seat.bound = bound
+
+    @property
+    def rests(self) -> bool:
+        """Whether every thread waits."""
+        return len(self._parked) + len(self._apart) == len(self._seats)
 
     def recover(self) -> None:
         """Give up the seats whose threads will not come: an interrupt hit who was to start them."""
@@ -119,8 +166,8 @@ class ThreadTeam:
         """Do without a thread that could not be started; tell whether there are others."""
         self._unborn.discard(seat)
         self._seats.discard(seat)
-        self.limit = len(self._seats)  # until the limits are read again
-        return bool(self._seats)
+        self.limit = len(self._seats) - self._bound  # until the limits are read again
+        return self.limit > 0
 
     def _start(self, seat: Seat) -> None:
         with self._starting:
@@ -142,8 +189,10 @@ class ThreadTeam:
             while True:
                 work = advance(work, seat)
                 if work is not None:
+                    if work.settings is not seat.settings:
+                        seat.enter(work.settings)
                     work.started_ns = perf_counter_ns()
-                    work.perform(work)
+                    seat.context.run(work.perform, work)
                     work.ended_ns = perf_counter_ns()
                 elif seat.dismissed:
                     return
@@ -152,6 +201,8 @@ class ThreadTeam:
         except BaseException as error:  # not user code: that keeps its exceptions inside
             self._seats.discard(seat)
             self._source.crashed(error)
+        finally:
+            seat.enter(None)  # in this thread: another one would change its own modes
 
     def at_work(self) -> list[Work]:
         """Return the work in progress; called under the lock."""
@@ -170,6 +221,7 @@ class ThreadTeam:
             if seat.gate.locked():
                 seat.gate.release()
         self._parked.clear()
+        self._apart.clear()
         self.coming = None
         self._seats.clear()  # ids of threads that have ended are given to others
         return seats

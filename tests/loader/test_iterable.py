@@ -2,6 +2,7 @@
 
 import os
 import random
+import sqlite3
 import threading
 import warnings
 
@@ -224,6 +225,19 @@ def test_more_calls_cannot_read():
     loader = nbpipe.DataLoader(Stream(), 4, num_workers=2)
     assert loader.pipeline["samples"].knobs["concurrency"].maximum == 1
     assert loader.pipeline["fetch"].knobs["concurrency"].value == 2
+
+
+def test_connection_that_the_dataset_opens(placed):
+    """An iterable dataset may open a connection of sqlite in `__iter__`."""
+
+    class Rows(IterableDataset):
+        def __iter__(self):
+            own = sqlite3.connect(":memory:")
+            for number in range(40):
+                yield own.execute("select ?", (number,)).fetchone()[0]
+            own.close()
+
+    assert [len(batch) for batch in nbpipe.DataLoader(Rows(), 10, **placed)] == [10] * 4
 
 
 def test_thread_that_reads():
