@@ -301,7 +301,12 @@ def _cut(error: BaseException) -> None:
 def _is_users(error: BaseException) -> bool:
     """Tell whether an error passed through code that is neither ours nor a library's."""
     names = [one.tb_frame.f_code.co_filename for one in _frames(error.__traceback__)]
-    return any(not _is_installed(name) and not name.startswith(_NOT_USERS) for name in names)
+    return any(map(is_users_file, names))
+
+
+def is_users_file(name: str) -> bool:
+    """Tell whether a file of code is neither ours nor Python's nor an installed package's."""
+    return not _is_installed(name) and not name.startswith(_NOT_USERS)
 
 
 def _is_installed(name: str) -> bool:

@@ -28,6 +28,7 @@ from .base import MOST_PROCESSES, Answer, Caller, Job, Piece, Program
 from .channel import Channel, RowReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
+from .reloads import Versions, reloaded
 from .shipping import Shipped, Shipper
 from .worker import ENDED, ENTRY, OUTPUT, show_output
 
@@ -161,7 +162,7 @@ class ProcessCaller(Caller):
         while True:
             with self._lock:
                 slot = self._next_idle(job, shipped)
-            if not slot.rested() or slot.is_alive():
+            if slot.fits(shipped) and (not slot.rested() or slot.is_alive()):
                 return slot
             self._drop(slot)
 
@@ -357,6 +358,7 @@ class _Slot:
         self._finished: _Finished | None = None  # of the job that it is at work on
         self._answered = False
         self._digest = ""
+        self._versions: Versions = ()  # of the modules that it imported
         self._epoch = -1
         self._rests_since_s = 0.0
 
@@ -452,6 +454,10 @@ class _Slot:
         """Tell whether it has this program, for this epoch."""
         return self._epoch == epoch and self._digest == shipped.digest
 
+    def fits(self, shipped: Shipped) -> bool:
+        """Tell whether it imported no module that was reloaded since."""
+        return not reloaded(self._versions, shipped.versions)
+
     def load(self, job: Job, shipped: Shipped) -> None:
         """Send the program, if the worker does not have it yet.
 
@@ -465,6 +471,7 @@ class _Slot:
         if self._digest == shipped.digest:
             return
         self._digest = ""
+        self._versions = tuple({**dict(self._versions), **dict(shipped.versions)}.items())
         self._send(job, ("program", shipped.data))
         try:
             (failed,) = self._expect("ready", job)

@@ -27,6 +27,7 @@ from ..errors import UnpicklableError
 from .base import Program
 from .memory import SharingPickler, is_mapped, is_shared
 from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
+from .reloads import Versions, reloaded, versions_in
 
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
@@ -77,12 +78,14 @@ class Shipped:
         digest: the same for the same functions with the same data, in one process.
         data: for `load`.
         size_bytes: length of `data` [bytes].
+        versions: of the user's modules that it needs.
         storages: shared memory of torch that `data` only names; held until it was loaded.
     """
 
     digest: str
     data: bytes
     size_bytes: int
+    versions: Versions = ()
     storages: tuple[Any, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
@@ -104,7 +107,10 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     except Exception as error:
         raise _refusal(value, stage, error) from error
     data, storages = kept.getvalue(), tuple(pickler.storages.values())
-    return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
+    versions = versions_in(data)
+    digest = blake2b(data, digest_size=16)
+    digest.update(repr(versions).encode())
+    return Shipped(digest.hexdigest(), data, len(data), versions, storages)
 
 
 def load(data: bytes) -> Any:
@@ -141,6 +147,7 @@ class Shipper:
         self.program: Program | None = None
         self._afar = afar
         self._measures = measures
+        self._versions: Versions = ()  # of modules, as the workers have them
         self._measured = ""  # digest: measuring takes as long as pickling
         self._shipped: Shipped | None = None
         self._lock = threading.Lock()
@@ -155,12 +162,26 @@ class Shipper:
             if self._shipped is None or self.program is not program:
                 self.program = program
                 self._shipped = ship(program, stage=program.label, afar=self._afar)
+                if self._afar:
+                    self._warn_of_reloads(program.label, self._shipped.versions)
                 large = self._measures and self._shipped.size_bytes > LARGE_BYTES
                 if large and self._shipped.digest != self._measured:
                     self._measured = self._shipped.digest
                     for stage, fn in program.functions:
                         warn_if_large(fn, stage)
             return self._shipped
+
+    def _warn_of_reloads(self, stage: str, versions: Versions) -> None:
+        """Tell which modules have been reloaded here, but not in workers that others started."""
+        names = reloaded(self._versions, versions)
+        if names:
+            LOG.warning(
+                "stage %r: %s was reloaded here; workers that have imported it keep the old code: "
+                "restart them, with client.restart() in Dask, or make a new executor",
+                stage,
+                ", ".join(names),
+            )
+        self._versions = versions
 
     def renew(self) -> None:
         """Pickle the program again when it is needed next: its functions may have changed."""

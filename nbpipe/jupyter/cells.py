@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ..base.digest import value_digest
 from ..base.format import shortened
 from ..base.knobs import Knob
+from ..errors import is_users_file
 from ..export.cells import History
 from ..ops.stage import CodeLocation, Stage
 from ..show.watch import (
@@ -305,7 +306,7 @@ PlaceName = Callable[[str], tuple[str, str] | None]  # of a file of code: ("Cell
 
 
 def edited_lines(stages: Iterable[Stage], place_name: PlaceName) -> list[str]:
-    """Return one line for each function that the notebook has another of by now.
+    """Return one line for each function that the notebook, or its module, has another of by now.
 
     Args:
         stages: of a run that starts.
@@ -329,13 +330,20 @@ def _edited(fn: Any) -> str | None:
     if isinstance(fn, MethodType):
         fn = fn.__self__
     found = fn if isinstance(fn, FunctionType | type) else type(fn)
-    if found.__module__ != "__main__" or "." in found.__qualname__:
+    module = sys.modules.get(found.__module__)
+    if "." in found.__qualname__ or not _is_edited_by_hand(module):
         return None
-    now = getattr(sys.modules["__main__"], found.__qualname__, None)
+    now = getattr(module, found.__qualname__, None)
     same_kind = isinstance(now, FunctionType if isinstance(found, FunctionType) else type)
     if not same_kind or now is found or _digests(now) == _digests(found):
         return None
     return str(found.__qualname__)
+
+
+def _is_edited_by_hand(module: object) -> bool:
+    """Tell whether a module is the notebook, or a file of the user's."""
+    file = getattr(module, "__file__", None)
+    return module is sys.modules["__main__"] or (isinstance(file, str) and is_users_file(file))
 
 
 def _digests(found: Any) -> list[str]:

@@ -22,6 +22,7 @@ from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import CHUNK_MAX, Row, StageStats
 from ...executors.base import Answer, Caller, Job
+from ...executors.reloads import Versions, are_current, reloaded
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
@@ -250,7 +251,8 @@ class IsolatedMachine(Machine):
     """Stages in a process of their own, which lives from the start of the run to its end.
 
     In this process there is a run of one hidden source, from which the loop takes its items. A
-    process that dies is replaced when the next epoch begins.
+    process that dies, or that imported a module that was reloaded since, is replaced when the next
+    epoch begins.
 
     Args:
         chain: the stages.
@@ -294,6 +296,7 @@ class IsolatedMachine(Machine):
         self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
+        self._versions: Versions = ()
         self._storages: tuple[object, ...] = ()
         self._sent: Values = {}
         self._request: tuple[float, Reply] | None = None
@@ -314,7 +317,7 @@ class IsolatedMachine(Machine):
     def _load(self, link: Link, shipped: Shipped) -> None:
         self._program += 1
         self.sources_read()
-        self._digest = shipped.digest
+        self._digest, self._versions = shipped.digest, shipped.versions
         self._storages = shipped.storages  # held until they were opened there
         self._sent = values = self._values()
         order = (self._program, shipped.data, values, self._seed, self.limit_bytes)
@@ -327,7 +330,7 @@ class IsolatedMachine(Machine):
         """Return the process for an epoch, and the number of the program that it is to run."""
         with self._lock:
             old = self._link
-            if old.gone and not self._closed:
+            if (old.gone or not are_current(self._versions)) and not self._closed:
                 self._report, self._rows = self._blank, []
                 self._link = self._linked(pickled(self._chain))
             link, program = self._link, self._program
@@ -356,7 +359,7 @@ class IsolatedMachine(Machine):
         if self._stale:
             self._stale = False
             shipped = pickled(self._chain)
-            if shipped.digest != self._digest:
+            if shipped.digest != self._digest and not reloaded(self._versions, shipped.versions):
                 with self._lock:
                     self._load(self._link, shipped)
         return ticket, None, node_state
