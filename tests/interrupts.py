@@ -95,7 +95,7 @@ def interrupted_everywhere(prepare, act, *, step=1):
         number += step
 
 
-def joined_everywhere(prepare, act, other, *, step=1):
+def joined_everywhere(prepare, act, other, *, step=3):
     """Have `other(run)` done at one moment after the other of `act(run)`, as another thread may.
 
     Args:
@@ -123,7 +123,7 @@ def joined_everywhere(prepare, act, other, *, step=1):
             if where is not None:
                 yield run, done, said[0], where
         number += step
-    assert number > 1, "no moment was seen: is the interpreter another one?"
+    assert number > step, "no moment was seen: is the interpreter another one?"
 
 
 def _answer(function, run):
