@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .format import plain
 from .tree import children, is_tensor, size_bytes
 
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
@@ -75,7 +76,7 @@ def summarize(value: object, limit: int = 200) -> str:
         text = _summary(value, limit, 0)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
         text = type(value).__name__
-    return _cut(" ".join(text.split()), limit)
+    return _cut(" ".join(plain(text).split()), limit)
 
 
 def describe(value: object) -> Description:

@@ -37,9 +37,19 @@ _LONGEST = 60
 _MARKDOWN = re.compile(r"[\\`*_\[\]|~$]")  # what has a meaning in a cell of Markdown
 
 
+def plain(text: str) -> str:
+    r"""Return text that can be written as UTF-8: the name of a file may hold bytes that cannot.
+
+    Examples:
+        >>> plain("photo\udcff.jpg")
+        'photo\\udcff.jpg'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def shortened(text: str, limit: int = _LONGEST) -> str:
     """Return `text` in at most `limit` characters, in one line, an ellipsis where it was cut."""
-    line = " ".join(text.split())
+    line = " ".join(plain(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -77,7 +87,7 @@ def html_table(
     lines = []
     for number, row in enumerate(rows):
         cells = "".join(
-            f'<td title="{html.escape(cell, quote=True)}">'
+            f'<td title="{html.escape(plain(cell), quote=True)}">'
             f"{_folded(cell, folds[column][number] if column in folds else '')}</td>"
             for column, cell in enumerate(row)
         )
@@ -101,7 +111,7 @@ def _folded(cell: str, text: str) -> str:
 
 def one_block(text: str) -> str:
     """Return lines as HTML without line ends: in Markdown an empty line would end the HTML."""
-    return html.escape(text).replace("\n", "&#10;")
+    return html.escape(plain(text)).replace("\n", "&#10;")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -112,7 +122,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown_text(text: str) -> str:
     """Return text in one line as Markdown shows it; nothing in it has a meaning of its own."""
-    return _MARKDOWN.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(" ".join(plain(text).split()), quote=False))
 
 
 def _picture(png: bytes | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.describe import summarize
+from ..base.format import plain
 from ..base.seeding import Path
 from ..errors import (
     ExecutorBrokenError,
@@ -139,7 +140,7 @@ def failed(
 def formatted(error: BaseException) -> str:
     """Format a traceback; what an exception of the user does meanwhile must not matter."""
     try:
-        return format_briefly(error)
+        return plain(format_briefly(error))
     except Exception as problem:
         return f"{type(error).__name__} (its traceback cannot be shown: {type(problem).__name__})"
 
@@ -157,7 +158,7 @@ def _sourced(frame: re.Match[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Return an exception's type and message; what the exception does meanwhile must not matter."""
     try:
-        return "".join(traceback.format_exception_only(error)[:1]).strip()
+        return plain("".join(traceback.format_exception_only(error)[:1]).strip())
     except Exception:
         return type(error).__name__
 

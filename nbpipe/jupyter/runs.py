@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping, MutableMapping
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
+from ..base.format import plain
 from ..base.names import own_kind
 from ..errors import ArgumentError, NbpipeError, RunClosedError
 from ..show.messages import Views, got, number_of, refusal, refused
 from ..show.rules import LIMITS
-from ..show.snapshot import Snapshot, label, plain
+from ..show.snapshot import Snapshot, label
 from ..show.watch import Watched
 from ..version import __version__
 from .kernel import forget_comm, unannounced_comm

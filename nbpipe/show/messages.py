@@ -18,10 +18,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
+from ..base.format import plain
 from ..base.knobs import Knob, KnobChange
 from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
-from .snapshot import LINE, Frame, KnobTarget, Snapshot, frame_of, in_frame, label, line, plain
+from .snapshot import LINE, Frame, KnobTarget, Snapshot, frame_of, in_frame, label, line
 from .watch import Exportable, Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
@@ -76,7 +77,8 @@ def number_of(message: object) -> int:
 
 def refused(number: int, error: Exception) -> Ack:
     """Return the answer to a message that cannot be followed."""
-    return {"type": "ack", "id": number, "ok": False, "value": None, "error": str(error)[:LINE]}
+    words = plain(str(error))[:LINE]
+    return {"type": "ack", "id": number, "ok": False, "value": None, "error": words}
 
 
 @final
@@ -204,7 +206,7 @@ class Remote:
             ack["value"] = self._do(message, number, later)
         except NbpipeError as error:
             ack["ok"] = False
-            ack["error"] = str(error)[:LINE]
+            ack["error"] = plain(str(error))[:LINE]
             ack["value"] = self._in_force(message)
         return ack
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
-from ..base.format import shortened
+from ..base.format import plain, shortened
 from ..base.knobs import KnobChange
 from ..engine.failures import Failure
 from ..engine.stats import StageStats, Status
@@ -472,7 +472,7 @@ def _export(stages: Mapping[str, Stage]) -> ExportPart | None:
     if since is None:
         return None
     return {
-        "file": shortened(plain(since.path.name), NAME),
+        "file": shortened(since.path.name, NAME),
         "turned": [
             {
                 "stage": label(one.stage),
@@ -564,18 +564,13 @@ def _rounded_share(number: float) -> float:
 
 def line(text: str) -> str:
     """Return text in one bounded line that can be written as UTF-8."""
-    return shortened(plain(text), LINE)
+    return shortened(text, LINE)
 
 
 @functools.lru_cache(maxsize=256)
 def label(text: str) -> str:
     """Return a bounded name, its spaces kept: it is what the front end asks for."""
     return plain(text)[:NAME]
-
-
-def plain(text: str) -> str:
-    """Return text that can be written as UTF-8: a file name may hold what cannot."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 # -- Links: the address of a page comes from outside; only one of the web is shown as one -

@@ -96,7 +96,7 @@ def test_refusal_is_bounded(run, remote, told):
     run.exporting = refusing(ExportError("\udcff" + "x" * 10_000))
     remote.handle(asking(), told.put)
     error = told.get(timeout=HANG_S)["error"]
-    assert (error[:2], error[7990:]) == ("?x", "x" * 10 + "\n... (2,001 more characters)")
+    assert (error[:7], error[7990:]) == (r"\udcffx", "x" * 10 + "\n... (2,006 more characters)")
 
 
 def test_mistake_shows_no_value(run, remote, told):
