@@ -11,7 +11,9 @@ WebSocket.prototype.send = function (data) {
       if (text.includes('widget-view+json')) mark('display');
       if (text.includes('"_esm"')) {
         mark('state');
-        window.marks.bytes ??= data.byteLength ?? data.length;
+      }
+      if (/"_esm"|"packed"/.test(text)) { // the first panel of a kernel brings the code that all share
+        window.marks.bytes = (window.marks.bytes ?? 0) + (data.byteLength ?? data.length);
       }
     });
   }

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from .panel import Panel
 
 
-def panel_of(run: Watched) -> Panel:
+def panel_of(run: Watched, *, whole: bool = False) -> Panel:
     """Return the panel of a run; there is one, in however many places it is shown.
+
+    Args:
+        run: the run.
+        whole: the panel holds its code itself: for a front end that shares no widget.
 
     Raises:
         MissingExtraError: anywidget is not installed.
@@ -27,7 +31,7 @@ def panel_of(run: Watched) -> Panel:
         from .panel import panel_of as found
     except ModuleNotFoundError as error:
         raise MissingExtraError.of("anywidget", "jupyter", "the live panel") from error
-    return found(run)
+    return found(run, whole=whole)
 
 
 _IN_MARIMO = "In marimo the panel is live between two cells, and while `run.train(step)` iterates."
@@ -37,7 +41,7 @@ def shown_in_marimo(run: Watched) -> Any:
     """Return what marimo shows of a run: when its panel answers there, and the panel."""
     marimo: Any = importlib.import_module("marimo")
     try:
-        panel = panel_of(run)
+        panel = panel_of(run, whole=True)
     except (MissingExtraError, FrontEndMissingError):
         return marimo.Html(bundle(run)["text/html"])
     return marimo.vstack([marimo.md(_IN_MARIMO), panel])

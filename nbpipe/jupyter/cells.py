@@ -35,7 +35,7 @@ from ..show.watch import (
     open_runs,
     run_started,
 )
-from .display import RunDisplay
+from .display import OUTSIDE, RunDisplay, listen, unlisten
 from .execution import Execution, ExecutionInfo, Executions, NotebookCell
 from .kernel import Pump, cure_streams, execution_of_cell
 from .magics import RunMagic
@@ -102,11 +102,13 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     rules.magic.runs.open(ip.kernel)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
-    formatter = ip.display_formatter.ipython_display_formatter
-    formatter.for_type_by_name(*_RUN, display.show)
-    formatter.for_type_by_name(*_LOADER_RUN, lambda run: display.show(run, run.shown))
-    formatter.for_type_by_name(*_LOADER, lambda one: display.show(one.run, one.run.shown))
-    ip.display_formatter.formatters["text/html"].for_type_by_name(*_PIPELINE, rules.show_pipeline)
+    formatter = ip.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name(*_RUN, display.bundle_of)
+    formatter.for_type_by_name(*_LOADER_RUN, display.bundle_of)
+    formatter.for_type_by_name(*_LOADER, lambda one: display.bundle_of(one.run))
+    formatter.for_type_by_name(*_PIPELINE, display.bundle_of_pipeline)
+    display.show_pipeline = rules.show_pipeline
+    listen(ip, display)
     History.of(ip).listen()
     rules.begin_late()
 
@@ -122,9 +124,9 @@ def unload_ipython_extension(ip: Any) -> None:
     if _is_kernel(ip):
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
-        for kind in (_RUN, _LOADER_RUN, _LOADER):
-            ip.display_formatter.ipython_display_formatter.pop(".".join(kind), None)
-        ip.display_formatter.formatters["text/html"].pop(".".join(_PIPELINE), None)
+        for kind in (_RUN, _LOADER_RUN, _LOADER, _PIPELINE):
+            ip.display_formatter.mimebundle_formatter.pop(".".join(kind), None)
+        unlisten(ip)
         rules.magic.runs.close()
         History.of(ip).rest()
 
@@ -243,14 +245,12 @@ class CellRules:
         self._executions.release(run)
 
     # -- pipelines ------------------------------------------------------------------------
-    def show_pipeline(self, pipe: Any) -> str:
-        """Show the buttons of a pipeline above its table; return the table."""
+    def show_pipeline(self, pipe: Any) -> None:
+        """Show the buttons of a pipeline, which stand above its table."""
         execution = self._executions.current
         self._display.show_bar(
             pipe, lambda pipe: copy_context().run(self._start_in, execution, pipe)
         )
-        table: str = pipe._repr_html_()
-        return table
 
     def _start_in(self, execution: Execution | None, pipe: Startable) -> tuple[AttendedRun, str]:
         """Start a pipeline as the cell would that shows it; return the run and its variable."""
@@ -282,9 +282,11 @@ class CellRules:
         return [*self._open_runs(), *self._loaders]
 
 
-def _place(execution: Execution | None) -> NotebookCell | None:
+def _place(execution: Execution | None) -> NotebookCell | str | None:
     """Return the cell that runs; None where it has no id, and others may be alike."""
-    return None if execution is None or not execution.cell.id else execution.cell
+    if execution is None:
+        return OUTSIDE
+    return execution.cell if execution.cell.id else None
 
 
 def _runs_that(runs: Sequence[Watched], end: str) -> str:

@@ -1,9 +1,11 @@
 """Rich display of runs in a notebook: the live panel, and a picture that stays in the file.
 
-A notebook that is saved keeps no widgets, unless it is told to. So a run is shown as two outputs:
-the panel, and behind it a picture as plain HTML, which is brought up to date when the run comes
-to rest. Where the panel is alive, the picture is hidden; where it is not (a notebook opened again
-without its kernel, nbconvert, a site that shows notebooks), the picture is all there is.
+IPython formats a run as one bundle: its panel, its picture as HTML and Markdown, its text. So what
+captures outputs gets all of it. What is published becomes two outputs, because a notebook that is
+saved keeps no widgets, unless it is told to: the panel, and after it the picture, which is brought
+up to date when the run comes to rest. Where the panel is alive, the picture is hidden; where it is
+not (a notebook opened again without its kernel, nbconvert, a site that shows notebooks), the
+picture is all there is.
 
 A pipeline is shown as its table, and above it, where widgets are, its buttons and empty outputs:
 there stand the panel and the picture of the run that is started by them.
@@ -11,18 +13,19 @@ there stand the panel and the picture of the run that is started by them.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, MutableSet
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.format import style_sheet
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.picture import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
-from ..show.watch import Shown, Watched
+from ..show.watch import Watched
 from . import panel_of
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("nbpipe")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MARK = "nbpipe"  # in the metadata of a bundle: the number of what it shows
+OUTSIDE = ""  # the cell of what is shown by a callback
 _EMPTY = {"text/html": "", "text/plain": ""}
 # Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
 # a picture, the line is hidden that says that a panel was not found.
@@ -41,6 +46,9 @@ _BESIDE = style_sheet(
     "{max-height:0;overflow:hidden;animation:nbpipe-late 0s 4s forwards}"
     "@keyframes nbpipe-late{to{max-height:none}}"
 )
+
+_Data = dict[str, Any]
+_Cell = tuple[str, ...] | str | None  # a cell that has a name, `OUTSIDE`, or None
 
 
 class Outputs(Protocol):
@@ -56,61 +64,143 @@ class Outputs(Protocol):
         """Show `data`, or put it in the place of what was shown under the same `display_id`."""
 
 
+class _Place(NamedTuple):
+    """Where a run is shown, by the `display_id` of two outputs.
+
+    Attributes:
+        panel: of its panel; "" where nobody updates that output.
+        picture: of its picture; that of the panel where both are one output.
+    """
+
+    panel: str
+    picture: str
+
+    @property
+    def is_one(self) -> bool:
+        """Whether panel and picture are one output."""
+        return self.panel == self.picture
+
+
 class RunDisplay:
     """Shows runs in the outputs of one kernel.
 
     Args:
         outputs: where they are written.
-        cell: names the cell that runs; None where it has no name of its own.
+        cell: names the cell that runs; None where it has no name of its own, and `OUTSIDE` where
+            no cell runs.
+
+    Attributes:
+        show_pipeline: shows what stands above the table of a pipeline.
     """
 
-    def __init__(self, outputs: Outputs, cell: Callable[[], object] = lambda: None) -> None:
-        self._outputs = outputs
+    def __init__(self, outputs: Outputs, cell: Callable[[], _Cell] = lambda: None) -> None:
+        self._write = outputs.publish  # `listen` puts another in its place
         self._cell = cell
-        self._shown_in: dict[object, list[Callable[[], object]]] = {}  # by cell: take them away
-        self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
-        self._views: weakref.WeakKeyDictionary[Panel, set[str]] = weakref.WeakKeyDictionary()
+        self.show_pipeline: Callable[[Any], object] = lambda _: None
+        self._marks = itertools.count(1)
+        self._runs: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
+        self._pipes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Each run has one place of its own, which any number of outputs share.
+        self._own: weakref.WeakKeyDictionary[Watched, _Place] = weakref.WeakKeyDictionary()
+        self._named: dict[str, _Place] = {}  # by the `display_id` that the user gave
+        self._places: weakref.WeakKeyDictionary[Watched, dict[_Place, set[_Cell]]]
+        self._places = weakref.WeakKeyDictionary()  # with the cells that show them
+        self._panels: weakref.WeakKeyDictionary[Panel, set[_Cell]]
+        self._panels = weakref.WeakKeyDictionary()  # with the cells that show them
+        self._bars: dict[_Cell, list[PipelineBar]] = {}  # by cell
         self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
-    def show(self, run: Watched, shown: MutableSet[Shown] | None = None) -> None:
-        """Show a run where the running cell shows things.
+    # -- what IPython asks for ------------------------------------------------------------
+    def bundle_of(self, run: Watched) -> tuple[_Data, _Data]:
+        """Return a run as IPython formats it, and the mark by which it is known when published."""
+        panel, data = self._panel(run), bundle(run)
+        view = {} if panel is None else {WIDGET_VIEW: panel.get_view_spec()}
+        return {**view, **data}, {MARK: self._mark(self._runs, run)}
+
+    def bundle_of_pipeline(self, pipe: Any) -> tuple[_Data, _Data]:
+        """Return a pipeline as IPython formats it, and its mark."""
+        return {"text/html": pipe._repr_html_()}, {MARK: self._mark(self._pipes, pipe)}
+
+    def _mark(self, known: weakref.WeakValueDictionary[int, Any], one: object) -> int:
+        number = next((number for number, other in known.items() if other is one), 0)
+        number = number or next(self._marks)
+        known[number] = one
+        return number
+
+    def takes(self, mark: object, name: str = "", *, update: bool = False) -> bool:
+        """Called when something is about to be published; return whether that was done here.
 
         Args:
-            run: the run.
-            shown: takes what the panel shows, where the run tells it when it comes to rest.
+            mark: of a bundle; None where there is none.
+            name: the `display_id` that it is given, or "".
+            update: it replaces what was shown under this name.
         """
-        panel = self._show(run, uuid.uuid4().hex, self._cell())
-        if panel is not None and shown is not None:
-            shown.add(panel.feed)
+        number = mark if isinstance(mark, int) else 0
+        run, pipe = self._runs.get(number), self._pipes.get(number)
+        before = self._named.pop(name, None) if update else None
+        if run is None:
+            if before is not None:  # something else comes in the place of a run
+                self._leave(before)
+                self._publish(_EMPTY, before.picture, update=True)
+            if pipe is not None and not update:
+                self.show_pipeline(pipe)
+            return False
+        if not name:
+            self._show(run, self._own.setdefault(run, _Place("", uuid.uuid4().hex)))
+            return True
+        if before is not None:
+            self._leave(before)
+        place = before or _Place(name, name if update else uuid.uuid4().hex)
+        self._named[name] = place
+        self._show(run, place, update=update)
+        return True
 
-    def begin(self, cell: object) -> None:
+    def show(self, run: Watched) -> None:
+        """Show a run where the running cell shows things."""
+        self.takes(self._mark(self._runs, run))
+
+    # -- cells ----------------------------------------------------------------------------
+    def begin(self, cell: _Cell) -> None:
         """Called when a cell is about to run: what it has shown goes from the page.
 
         Panels of runs that are over go with it, unless another cell shows them: each has comms,
         and a page that is loaded again would ask for them all.
         """
-        for leave in self._shown_in.pop(cell, ()):
-            leave()
+        if not cell:
+            return
+        for bar in self._bars.pop(cell, ()):
+            bar.close()
+        for run, places in tuple(self._places.items()):
+            for place, cells in tuple(places.items()):
+                cells.discard(cell)
+                if not cells:
+                    self._forget(run, place)
+        for panel, cells in tuple(self._panels.items()):
+            if cell in cells:
+                cells.discard(cell)
+                if not cells and panel.is_over:
+                    panel.close()
+                    del self._panels[panel]
 
-    def _note(self, run: Watched, panel: Panel | None, place: str, cell: object) -> None:
-        """Note that an output of a cell shows a run."""
-        self._places.setdefault(run, []).append(place)
-        if panel is not None:
-            self._views.setdefault(panel, set()).add(place)
-        if cell is not None:
-            reference = weakref.ref(run)
-            leave = self._shown_in.setdefault(cell, [])
-            leave.append(lambda: self._leave(reference(), panel, place))
+    def _sweep(self, shown: Panel | None) -> None:
+        """Close the panels that callbacks have shown of runs that are over: pictures stay."""
+        for panel, cells in tuple(self._panels.items()):
+            if cells == {OUTSIDE} and panel is not shown and panel.is_over:
+                panel.close()
+                del self._panels[panel]
 
-    def _leave(self, run: Watched | None, panel: Panel | None, place: str) -> None:
-        """Forget an output that is gone, and its panel if it was the last one of a run's end."""
-        if run is not None and place in self._places.get(run, ()):
-            self._places[run].remove(place)
-        views = set() if panel is None else self._views.get(panel, set())
-        views.discard(place)
-        if panel is not None and not views and (run is None or run.closed):
-            panel.close()
+    def _leave(self, place: _Place) -> None:
+        """Forget a place, whichever run it shows."""
+        for run, places in tuple(self._places.items()):
+            if place in places:
+                self._forget(run, place)
 
+    def _forget(self, run: Watched, place: _Place) -> None:
+        self._places.get(run, {}).pop(place, None)
+        if self._named.get(place.panel) == place:
+            del self._named[place.panel]
+
+    # -- pipelines ------------------------------------------------------------------------
     def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
         """Show the buttons of a pipeline where the running cell shows things.
 
@@ -118,57 +208,111 @@ class RunDisplay:
             pipe: the pipeline.
             start: starts a run of it; returns the run and its variable.
         """
-        panel_place, place, cell = uuid.uuid4().hex, uuid.uuid4().hex, self._cell()
+        place, cell = _Place(uuid.uuid4().hex, uuid.uuid4().hex), self._cell()
 
         def start_here(pipe: Startable) -> str:
             run, name = start(pipe)
-            self._show(run, place, cell, panel_place)
+            self._show(run, place, cell, update=True)
             return name
 
         bar = _bar(pipe, start_here)
         if bar is not None:
-            if cell is not None:
-                self._shown_in.setdefault(cell, []).append(bar.close)
-            beside = {"text/html": _kept(""), "text/plain": ""}
-            for data in ({WIDGET_VIEW: bar.get_view_spec(), **_EMPTY}, beside):
-                self._outputs.publish(data, transient={}, update=False)
-            for one in (panel_place, place):
-                self._outputs.publish(_EMPTY, transient={"display_id": one}, update=False)
+            if cell:
+                self._bars.setdefault(cell, []).append(bar)
+            self._publish({WIDGET_VIEW: bar.get_view_spec(), **_EMPTY})
+            self._publish(_kept(_EMPTY))
+            for one in place:
+                self._publish(_EMPTY, one)
 
-    def _show(self, run: Watched, place: str, cell: object, panel_place: str = "") -> Panel | None:
-        """Show a run in a new output, or in the place of two that are there; return its panel."""
-        panel, update = _panel(run), bool(panel_place)
+    # -- runs -----------------------------------------------------------------------------
+    def _panel(self, run: Watched, cell: _Cell = None) -> Panel | None:
+        """Return the panel of a run that is open, which the running cell shows."""
+        panel = _panel(run)
+        cell = cell or self._cell()
         if panel is not None:
             panel.settled = self.keep
-            data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
-            where = {"display_id": panel_place} if update else {}
-            self._outputs.publish(data, transient=where, update=update)
-        self._note(run, panel, place, cell)
-        self._keep(run, snapshot(run), [place], update=update)
+            self._panels.setdefault(panel, set()).add(cell)
+            shown = getattr(run, "shown", None)
+            if shown is not None:  # that of a loader tells its panel of the end of each epoch
+                shown.add(panel.feed)
+        if cell == OUTSIDE:
+            self._sweep(panel)
         return panel
+
+    def _show(
+        self, run: Watched, place: _Place, cell: _Cell = None, *, update: bool = False
+    ) -> None:
+        """Show a run in new outputs, or in the place of those that are there."""
+        panel = self._panel(run, cell)
+        cells = self._places.setdefault(run, {}).setdefault(place, set())
+        cells.add(cell or self._cell())
+        view = {} if panel is None else {WIDGET_VIEW: panel.get_view_spec()}
+        now = self._shown[run] = snapshot(run)
+        data = bundle(run, now)
+        if place.is_one:
+            self._publish({**view, **data}, place.picture, update=update)
+            return
+        if view or place.panel:
+            self._publish({**view, "text/plain": ""}, place.panel, update=update)
+        self._publish(_kept(data), place.picture, update=update)
 
     def keep(self, run: Watched) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
         if before is None or snapshot_key(before) != snapshot_key(now):
-            self._keep(run, now, self._places.get(run, []), update=True)
-
-    def _keep(self, run: Watched, now: Snapshot, places: list[str], *, update: bool) -> None:
-        self._shown[run] = now
-        data = bundle(run, now)
-        data["text/html"] = _kept(data["text/html"])
-        for place in places:
-            self._outputs.publish(data, transient={"display_id": place}, update=update)
+            self._shown[run] = now
+            data = bundle(run, now)
+            for place in tuple(self._places.get(run, ())):
+                if not place.is_one:
+                    self._publish(_kept(data), place.picture, update=True)
+                elif run.closed:  # before, its panel would be drawn again
+                    self._publish(data, place.picture, update=True)
+            for panel in tuple(self._panels):
+                if panel.feed.run is run:
+                    panel.keep(now)
 
     def keep_all(self) -> None:
         """Bring all pictures up to date."""
         for run in tuple(self._places):
             self.keep(run)
 
+    def _publish(self, data: Mapping[str, Any], name: str = "", *, update: bool = False) -> None:
+        self._write(data, transient={"display_id": name} if name else {}, update=update)
 
-def _kept(html: str) -> str:
+
+def _kept(data: Mapping[str, str]) -> dict[str, str]:
     """Return what stands behind a widget: it is hidden where the widget lives, else the other."""
-    return f'<div class="nbpipe-kept">{_BESIDE}{html}</div>'
+    return {**data, "text/html": f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'}
+
+
+def listen(ip: Any, display: RunDisplay) -> None:
+    """Let what IPython is about to publish go through a display.
+
+    Args:
+        ip: IPython's shell.
+        display: shows runs and pipelines.
+    """
+    publish, write = ip.display_pub.publish, ip.displayhook.write_format_data
+
+    def publish_through(data: _Data, metadata: _Data | None = None, *more: Any, **how: Any) -> None:
+        known = dict(metadata or {})
+        name = (how.get("transient") or {}).get("display_id", "")
+        if not display.takes(known.pop(MARK, None), name, update=bool(how.get("update"))):
+            publish(data, known, *more, **how)
+
+    def write_through(data: _Data, metadata: _Data | None = None) -> None:
+        known = dict(metadata or {})
+        if not display.takes(known.pop(MARK, None)):
+            write(data, known)
+
+    ip.display_pub.publish = publish_through
+    ip.displayhook.write_format_data = write_through
+
+
+def unlisten(ip: Any) -> None:
+    """Let IPython publish as it did before."""
+    vars(ip.display_pub).pop("publish", None)
+    vars(ip.displayhook).pop("write_format_data", None)
 
 
 def _panel(run: Watched) -> Panel | None:

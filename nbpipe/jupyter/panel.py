@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -9,6 +13,7 @@ from importlib import resources
 from typing import Any, Protocol, final
 
 import anywidget
+import ipywidgets
 import traitlets
 
 from ..errors import ArgumentError, FrontEndMissingError, NbpipeError, RunClosedError
@@ -22,22 +27,62 @@ from .publisher import RunFeed, publisher
 
 # -- The built front end: for each widget an ES module and its styles ------------------------------
 @cache
-def front_end(name: str = "panel") -> tuple[str, str]:
-    """Return a widget's module and its styles as text.
+def front_end(name: str) -> str:
+    """Return a file of the built front end as text.
 
     Raises:
-        FrontEndMissingError: they were not built, as in a clone before `make js`.
+        FrontEndMissingError: it was not built, as in a clone before `make js`.
     """
-    static = resources.files(__package__) / "static"
     try:
-        return (
-            (static / f"{name}.js").read_text(encoding="utf-8"),
-            (static / f"{name}.css").read_text(encoding="utf-8"),
-        )
+        return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise FrontEndMissingError(
             "the panel's front end is not built; in a clone, type: make js"
         ) from None
+
+
+@final
+class SharedCode(ipywidgets.Widget):  # type: ignore[misc]
+    """The module and the styles that all widgets of one kind share.
+
+    A widget brings a stub of a few hundred bytes, which finds this one by its id. So a kernel
+    sends the code once, a saved notebook holds it once, and a page loads each version once.
+    """
+
+    packed = traitlets.Bytes().tag(sync=True)  # both, as JSON in gzip
+    digest = traitlets.Unicode().tag(sync=True)
+
+    @staticmethod
+    def of(kind: str) -> SharedCode:
+        """Return the code of "panel" or "pipeline"; it is made again where it was closed."""
+        found = _codes.get(kind)
+        if found is None or found.comm is None:
+            code = json.dumps([front_end(f"{kind}.js"), front_end(f"{kind}.css")]).encode()
+            digest = hashlib.sha256(code).hexdigest()[:12]
+            packed = gzip.compress(code, mtime=0)
+            found = _codes[kind] = SharedCode(packed=packed, digest=digest)
+        return found
+
+    def __repr__(self) -> str:
+        return f"SharedCode({self.digest})"
+
+
+_codes: dict[str, SharedCode] = {}
+_layouts: list[ipywidgets.Layout] = []
+
+
+def _stub(kind: str) -> dict[str, Any]:
+    """Return the traits by which a widget finds what it shares with others."""
+    if not _layouts or _layouts[0].comm is None:
+        _layouts[:] = [ipywidgets.Layout()]
+    code = SharedCode.of(kind).model_id
+    name = uuid.uuid4().hex  # the page knows all that belongs to one widget by it
+    return {"_esm": front_end("stub.js"), "code": code, "name": name, "layout": _layouts[0]}
+
+
+def _whole(kind: str) -> dict[str, Any]:
+    """Return the traits of a widget that holds its code itself."""
+    return {"_esm": front_end(f"{kind}.js"), "_css": front_end(f"{kind}.css")}
 
 
 # -- Panel: the live panel of a run, one small widget ----------------------------------------------
@@ -46,10 +91,11 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows a run and turns its knobs, in any number of views.
 
     Nothing is sent while no view is open. The synced trait `snapshot` holds the last look at a
-    run at rest: it is what a page shows that was reloaded, or saved without a kernel.
+    run at rest, as JSON: it is what a page shows that was reloaded, or saved without a kernel.
 
     Args:
         run: the run; it is held weakly.
+        code: the traits that hold its front end, or find it.
 
     Attributes:
         feed: what its views are sent, and what they ask for.
@@ -58,18 +104,29 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
-    snapshot = traitlets.Dict().tag(sync=True)
+    code = traitlets.Unicode().tag(sync=True)
+    name = traitlets.Unicode().tag(sync=True)
+    snapshot = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: Watched, code: Mapping[str, Any]) -> None:
         self.feed = RunFeed(run, self.send, self._keep)
         self.settled: Callable[[Any], object] = lambda _: None
-        module, styles = front_end()
-        super().__init__(_esm=module, _css=styles, snapshot=self.feed.snapshot())
+        super().__init__(**code, snapshot=_written(self.feed.snapshot()))
         self.on_msg(Panel._receive)
         cure(self.comm, self._handle_msg)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its run is closed, or gone."""
+        run = self.feed.run
+        return run is None or run.closed
+
+    def keep(self, shown: Snapshot) -> None:
+        """Bring what a page without a kernel shows up to date."""
+        self.snapshot = _written(shown)
+
     def _keep(self, shown: Snapshot) -> None:
-        self.snapshot = dict(shown)
+        self.keep(shown)
         run = self.feed.run
         if run is not None:
             self.settled(run)
@@ -87,28 +144,33 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         """Return the synced traits; a page that was reloaded gets a fresh look at the run."""
         state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
         if key is None and "snapshot" in state:
-            state["snapshot"] = self.feed.snapshot()
+            state["snapshot"] = _written(self.feed.snapshot())
         return state
 
     def close(self) -> None:
         """Take the panel out of all pages."""
         self.feed.close()
         publisher.discard(self.feed)
-        self.layout.close()  # a comm of its own
         super().close()
 
     def __repr__(self) -> str:
         return f"Panel({self.feed.snapshot()['title']})"
 
 
+def _written(shown: Snapshot) -> str:
+    """Write a snapshot as text: a notebook would have each of its values on a line."""
+    return json.dumps(shown, separators=(",", ":"))
+
+
 _panels: weakref.WeakKeyDictionary[Watched, Panel] = weakref.WeakKeyDictionary()
 
 
-def panel_of(run: Watched) -> Panel:
+def panel_of(run: Watched, *, whole: bool = False) -> Panel:
     """Return the panel of a run; there is one, in however many places it is shown."""
     found = _panels.get(run)
     if found is None or found.comm is None:
-        found = _panels[run] = Panel(run)
+        code = _whole("panel") if whole else _stub("panel")  # a panel that fails leaves a layout
+        found = _panels[run] = Panel(run, code)
     return found
 
 
@@ -135,14 +197,14 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
+    code = traitlets.Unicode().tag(sync=True)
+    name = traitlets.Unicode().tag(sync=True)
     started = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, pipe: Startable, start: Callable[[Startable], str]) -> None:
         self._pipe = weakref.ref(pipe)
         self._start = start
-        module, styles = front_end("pipeline")
-        super().__init__(_esm=module, _css=styles)
+        super().__init__(**_stub("pipeline"))
         self.on_msg(PipelineBar._receive)
         cure(self.comm, self._handle_msg)
 
@@ -168,11 +230,6 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
             export_later(pipe, message, number, lambda exported: self.send(dict(exported)))
         elif not self.started:
             self.started = self._start(pipe)
-
-    def close(self) -> None:
-        """Take the buttons out of all pages."""
-        self.layout.close()  # a comm of its own
-        super().close()
 
     def __repr__(self) -> str:
         return "PipelineBar()"

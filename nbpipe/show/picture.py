@@ -255,31 +255,29 @@ _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
 }
 _STYLE = style_sheet(
     ".nbpipe-saved{font-size:13px;line-height:1.4;width:100%;max-width:1100px;"
-    "container-type:inline-size;"
-    "color:var(--jp-content-font-color1,inherit)}"
-    ".nbpipe-saved p{margin:2px 0 6px}.nbpipe-saved .wide{overflow-x:auto}"
-    ".nbpipe-saved table{display:table;table-layout:auto;border-collapse:collapse;margin:0;"
+    "container-type:inline-size;--line:1px solid var(--jp-border-color2,rgba(128,128,128,.4));"
+    "color:var(--jp-content-font-color1,inherit);"
+    "& p{margin:2px 0 6px}& .wide{overflow-x:auto}"
+    "& table{display:table;table-layout:auto;border-collapse:collapse;margin:0;"
     "font-size:inherit;font-variant-numeric:tabular-nums;width:100%}"
-    ".nbpipe-saved tr{background:none!important}"
-    ".nbpipe-saved th,.nbpipe-saved td{text-align:left!important;vertical-align:top;"
-    "padding:3px 8px;border:0;border-bottom:1px solid "
-    "var(--jp-border-color2,rgba(128,128,128,.4))}"
-    ".nbpipe-saved th{font-weight:600;white-space:nowrap}"
-    ".nbpipe-saved .n{white-space:nowrap}.nbpipe-saved small{opacity:.75;font-size:11px}"
-    ".nbpipe-saved svg{display:block;margin:2px 0}"
-    ".nbpipe-saved tr.limits{background:rgba(230,159,0,.14)!important}"
-    ".nbpipe-saved tr.broken{background:rgba(213,60,60,.14)!important}"
-    ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0;"
+    "& tr{background:none!important}"
+    "& th,& td{text-align:left!important;vertical-align:top;padding:3px 8px;border:0;"
+    "border-bottom:var(--line)}"
+    "& th{font-weight:600;white-space:nowrap}"
+    "& .n{white-space:nowrap}& small{opacity:.75;font-size:11px}"
+    "& svg{display:block;margin:2px 0}"
+    "& tr.limits{background:rgba(230,159,0,.14)!important}"
+    "& tr.broken{background:rgba(213,60,60,.14)!important}"
+    "& pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0;"
     "font-family:var(--jp-code-font-family,monospace)}"
-    ".nbpipe-saved td:nth-child(3){min-width:140px}"
-    ".nbpipe-saved summary{cursor:pointer}"
+    "& td:nth-child(3){min-width:140px}& summary{cursor:pointer}"
     # In a narrow place every stage is a card.
-    "@container (max-width:780px){.nbpipe-saved .wide thead{display:none}"
-    ".nbpipe-saved .wide tr{display:flex;flex-wrap:wrap;padding:3px 0;border-bottom:1px solid "
-    "var(--jp-border-color2,rgba(128,128,128,.4))}.nbpipe-saved .wide td{border:0;padding:1px 8px}"
-    ".nbpipe-saved .wide td:nth-child(-n+2){flex:1 0 40%}.nbpipe-saved .wide td:empty{display:none}"
-    ".nbpipe-saved .wide td:nth-child(3){flex:1 0 90%}"
-    ".nbpipe-saved .wide td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}"
+    "& .wide{@container (max-width:780px){& thead{display:none}"
+    "& tr{display:flex;flex-wrap:wrap;padding:3px 0;border-bottom:var(--line)}"
+    "& td{border:0;padding:1px 8px}"
+    "& td:nth-child(-n+2){flex:1 0 40%}& td:empty{display:none}"
+    "& td:nth-child(3){flex:1 0 90%}"
+    "& td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}}}"
 )
 
 
@@ -387,7 +385,7 @@ def _bar(shares: Mapping[str, float]) -> str:
 def _line(time_s: Sequence[float], rates: Sequence[float | None]) -> str:
     """Draw rates over time, from 0 to their largest, or to 1/s; where nothing ran, a gap."""
     top = max((rate for rate in rates if rate), default=0.0)
-    if not top > 0:
+    if not top > 0 or len(time_s) < 2:  # noqa: PLR2004  a point is no line
         return ""
     begun_s, lasted_s = time_s[0], max(1.0, time_s[-1] - time_s[0])
     timed = [

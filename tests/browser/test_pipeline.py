@@ -40,9 +40,8 @@ def test_start_here(open_cells):
         "Started: train_run Next, in a cell: for batch in train_run: Copy"
     )
     assert (offered, page.panel().get_attribute("data-state")) == ([False, False], "started")
-    assert texts[:2] == ["", ""]
-    assert [text.splitlines()[0].partition(";")[0] for text in texts[2:]] == [
-        "Run(files > slow > batch",
+    assert texts[:3] == [""] * 3
+    assert [text.splitlines()[0].partition(";")[0] for text in texts[3:]] == [
         "files > slow > batch",
         "Pipeline of 3 stages, 10 batches an epoch",
     ]

@@ -57,10 +57,8 @@ class Shell:
         self.events = Events()
         self.magics_manager = SimpleNamespace(magics={"line": {}})
         self.display_pub = Outputs()
-        formatters = {"text/html": Formatter()}
-        self.display_formatter = SimpleNamespace(
-            ipython_display_formatter=Formatter(), formatters=formatters
-        )
+        self.displayhook = SimpleNamespace(write_format_data=self.display_pub.publish)
+        self.display_formatter = SimpleNamespace(mimebundle_formatter=Formatter())
         self.request = request or {}
 
     def get_parent(self):

@@ -1,6 +1,8 @@
 """The panel's end in the kernel: what it sends, and when."""
 
 import gc
+import gzip
+import json
 import threading
 import weakref
 from pathlib import Path
@@ -28,7 +30,7 @@ def publisher(monkeypatch):
 @pytest.fixture(autouse=True)
 def front_end(monkeypatch):
     """Be independent of whether the front end was built."""
-    monkeypatch.setattr(panel_module, "front_end", lambda: ("export default {}", ""))
+    monkeypatch.setattr(panel_module, "front_end", lambda name: name)
 
 
 @pytest.fixture
@@ -76,6 +78,22 @@ def test_panel_that_was_closed_is_made_anew(run, panel):
     found = (other is panel, other.comm is None)
     other.close()
     assert found == (False, False)
+
+
+def test_panels_share_their_code(run, panel, sent):
+    """A panel has a stub and the id of the code that all have in common; it is there again."""
+    with nbpipe.source(range(3)).start() as other_run:
+        other = panel_of(other_run)
+        shared = panel_module.SharedCode.of("panel")
+        found = [(one.get_state()["_esm"], one.code) for one in (panel, other)]
+        other.close()
+    known = shared.model_id
+    shared.close()
+    again = panel_module.SharedCode.of("panel")
+    unpacked = json.loads(gzip.decompress(again.packed))
+    assert found == [("stub.js", known)] * 2
+    assert (again.model_id == known, again.digest) == (False, shared.digest)
+    assert unpacked == ["panel.js", "panel.css"]
 
 
 def test_nothing_is_sent_before_a_view_opens(panel, sent, publisher):
@@ -169,7 +187,7 @@ def test_run_that_comes_to_rest_is_kept(run, panel, sent):
     panel.feed.publish()
     list(epoch)
     panel.feed.publish()
-    assert (panel.snapshot["state"], settled) == ("finished", [run])
+    assert (json.loads(panel.snapshot)["state"], settled) == ("finished", [run])
 
 
 def test_closed_run_is_told_once(run, panel, sent):
@@ -183,7 +201,7 @@ def test_closed_run_is_told_once(run, panel, sent):
 def test_page_that_is_reloaded_sees_the_run_as_it_is(run, panel):
     """What a page asks of all widgets holds a fresh snapshot."""
     run["decode"].concurrency = 7
-    stages = panel.get_state()["snapshot"]["stages"]
+    stages = json.loads(panel.get_state()["snapshot"])["stages"]
     assert stages[-1]["concurrency"] == 7
 
 

@@ -9,7 +9,7 @@ from tests.kernel.conftest import EPOCH, MEET
 START = f"""
 {MEET}
 from nbpipe.jupyter import panel
-panel.front_end = lambda name="panel": ("export default {{}}", "")
+panel.front_end = lambda name: "export default {{}}"
 print("id", panel.panel_of(run).model_id)
 """
 

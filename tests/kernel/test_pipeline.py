@@ -9,7 +9,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 START = """
 import nbpipe
 from nbpipe.jupyter import panel
-panel.front_end = lambda name="panel": ("export default {}", "")
+panel.front_end = lambda name: "export default {}"
 train = nbpipe.source(range(6), name="files").batch(2)
 train
 """

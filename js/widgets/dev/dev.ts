@@ -33,7 +33,7 @@ function receive(content: unknown): void {
 }
 
 const model: Model = {
-  get: (name) => (name === "snapshot" ? run.snapshot(true) : undefined),
+  get: (name) => (name === "snapshot" ? JSON.stringify(run.snapshot(true)) : undefined),
   on: (name, callback) => heard.set(name, (heard.get(name) ?? new Set()).add(callback)),
   off: (name, callback) => heard.get(name)?.delete(callback),
   widget_manager: { kernel: link === "none" ? null : {} },

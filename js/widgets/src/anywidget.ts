@@ -47,19 +47,21 @@ export function widgetModule<Talk extends Disposable>(
   talk: (model: Model) => Talk,
   show: (talk: Talk, sections: Sections) => Disposable & { readonly el: HTMLElement },
 ) {
-  const widgets = new WeakMap<object, { talk: Talk; sections: Sections }>();
+  const widgets = new WeakMap<object, Map<unknown, { talk: Talk; sections: Sections }>>();
   const widgetOf = (model: Model) => {
-    const key = identity(model);
-    const widget = widgets.get(key) ?? { talk: talk(model), sections: new Sections() };
-    widgets.set(key, widget);
+    const [page, name] = identity(model);
+    const known = widgets.get(page) ?? new Map();
+    const widget = known.get(name) ?? { talk: talk(model), sections: new Sections() };
+    widgets.set(page, known.set(name, widget));
     return widget;
   };
   return {
     initialize({ model }: { model: Model }): Cleanup {
       const widget = widgetOf(model);
+      const [page, name] = identity(model);
       return () => {
         widget.talk.dispose();
-        widgets.delete(identity(model));
+        widgets.get(page)?.delete(name);
       };
     },
     render({ model, el }: { model: Model; el: HTMLElement }): Cleanup {
@@ -72,12 +74,14 @@ export function widgetModule<Talk extends Disposable>(
 }
 
 /**
- * One object for each widget: anywidget hands a new proxy to `initialize` and to each `render`,
- * while the widget's layout is one object of its own.
+ * What a widget is known by: the page's widgets, and its name among them. anywidget hands a new
+ * proxy to `initialize` and to each `render`; where it tells nothing else, the proxy is the widget.
  */
-function identity(model: Model): object {
-  const layout = model.get("layout");
-  return typeof layout === "object" && layout !== null ? layout : model;
+function identity(model: Model): [object, unknown] {
+  const { widget_manager: page } = model;
+  const name = model.get("name");
+  const isNamed = typeof page === "object" && page !== null && typeof name === "string" && name;
+  return isNamed ? [page, name] : [model, ""];
 }
 
 /** Whether the page has a kernel; null where it does not say. */

@@ -188,11 +188,11 @@ export class Session extends Conversation {
 
   private readonly onSaved = (): void => {
     const saved = this.model.get("snapshot");
-    if (typeof saved !== "object" || saved === null || Object.keys(saved).length === 0) {
+    if (typeof saved !== "string" || saved === "") {
       return; // nothing was saved yet
     }
     try {
-      const snapshot = parseSnapshot(saved);
+      const snapshot = parseSnapshot(JSON.parse(saved));
       if (this.snapshot === null || snapshot.time_s >= this.snapshot.time_s) {
         this.take(snapshot);
         this.tell();

@@ -16,7 +16,7 @@ export class MockModel extends Callbacks implements Model {
   }
 
   get(name: string): unknown {
-    return name === "snapshot" ? this.saved : undefined;
+    return name === "snapshot" ? JSON.stringify(this.saved) : undefined;
   }
 
   send(content: unknown): void {
