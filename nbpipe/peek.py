@@ -108,7 +108,16 @@ class Peek:
     stages: tuple[StagePeek, ...]
 
     def _caption(self) -> str:
-        return f"{_counted(self.items, 'item')} through {_counted(self.stages, 'stage')}"
+        counted = f"{_counted(self.items, 'item')} through {_counted(self.stages, 'stage')}"
+        return counted if self.items else f"{counted}: {self._why_empty()}"
+
+    def _why_empty(self) -> str:
+        """Say which stage gave nothing of what came to it."""
+        giving = [place for place, stage in enumerate(self.stages) if stage.items]
+        if not giving or giving[-1] + 1 == len(self.stages):
+            return f"{self.stages[0].address} gave none"
+        before, lost = self.stages[giving[-1] : giving[-1] + 2]
+        return f"{lost.address} gave none for the {before.items:,} of {before.address}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         noted = any(stage.note for stage in self.stages)

@@ -20,6 +20,7 @@ from .pipeline import Pipeline
 from .run.iterator import EpochIterator
 from .run.run import Run
 from .show.diagnose import hang_of
+from .show.empty import nothing_came
 
 _EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
 _REWRITTEN_S = 0.2  # so often is the line of a terminal written anew [s]
@@ -131,9 +132,15 @@ class Progress(Iterator[Any]):
 
     def _end_epoch(self) -> None:
         self._epoch = None
-        self._shown.end(self._named(self._tally.last_line(self._now_s())))
+        self._shown.end(f"{self._named(self._tally.last_line(self._now_s()))}{self._nothing()}")
         if not self._left or (self._run is not None and self._run.stopped):
             self.close()
+
+    def _nothing(self) -> str:
+        """Say why the epoch gave nothing; empty where it gave something."""
+        run = self._run
+        found = run and nothing_came(run.stages, run.status(), run.stats())
+        return f"; {found}" if found else ""
 
     def _report(self, now_s: float) -> None:
         self._next_s = now_s + self._shown.every_s

@@ -40,7 +40,7 @@ MOST_FILES = {
     "executors": 16,
     "ops": 20,
     "engine": 14,
-    "show": 8,
+    "show": 9,
     "export": 15,
     "jupyter": 9,
     "run": 3,

@@ -177,12 +177,12 @@ def test_skipped_and_repeated_items_are_noted():
 
 
 def test_empty_pipeline_gives_a_table_without_items():
-    """A source without items gives no items, and a table."""
+    """A source without items gives no items, and a table that says so."""
     peek = nbpipe.source([]).map(pair).peek(3)
     assert (peek.items, repr(peek).splitlines()) == (
         (),
         [
-            "0 items through 2 stages",
+            "0 items through 2 stages: source gave none",
             "stage   operation  items  output  range  per call",
             "──────  ─────────  ─────  ──────  ─────  ────────",
             "source  source     0",

@@ -277,6 +277,7 @@ class LocalRun(Iterator[Any]):
             cpu_cores=self._record.cpu_cores,
             idle_cores=self._record.idle_cores,
             error="" if self._error is None else one_line(self._error),
+            outcome=self.outcome,
             resumed=self._before,
             by_loop=True,
             since_pause_s=consumer.since_pause_s(self._begun_ns, now_ns),

@@ -712,6 +712,7 @@ class Life:
         waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
         return {
             "state": self._state(trains=trains),
+            "outcome": self.outcome,
             "epoch": self.number,
             "delivered": self.delivered_before + self._delivered(),
             "resumed": self.delivered_before,

@@ -351,7 +351,9 @@ class Scheduler:
         with self.lock:
             for runtime in self.runtimes.values():
                 runtime.skip_time(now_ns)
-                runtime.counters.first_ns = runtime.counters.first_ns or now_ns
+                counters = runtime.counters
+                counters.first_ns = counters.first_ns or now_ns
+                counters.before = counters.items_in, counters.items_out
             self.epoch, self.ahead, self._leaving = epoch, following, None
             self._before_pause = {}
             if ready is not None:

@@ -32,6 +32,8 @@ class StageStats:
     Attributes:
         items_in: items taken since the run started.
         items_out: items handed on since the run started.
+        epoch_in: those of `items_in` since the epoch in progress, or the last one, began.
+        epoch_out: likewise of `items_out`.
         errors: items that failed for good.
         retries: calls that were tried again.
         items_per_s: rate over the last seconds, without the time between epochs [items/s].
@@ -97,6 +99,8 @@ class StageStats:
     memory_bytes: int = 0
     oldest_s: float = 0.0
     oldest_item: str = ""
+    epoch_in: int = 0
+    epoch_out: int = 0
 
     def at_the_pace_of(self, other: StageStats) -> StageStats:
         """Return these counts with the rate and the shares of another moment."""
@@ -206,6 +210,7 @@ class Counters:
 
     items_in: int = 0
     items_out: int = 0
+    before: tuple[int, int] = (0, 0)  # items taken and handed on before this epoch
     errors: int = 0
     retries: int = 0
     bytes_out: float = 0.0  # an estimate: one result of each task is measured
@@ -222,6 +227,18 @@ class Counters:
     readings: deque[Reading] = field(
         default_factory=lambda: deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
     )
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts of the run and of the epoch, as stats name them."""
+        taken, given = self.before
+        return {
+            "items_in": self.items_in,
+            "items_out": self.items_out,
+            "errors": self.errors,
+            "retries": self.retries,
+            "epoch_in": self.items_in - taken,
+            "epoch_out": self.items_out - given,
+        }
 
     def read(self, now_ns: int, running_ns: int) -> Reading:
         """Take a reading; `running_ns` is the time spent so far in calls still running."""
@@ -272,10 +289,7 @@ def stats_of(
     busy, starved, blocked = shares_between(old, new)
     p50, p95, p99 = counters.histogram.quantiles_s(0.5, 0.95, 0.99)
     return StageStats(
-        items_in=counters.items_in,
-        items_out=counters.items_out,
-        errors=counters.errors,
-        retries=counters.retries,
+        **counters.counts(),
         items_per_s=(new.items_out - old.items_out) / _between_s(old, new),
         mean_per_s=counters.items_out / _between_s(first, new),
         busy=busy,
@@ -721,6 +735,8 @@ class Status:
         process_bytes: memory of that process [bytes]; 0 where there is none.
         by_loop: the loop makes its items itself: no knob has an effect.
         called: what the code that iterates calls it: "run", or "loader.run".
+        outcome: how the last epoch ended, also once the run is closed: "finished", "stopped",
+            "cancelled" or "failed"; "ready" before the first. Empty: as `state` says.
     """
 
     state: str
@@ -746,6 +762,12 @@ class Status:
     by_loop: bool = False
     called: str = "run"
     since_pause_s: float | None = None
+    outcome: str = ""
+
+    @property
+    def came_to_its_end(self) -> bool:
+        """Whether the last epoch gave all its items."""
+        return self.is_over and (self.outcome or self.state) == "finished"
 
     @property
     def unit(self) -> str:

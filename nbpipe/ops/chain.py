@@ -233,6 +233,20 @@ def known_length(chain: Chain) -> int | None:
         return None
 
 
+def emptied_by(chain: Chain) -> tuple[int, int] | None:
+    """Return the place of the stage that leaves no item, and how many come to it.
+
+    None where items are left, or where that is not known.
+    """
+    before = 0
+    for place in range(len(chain)):
+        count = known_length(chain[: place + 1])
+        if not count:
+            return None if count is None else (place, before)
+        before = count
+    return None
+
+
 def _length(chain: Chain) -> float:
     number: float = 0
     spec, used = absorbed(chain)
@@ -302,7 +316,19 @@ def _caption(chain: Chain) -> str:
     if number is None:
         return stages
     unit = next(reversed(units(chain).values()))
-    return f"{stages}, {number:,} {unit_of(number, unit)} an epoch"
+    return f"{stages}, {number:,} {unit_of(number, unit)} an epoch{_why_empty(chain)}"
+
+
+def _why_empty(chain: Chain) -> str:
+    """Say which stage leaves a chain without items; empty where there are some."""
+    empty = emptied_by(chain)
+    if empty is None:
+        return ""
+    place, before = empty
+    name = chain[place].name
+    if not place:
+        return f": {name} has no items"
+    return f": {name} leaves none of {before:,} {unit_of(before, chain_unit(chain[:place]))}"
 
 
 def as_text(chain: Chain) -> str:

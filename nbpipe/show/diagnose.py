@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import StageStats, Status, worker_count
 from ..ops.stage import CONSUMER, Stage, regions_of
+from .empty import nothing_came
 from .history import WINDOW_S, Past, averages_of, last_stretch, past_of, span_s, turned_since
 from .rules import FAILED, HANGS, STARTS, Case, Diagnosis, decide, short_name
 from .watch import Watched
@@ -144,6 +145,9 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     hang = hang_of(watched.stages, stats)
     if hang is not None:
         return hang.diagnosis(watched.stages, status)
+    nothing = nothing_came(watched.stages, status, stats)
+    if nothing is not None:
+        return nothing
     span = span_s(watched, status)
     case = Case.of(watched.stages, stats, status, span, past_of(watched))
     if _is_early(case):
@@ -209,6 +213,9 @@ def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     hang = hang_of(watched.stages, stats) if status.has_begun else None
     if hang is not None:
         return hang.diagnosis(watched.stages, status)
+    nothing = nothing_came(watched.stages, status, stats)
+    if nothing is not None:
+        return replace(nothing, text=f"{status.state}; {nothing.text}")
     knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
     key = (status.state, status.epoch, status.delivered, knobs)
     known = _known.get(watched)

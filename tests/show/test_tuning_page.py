@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tuning.md"
-FILES = [ROOT / "nbpipe" / "show" / name for name in ("rules.py", "diagnose.py")]
+FILES = [ROOT / "nbpipe" / "show" / name for name in ("rules.py", "diagnose.py", "empty.py")]
 WORDS = 3  # what is shorter is no part of a sentence that one could look up
 
 
