@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter_ns
@@ -16,13 +16,14 @@ from ..base.checks import refuse_coroutine
 from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
 from ..base.threads import core_times_ns
 from ..errors import (
+    ArgumentTypeError,
     ExecutorBrokenError,
     StageError,
     UnpicklableError,
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.base import ROW, Answer, Caller, Job, Piece
+from ..executors.base import ROW, Answer, Caller, Job
 from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy, Map
@@ -39,7 +40,6 @@ from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
-_PIECE_NS = 500_000  # results that were made within so long are handed on together
 ROUND_TRIP_NS = 20_000_000  # a job of several items should take about this long
 _PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a job has not begun after so long goes to others
 
@@ -104,47 +104,38 @@ class RegionProgram:
         items = sum(len(entry[1]) for entry in entries) if gathers else len(entries)
         return items * len(self.functions)
 
-    def each(
+    def work(
         self,
         entries: Sequence[Entry],
         epoch: int,
         begun: Begun | None = None,
-        entered: Begun | None = None,
-        kept: Callable[[Any], Any] | None = None,
-    ) -> Iterator[Piece]:
-        """Do the work of all stages; yield the answer piece by piece, each once it took a while.
+        kept: Callable[[Entry, Any], Any] | None = None,
+    ) -> Answer:
+        """Do the work of all stages; exceptions of user code become failures in the answer.
 
-        Exceptions of user code become failures in the answer. One that ends the epoch ends the
-        work, and so does time: results wait no longer for those that are sent with them.
+        A failure that ends the epoch ends the work, and so does time: results wait no longer for
+        those that are sent with them.
         """
         steps = self._steps(epoch)
         for step in steps:
             step.begun = begun
-        began_ns = piece_ns = now_ns = perf_counter_ns()
+        tally = Tally()
+        tally.rows = [[0] * ROW for _ in steps]
+        began_ns = now_ns = perf_counter_ns()
         results: list[Any] = []
-        for place, entry in enumerate(entries):
-            if not results:
-                tally = Tally()
-                rows = tally.rows = [[0] * ROW for _ in steps]
-            if entered is not None:
-                entered(place)
+        for entry in entries:
             if now_ns < self._timing_ns:
                 result = self._made_of(entry, steps, tally)
             else:
                 result = self._measured(entry, steps, tally)
-            if kept is not None and type(result) is tuple:
-                result = (result[0], kept(result[1]))
+            if kept is not None:
+                result = kept(entry, result)
             results.append(result)
             now_ns = perf_counter_ns()
             if now_ns - began_ns > _PATIENCE_NS or (isinstance(result, Failed) and result.fatal):
                 break
-            if now_ns - piece_ns > _PIECE_NS:
-                piece_ns = now_ns
-                yield results, rows, tally.retried
-                results = []
         CALL.stage = ""
-        if results:
-            yield results, rows, tally.retried
+        return Answer(results, tally.rows, tally.retried)
 
     def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Do so, and measure what processor time it takes."""
@@ -170,15 +161,18 @@ class RegionProgram:
             values.append(result[1])
         return tally.through((entry[0], values), steps[gathering:], gathering)
 
-    def unsendable(self, entry: Entry, result: Any) -> Failed:
+    def unsendable(self, entry: Entry, result: Any, error: BaseException) -> Failed:
         """Make the failure for a result that cannot be pickled."""
         last = self._steps(self._ready[0] if self._ready else 0)[-1]
         value = result[1] if isinstance(result, tuple) else result
-        error = UnpicklableError(
+        why = "it cannot be pickled; return arrays, tensors or plain values"
+        if isinstance(error, ArgumentTypeError):  # our own refusal says what to do
+            why = str(error)
+        failure = UnpicklableError(
             f"stage {last.stage!r} gave a {type(value).__name__}, which cannot be sent from its "
-            "worker: it cannot be pickled; return arrays, tensors or plain values"
+            f"worker: {why}"
         )
-        return last.failure(entry, error, 1)
+        return last.failure(entry, failure, 1)
 
     def open(self, value: Any, path: Path, epoch: int) -> Any:
         """Call the function of a stage that gives many items for one."""
@@ -289,14 +283,6 @@ class Region:
         return next(iter(self.steps.values())).wait_before_retry_s(attempts, error)
 
 
-def _blamed(error: BaseException, entries: Sequence[Entry]) -> int | None:
-    """Return the place of the entry that an error is about; None: that is not known."""
-    if len(entries) == 1 or isinstance(error, _BROKEN):
-        return 0
-    path = error.path if isinstance(error, WorkerDiedError) else None
-    return next((n for n, entry in enumerate(entries) if entry[0] == path), None)
-
-
 class RegionNode(MapNode):
     """Has each item, or each batch, worked on elsewhere, while a thread of the run waits.
 
@@ -395,17 +381,12 @@ class RegionNode(MapNode):
             task.sent = entries
             task.rows = [[0] * ROW for _ in self.region.program.stages]  # the last one is its own
             following = None if self.region.singly else partial(self._follow, task)
-            task.job = self._job(task, entries, following)
+            task.job = self._job(entries, following)
         return task.job
 
-    def _job(
-        self, task: Task, entries: Sequence[Entry], following: Callable[[], Job | None] | None
-    ) -> Job:
+    def _job(self, entries: Sequence[Entry], following: Callable[[], Job | None] | None) -> Job:
         region, number = self.region, self.first.context.epoch
-        hand = partial(self._take_answer, task)
-        return Job(
-            region.program, number, entries, region.timeout_s, hand=hand, following=following
-        )
+        return Job(region.program, number, entries, region.timeout_s, following=following)
 
     def _follow(self, task: Task) -> Job | None:
         """Choose what the worker of a task does next, while its results are read here.
@@ -428,33 +409,25 @@ class RegionNode(MapNode):
         return self._prepared(following)
 
     def _work_on(self, task: Task) -> None:
-        """Have entries worked on; one that a worker does not come back from is tried alone."""
+        """Have entries worked on; where a worker does not come back, each of them alone."""
         entries, job, task.job = task.sent, task.job, None
-        blamed: dict[int, BaseException] = {}  # by the place of an entry
         singly = 0  # entries before this place are sent one by one
         while (done := len(task.results)) < len(entries):
             if job is None and (_is_over(task) or self.epoch.over):
                 return
-            if done in blamed:
-                self._try_again(task, entries[done], blamed[done])
-                continue
-            until = min((place for place in blamed if place > done), default=len(entries))
-            until = done + 1 if done < singly else until
-            job = job or self._job(task, entries[done:until], None)
-            try:
-                self._take_answer(task, self.region.caller.call(job))
-            except BaseException as error:
+            until = done + 1 if done < singly else len(entries)
+            error = self._called(task, job or self._job(entries[done:until], None))
+            job = None
+            if error is not None:
                 if task.following is not None:  # its worker may be the only one
                     self._work_on(task.following)
-                if left := entries[len(task.results) : until]:
-                    place = _blamed(error, left)
-                    if place is None:
-                        singly = until
-                    else:
-                        blamed[until - len(left) + place] = error
+                if until - done == 1 or isinstance(error, _BROKEN):
+                    self._try_again(task, entries[done], error)
+                    continue
+                singly = until
+                if isinstance(error, WorkerDiedError):
+                    task.retried += (self.region.step_for(error).stage,)
                 continue
-            finally:
-                job = None
             left = entries[len(task.results) : until]
             if left and until == len(entries) and not _is_over(task):
                 with self.epoch.lock:
@@ -462,6 +435,14 @@ class RegionNode(MapNode):
                         self._return(task, [*left])
                 task.sent = entries[: len(task.results)]  # it may be seen to once more
                 return
+
+    def _called(self, task: Task, job: Job) -> BaseException | None:
+        """Have a job done and take its answer; return what went wrong."""
+        try:
+            self._take_answer(task, self.region.caller.call(job))
+        except BaseException as error:
+            return error
+        return None
 
     def _try_again(self, task: Task, entry: Entry, error: BaseException) -> None:
         region, attempts = self.region, 1
@@ -473,13 +454,10 @@ class RegionNode(MapNode):
             job = Job(
                 region.program, self.first.context.epoch, [entry], region.timeout_s, suspect=True
             )
-            try:
-                answer = region.caller.call(job)
-            except BaseException as again:
-                error = again
-            else:
-                self._take_answer(task, answer)
+            again = self._called(task, job)
+            if again is None:
                 return
+            error = again
         failure = region.failure(entry, error, attempts)
         self._count(entry, region.program.stages.index(failure.record.stage), task.rows or [])
         keep_result(task, failure)

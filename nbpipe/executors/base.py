@@ -59,8 +59,6 @@ class TaskSource(Protocol):
 # the first row also, of the entries that were measured, the time of all stages, and the processor
 # time that they took [ns].
 ROW = 5  # numbers
-# What came of some of the entries of a job: an `Answer`, as a tuple.
-Piece = tuple[list[Any], list[list[int]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +76,6 @@ class Answer:
     results: list[Any]
     tally: list[list[int]]
     retried: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, pieces: Iterable[Piece], stages: int) -> Answer:
-        """Put the pieces of an answer together."""
-        results: list[Any] = []
-        tally = [[0] * ROW for _ in range(stages)]
-        retried: tuple[str, ...] = ()
-        for some, rows, again in pieces:
-            results += some
-            retried += again
-            for row, more in zip(tally, rows, strict=True):
-                for place, count in enumerate(more):
-                    row[place] += count
-        return cls(results, tally, retried)
 
 
 class Program(Protocol):
@@ -117,30 +101,27 @@ class Program(Protocol):
     def calls(self, entries: Sequence[Any]) -> int:
         """Return how many calls of functions these entries take at most, tries again left out."""
 
-    def each(
+    def work(
         self,
         entries: Sequence[Any],
         epoch: int,
         begun: Callable[[int], object] | None = None,
-        entered: Callable[[int], object] | None = None,
-        kept: Callable[[Any], Any] | None = None,
-    ) -> Iterator[Piece]:
-        """Do the work of all stages; yield the answer piece by piece, each once it took a while.
-
-        Exceptions of user code become failures in the answer.
+        kept: Callable[[Any, Any], Any] | None = None,
+    ) -> Answer:
+        """Do the work of all stages; exceptions of user code become failures in the answer.
 
         Args:
             entries: pairs of path and value.
             epoch: number of the epoch.
             begun: called with the number of a stage before each call of its function.
-            entered: called with the place of an entry before work on it begins.
-            kept: called with each value that results; what it returns takes its place.
+            kept: called with each entry and what results, before the next call begins; what it
+                returns takes the result's place.
         """
 
     def open(self, value: Any, path: Any, epoch: int) -> Iterable[Any]:
         """Call the function of a stage that gives many items for one."""
 
-    def unsendable(self, entry: Any, result: Any) -> object:
+    def unsendable(self, entry: Any, result: Any, error: BaseException) -> object:
         """Return the failure that stands for a result that cannot be pickled."""
 
 
@@ -154,8 +135,6 @@ class Job:
         entries: pairs of path and value.
         timeout_s: longest time of one call of one function [s], or None.
         suspect: the only entry did not come back before: note in which stage it is.
-        hand: may be called with results that are ready long before the others, and is with what
-            a worker had finished that died; the answer is without them.
         following: may be called when a worker has done the job, before its results are read;
             returns the job that is called for next, in the same thread, if there is one.
     """
@@ -165,7 +144,6 @@ class Job:
     entries: Sequence[Any]
     timeout_s: float | None = None
     suspect: bool = False
-    hand: Callable[[Answer], object] | None = None
     following: Callable[[], Job | None] | None = None
 
 

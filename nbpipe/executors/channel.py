@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import math
 import os
@@ -11,17 +10,13 @@ import pickle
 import select
 import socket
 import struct
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from time import monotonic
-from typing import Any, Literal, NamedTuple, final
-
-import numpy as np
+from typing import Any, NamedTuple, final
 
 from ..base.format import format_bytes
-from .base import Piece
 from .memory import (
     HEADER_BYTES,
     LINUX,
@@ -35,7 +30,7 @@ from .memory import (
     open_memory,
     size_class,
 )
-from .pickling import SMALL_BYTES, Classes, MessageLoader, Pickled, dumps_message, is_plain
+from .pickling import Classes, MessageLoader, MessagePickler, Pickled, dumps_message
 
 LOG = logging.getLogger("nbpipe")
 BUDGET_BYTES = 1 << 29
@@ -49,11 +44,15 @@ _SPARED = 4  # slabs may be kept, however large they are
 _FADING = 0.9  # of what values took, this is expected of the next one
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _RETRY_MESSAGES = 64  # after no memory was to be had
-_MOST_PARTS = 64  # of a value that are looked at for arrays
+_NOT_MAPPED = (
+    "a message in shared memory is lost: this process could not map it; its limit of open files or "
+    "of memory is reached"
+)
+_UNCHANGING = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _warned: set[str] = set()
 
 _Bytes = bytes | memoryview
-_Body = tuple[memoryview, list[memoryview]]  # a pickle, and its buffers
+_Body = tuple[_Bytes, list[memoryview]]  # a pickle, and its buffers
 _JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
 
 _PIPED, _SHARED, _OPENED, _DROPPED = range(1, 5)  # a block that was read begins with no zero
@@ -98,7 +97,6 @@ class Channel:
         self._ring = Ring(budget_bytes)
         self._blocks = Blocks() if blocks is None else blocks
         self._classes = Classes()
-        self._rows = RowWriter(self._ring, self._classes)
         self._others: dict[int, Slab] = {}  # slabs that the other end writes
         self._block = bytearray(_BLOCK_BYTES)  # what the next message begins with; 0: not read yet
         self._sending = threading.RLock()  # a finalizer may close the channel anywhere
@@ -182,21 +180,17 @@ class Channel:
         finally:
             del body  # a traceback would keep it
 
-    # -- values that outlive their writer -------------------------------------------------
-    def begin_rows(self, ticket: int, count: int) -> RowWriter:
-        """Return what writes up to `count` values, which the other end finds under the ticket."""
-        with self._sending:
-            self._rows.begin(ticket, count)
-            self._tell()
-        return self._rows
+    # -- results of a job ------------------------------------------------------------------
+    def writer(self) -> ResultWriter:
+        """Return what pickles results for the other end, to be sent in a message."""
+        return ResultWriter(self._ring, self._classes)
 
-    def rows(self, ticket: int) -> RowReader | None:
-        """Return the values that the other end wrote under a ticket; None: there are none."""
-        for slab in list(self._others.values()):
-            if slab.flag[0] and _NUMBER.unpack_from(slab.memory, _TICKET_AT)[0] == ticket:
-                copies = self.copy and not self._spares(slab)
-                return RowReader(slab, self._classes, self._blocks if copies else None)
-        return None
+    def reader(self, numbers: Iterable[int]) -> ResultReader:
+        """Return what opens the results of a message, which lie in slabs of these numbers."""
+        slabs = [slab for number in numbers if (slab := self._others.get(number)) is not None]
+        memory = {slab.number: bytes_of(Lease(slab)) for slab in slabs}
+        copied = [slab.number for slab in slabs if self.copy and not self._spares(slab)]
+        return ResultReader(memory, self._classes, dict.fromkeys(copied, self._blocks.copy))
 
     def renew(self) -> None:
         """Called when cells were run: classes of the notebook are sent anew where they are used."""
@@ -308,10 +302,7 @@ class Channel:
     def _read_shared(self, header: _Header) -> _Body:
         slab = self._others.get(header.number)
         if slab is None:
-            raise _LostError(
-                "a message in shared memory is lost: this process could not map it; "
-                "its limit of open files or of memory is reached"
-            )
+            raise _LostError(_NOT_MAPPED)
         copies = self.copy and not self._spares(slab)
         head, buffers = _read(bytes_of(Lease(slab))[HEADER_BYTES:], header)
         return head, list(map(self._blocks.copy, buffers)) if copies else buffers
@@ -545,237 +536,130 @@ def _load(body: _Body, classes: Classes | None) -> Any:
         del body, head, buffers  # a traceback would keep them
 
 
-# -- Rows: pieces of an answer in one slab, each of which can be read as soon as it was written ----
-# Behind the flag stand a ticket, the number of rows and a mark, then where each row lies, then the
-# rows. The number is raised last: what it counts is whole, whenever the writer is killed. Arrays
-# lie before the row that they belong to: they are copied as soon as they are made, while they are
-# near, and before the function may use their memory again.
-_NUMBER = struct.Struct("<q")
-_TICKET_AT, _COUNT_AT, _MARK_AT = 8, 16, 24  # in the line of the flag
-_ROW = struct.Struct("<q" + _PREFIX.format.lstrip("<"))  # where it lies, and its `_Header`
-
-
-_Order = Literal["C", "F"]
-
-# An array that was laid: place of its value among the results of its row; which part of that it is,
-# an index or a key, or None; where it lies, its size [bytes], type, shape and order of axes, "C" or
-# "F"; is it one of torch?
-_Laid = tuple[int, Any, int, int, np.dtype[Any], tuple[int, ...], _Order, bool]
+# -- Results: each pickled by itself, as soon as it is made ----------------------------------------
+# A function may fill the same memory again with its next call. So a result is pickled at once, and
+# its large buffers are copied to a slab. What stands twice in one result is one object there.
+# It is sent as a tuple: its pickle, whether classes are defined in that, and its buffers.
+_Buffer = tuple[int, int, int] | bytes  # number of a slab, place in it, size [bytes]; or all bytes
 
 
 @final
-class RowWriter:
-    """Writes pieces of answers into slabs of a ring, one slab at a time: they outlive this process.
+class ResultWriter:
+    """Pickles the results of one job, one after the other.
 
-    Attributes:
-        count: rows written since the last ticket.
+    Args:
+        ring: gives the slabs.
+        classes: those that the other end knows.
     """
 
     def __init__(self, ring: Ring, classes: Classes) -> None:
         self._ring = ring
         self._classes = classes
-        self._slab: Slab | None = None
-        self._laid: list[_Laid] = []  # since the last row
-        self.count = self._most = self._at = self._begins = 0
-        self._entry = self._first = 0  # the one at work, and the first of the next row
-        self._each_bytes = 0.0  # what an entry takes, as far as is known
+        self._pickler = MessagePickler(classes)
+        self._slabs: list[Slab] = []
+        self._most = self._at = 0
+        self._each_bytes = 0.0  # what the buffers of one result take, as far as is known
 
-    def begin(self, ticket: int, most: int) -> None:
-        """Take a slab for what comes of so many entries, if there is one."""
-        self.count, self._most, self._first = 0, most, 0
-        self._at = self._begins = aligned(HEADER_BYTES + most * _ROW.size)
-        need_bytes = self._at + int(most * self._each_bytes)
-        self._slab = slab = self._ring.take(need_bytes) if self._ring.holds_any else None
-        self._laid.clear()
-        self.mark(0)
-        if slab is not None:
-            _NUMBER.pack_into(slab.memory, _COUNT_AT, 0)
-            _NUMBER.pack_into(slab.memory, _TICKET_AT, ticket)
+    def begin(self, most: int) -> None:
+        """Begin a job that gives at most so many results; take the memory that they will need."""
+        self._slabs.clear()
+        self._most = most
+        self._pickler = MessagePickler(self._classes)
+        if self._each_bytes >= 1:
+            self._take(0)
 
-    def mark(self, entry: int) -> None:
-        """Write beside the rows which entry is at work."""
-        self._entry = entry
-        if self._slab is not None:
-            _NUMBER.pack_into(self._slab.memory, _MARK_AT, entry)
+    def end(self) -> tuple[int, ...]:
+        """Return the numbers of the slabs that the results lie in."""
+        if self._slabs and self._at == HEADER_BYTES:  # nothing was written to the last one
+            self._slabs.pop().flag[0] = 0
+        return tuple(slab.number for slab in self._slabs)
 
-    def lay(self, value: Any) -> Any:
-        """Copy the arrays of the entry's value, or those it holds, to the slab; return the rest."""
-        kind = type(value)
-        parts: list[tuple[Any, Any]]
-        if kind is dict:
-            parts = [*value.items()]
-        elif kind is tuple or kind is list:
-            parts = [*enumerate(value)]
-        else:
-            return self._lay(None, value, {})
-        places: dict[int, int] = {}
-        if len(parts) > _MOST_PARTS:
-            return value
-        rest = [self._lay(key, part, places) for key, part in parts]
-        if all(new is old for new, (_, old) in zip(rest, parts, strict=True)):
-            return value
-        return dict(zip(value, rest, strict=True)) if kind is dict else kind(rest)
-
-    def _lay(self, key: Any, value: Any, places: dict[int, int]) -> Any:
-        """Copy an array to the slab, or elsewhere if there is no room; return what is left here.
-
-        Args:
-            key: which part of the entry's value it is.
-            value: whatever it is.
-            places: where those lie that are part of the same value, by their ids.
-        """
-        array, slab = _array_of(value), self._slab
-        if array is None:
-            return value
-        tensor, size, at = array is not value, array.nbytes, places.get(id(value), self._at)
-        order = _order_of(array)
-        has_room = at != self._at or (slab is not None and at + size <= slab.size_bytes)
-        if order is None or not has_room or (tensor and not array.flags.carray):
-            return value.clone() if tensor else value.copy("K")  # in the order that it has
-        if at == self._at:
-            assert slab is not None
-            laid: Any = np.ndarray(array.shape, array.dtype, slab.memory, at, order=order)
-            np.copyto(laid, array)
-            places[id(value)] = at
-            self._at = aligned(at + size)
-        place = self._entry - self._first
-        self._laid.append((place, key, at, size, array.dtype, array.shape, order, tensor))
-        return None
-
-    def add(self, piece: Piece) -> Piece | None:
-        """Write a row with what was laid for it; return it whole if there is no room.
+    def add(self, value: Any) -> Any:
+        """Return what is sent in place of a value; one that nobody can change is sent as it is.
 
         Raises:
-            Exception: whatever the pickling raised; nothing was written then.
+            Exception: whatever the pickling raised.
         """
-        results = piece[0]
-        laid = [one for one in self._laid if type(results[one[0]]) is tuple]
-        pieces, header = _pieces_of(dumps_message((piece, laid), self._classes))
-        at, slab, begins, weight = self._at, self._slab, self._begins, len(results)
-        end = at + header.size_bytes
-        self._each_bytes = max((aligned(end) - begins) / weight, _FADING * self._each_bytes)
-        self._begins = at
-        self._first += weight
-        self._laid.clear()
-        if slab is None or self.count == self._most or end > slab.size_bytes:
-            if slab is not None:
-                _fill(results, laid, slab.memory, None)
-            return piece
-        _write(slab, at, pieces)
-        _ROW.pack_into(slab.memory, HEADER_BYTES + self.count * _ROW.size, at, *header)
-        self.count += 1
-        self._at = self._begins = aligned(end)
-        _NUMBER.pack_into(slab.memory, _COUNT_AT, self.count)
-        return None
+        if type(value) in _UNCHANGING:
+            return value
+        pickled = self._pickler.dumps(value)
+        sizes = [aligned(len(buffer)) for buffer in pickled.buffers]
+        self._each_bytes = max(float(sum(sizes)), _FADING * self._each_bytes)
+        buffers = [*map(self._copied, pickled.buffers)]
+        self._most -= 1
+        return (b"".join(pickled.parts), pickled.defines, buffers)
 
-    def end(self) -> int:
-        """Return how many rows were written; the other end is to read them now."""
-        slab, self._slab = self._slab, None
-        if slab is not None and not self.count:
+    def _copied(self, buffer: memoryview) -> _Buffer:
+        size, slab = len(buffer), self._slabs[-1] if self._slabs else None
+        if slab is None or self._at + size > slab.size_bytes:
+            slab = self._take(aligned(size))
+            if slab is None:
+                return bytes(buffer)
+        at, self._at = self._at, aligned(self._at + size)
+        copy_bytes(slab.memory[at : at + size], buffer)
+        return slab.number, at, size
+
+    def _take(self, least_bytes: int) -> Slab | None:
+        """Take a slab for the results to come; None where there is no memory for it."""
+        rest_bytes = max(least_bytes, int(self._most * self._each_bytes))
+        slab = self._ring.take(HEADER_BYTES + rest_bytes) if self._ring.holds_any else None
+        if slab is not None:
+            self._slabs.append(slab)
+            self._at = HEADER_BYTES
+        return slab
+
+    def drop(self) -> None:
+        """Let go of what was written: it is not sent."""
+        for slab in self._slabs:
             slab.flag[0] = 0
-        return self.count
+        self._slabs.clear()
 
 
 @final
-class RowReader:
-    """Reads the rows that the other end has written into one slab.
+class ResultReader:
+    """Opens the results of one job; holds the slabs that they lie in.
 
     Args:
-        slab: where they are.
+        slabs: what holds them, by their numbers.
         classes: those that the other end has defined.
-        blocks: memory to copy to; without, arrays are views.
+        copy: gives a buffer memory of its own, by the number of its slab.
     """
 
-    def __init__(self, slab: Slab, classes: Classes, blocks: Blocks | None) -> None:
-        self._memory = bytes_of(Lease(slab))
+    def __init__(
+        self,
+        slabs: Mapping[int, memoryview],
+        classes: Classes,
+        copies: Mapping[int, Callable[[memoryview], memoryview]],
+    ) -> None:
+        self._slabs = slabs
         self._classes = classes
-        self._blocks = blocks
-        self._at = 0
+        self._copies = copies
 
-    @property
-    def count(self) -> int:
-        """Rows that were written so far."""
-        return int(_NUMBER.unpack_from(self._memory, _COUNT_AT)[0])
-
-    @property
-    def mark(self) -> int:
-        """The entry that is at work."""
-        return int(_NUMBER.unpack_from(self._memory, _MARK_AT)[0])
-
-    def read(self, until: int) -> Iterator[Piece]:
-        """Yield the rows that were not read yet, below number `until`.
+    def open(self, value: Any) -> Any:
+        """Return the result that the other end has written.
 
         Raises:
-            Exception: whatever the loading of one raised; it is the next to be read.
+            OSError: this process could not map the memory that it lies in.
+            Exception: whatever the loading raised.
         """
-        while self._at < until:
-            row_at = HEADER_BYTES + self._at * _ROW.size
-            at, *fields = _ROW.unpack_from(self._memory, row_at)
-            header = _Header(*fields)
-            body = _read(self._memory[at : at + header.size_bytes], header)
-            if self._blocks is not None:
-                body = body[0], [*map(self._blocks.copy, body[1])]
-            try:
-                piece, laid = _load(body, self._classes if header.defines else None)
-            finally:
-                del body  # a traceback would keep it
-            _fill(piece[0], laid, self._memory, self._blocks)
-            self._at += 1
-            yield piece
-
-
-def _order_of(array: np.ndarray[Any, Any]) -> _Order | None:
-    """Return the order of the axes in memory; None where it is neither C's nor Fortran's."""
-    if array.flags.forc:
-        return "F" if array.flags.fnc else "C"
-    steps = [abs(step) for step in array.strides]
-    if steps == sorted(steps, reverse=True):
-        return "C"
-    return "F" if steps == sorted(steps) else None
-
-
-def _array_of(value: Any) -> Any:
-    """Return what can be laid: an array without objects, or that of a plain tensor; or None."""
-    array = value
-    if type(value) is not np.ndarray:
-        torch = sys.modules.get("torch")
-        if torch is None or type(value) is not getattr(torch, "Tensor", None):
-            return None
+        if type(value) is not tuple:
+            return value
+        head, defines, buffers = value
+        body = head, [*map(self._buffer, buffers)]
         try:
-            array = value.numpy() if is_plain(value) else None
-        except (RuntimeError, TypeError):  # it has a gradient, or a type that numpy lacks
-            return None
-    if array is None or not array.nbytes or array.dtype.hasobject or array.dtype.metadata:
-        return None
-    flags = array.flags  # one that cannot be written to, and is in one piece, is sent as it is
-    return array if flags.behaved or not flags.forc else None
+            return _load(body, self._classes if defines else None)
+        finally:
+            del body  # a traceback would keep it
 
-
-def _fill(
-    results: list[Any], laid: Iterable[_Laid], memory: memoryview, blocks: Blocks | None
-) -> None:
-    """Put arrays that were laid into the results; as views, or copied to blocks."""
-    known: dict[int, Any] = {}
-    for entry, key, at, size_bytes, dtype, shape, order, tensor in laid:
-        array = known.get(at)
-        if array is None:
-            raw: Any = memory[at : at + size_bytes]
-            if size_bytes < SMALL_BYTES:  # it is not worth the memory that it would hold
-                raw = bytearray(raw)
-            elif blocks is not None:
-                raw = blocks.copy(raw)
-            array = np.ndarray(shape, dtype, raw, order=order)
-            if tensor:
-                array = importlib.import_module("torch").from_numpy(array)
-            known[at] = array
-        path, value = results[entry]
-        if key is None:
-            value = array
-        elif type(value) is tuple:
-            value = (*value[:key], array, *value[key + 1 :])
-        else:
-            value[key] = array
-        results[entry] = (path, value)
+    def _buffer(self, place: _Buffer) -> memoryview:
+        if isinstance(place, bytes):
+            return memoryview(bytearray(place))
+        number, at, size = place
+        if number not in self._slabs:
+            raise _LostError(_NOT_MAPPED)
+        view = self._slabs[number][at : at + size]
+        copy = self._copies.get(number)
+        return view if copy is None else copy(view)
 
 
 # -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------

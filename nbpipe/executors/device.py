@@ -398,7 +398,7 @@ class DeviceCaller(Caller):
 
 
 def _answer(job: Job) -> Answer:
-    return Answer.of(job.program.each(job.entries, job.epoch), len(job.program.stages))
+    return job.program.work(job.entries, job.epoch)
 
 
 def _refuse(error: BaseException, _: Job) -> NoReturn:

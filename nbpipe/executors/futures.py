@@ -87,7 +87,7 @@ class FutureCaller(Caller):
         if isinstance(done, Answer):
             return done
         *results, rest = done.open()
-        return Answer(results, *rest)
+        return Answer([*map(_opened, results)], *rest)
 
     def _wait_for(self, call: PendingCall) -> Answer | Payload:
         with self._counted(call):
@@ -341,6 +341,10 @@ class Payload:
             return cls(dumps_by_value(value))
         return cls(b"".join(pickled.parts), tuple(pickled.buffers))
 
+    def whole(self) -> Payload:
+        """Return it with memory of its own."""
+        return Payload(self._head, tuple(map(bytearray, self._buffers)))
+
     def open(self) -> Any:
         """Return the value; its arrays use the memory of the buffers."""
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301  our own workers'
@@ -436,7 +440,10 @@ def run_shipped(parts: tuple[Any, ...], data: bytes) -> Payload:
     """
     digest, entries, epoch, expands = parts
     program = PROGRAMS.get(digest, data)
-    answer = _run(PROGRAMS.ready(program), entries.open(), epoch, None, expands=expands)
+    items = entries.open()
+    several = expands or len(items) > 1
+    kept = functools.partial(_kept, program.label) if several else None
+    answer = _run(PROGRAMS.ready(program), items, epoch, None, kept, expands=expands)
     rest = (answer.tally, answer.retried)
     return packed((*answer.results, rest), program.label, "result")
 
@@ -446,22 +453,36 @@ def _run(
     entries: Sequence[Any],
     epoch: int,
     begun: Callable[[int], object] | None,
+    kept: Callable[[Any, Any], Any] | None = None,
     *,
     expands: bool,
 ) -> Answer:
     if not expands:
-        return Answer.of(program.each(entries, epoch, begun), len(program.stages))
+        return program.work(entries, epoch, begun, kept)
     if begun is not None:
         begun(0)
-    return Answer(list(_expanded(program, entries[0], epoch)), [])
+    return Answer(list(_expanded(program, entries[0], epoch, kept)), [])
 
 
-def _expanded(program: Program, entry: Any, epoch: int) -> Iterator[Any]:
+def _kept(stage: str, _: Any, result: Any) -> Any:
+    """Pickle an item before the next call begins, which may fill its memory again."""
+    return packed([result], stage, "result").whole() if type(result) is tuple else result
+
+
+def _opened(result: Any) -> Any:
+    return result.open()[0] if isinstance(result, Payload) else result
+
+
+def _expanded(
+    program: Program, entry: Any, epoch: int, kept: Callable[[Any, Any], Any] | None
+) -> Iterator[Any]:
     """Call a program's function on one entry: its children, then what was raised, if anything."""
     path, value = entry
     try:
         for child in program.open(value, path, epoch):
-            yield path, child
+            yield (path, child) if kept is None else kept(entry, (path, child))
+    except UnpicklableError:
+        raise
     except BaseException as error:
         yield pack_error(error)
 

@@ -286,16 +286,36 @@ def dumps_message(message: object, classes: Classes) -> Pickled:
     Raises:
         Exception: whatever the pickling of an object raised.
     """
-    pickled = Pickled()
-    try:
-        _ByName(pickled, PROTOCOL, buffer_callback=pickled.keep_inside).dump(message)
-    except ArgumentTypeError:
-        raise
-    except Exception:  # cloudpickle says what is wrong, if it is
-        return _dumps_by_value(message, classes)
-    if _names_what_is_only_here(pickled.parts):
-        return _dumps_by_value(message, classes)
-    return pickled
+    return MessagePickler(classes).dumps(message)
+
+
+@final
+class MessagePickler:
+    """Pickles messages as `dumps_message` does; several cost less than with a pickler for each.
+
+    A new one is needed where other reducers were registered, or torch was loaded.
+    """
+
+    def __init__(self, classes: Classes) -> None:
+        self._classes = classes
+        self._kept = Pickled()
+        self._pickler = _ByName(self._kept, PROTOCOL, buffer_callback=self._kept.keep_inside)
+
+    def dumps(self, message: object) -> Pickled:
+        """Pickle a message by itself; what is returned holds until the next one."""
+        kept = self._kept
+        kept.parts, kept.buffers = [], []
+        try:
+            self._pickler.dump(message)
+        except ArgumentTypeError:
+            raise
+        except Exception:  # cloudpickle says what is wrong, if it is
+            return _dumps_by_value(message, self._classes)
+        finally:
+            self._pickler.clear_memo()
+        if _names_what_is_only_here(kept.parts):
+            return _dumps_by_value(message, self._classes)
+        return kept
 
 
 class Pickled:
@@ -362,7 +382,9 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 class MessageLoader(pickle.Unpickler):
     """Loads a message with definitions of classes in it."""
 
-    def __init__(self, head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> None:
+    def __init__(
+        self, head: bytes | memoryview, buffers: Iterable[memoryview], classes: Classes
+    ) -> None:
         super().__init__(io.BytesIO(head), buffers=buffers)
         self.persistent_load = classes.find  # type: ignore[method-assign]
 
@@ -413,12 +435,20 @@ def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
 def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
     """Take an array apart; one with gaps is made dense first, its axes as they lie."""
     if array.flags.forc or array.dtype.hasobject:
+        kind, order = array.dtype, "C" if array.flags.c_contiguous else "F"
+        if kind.isbuiltin == 1 and kind.metadata is None and not kind.hasobject:
+            return _restore_array, (PickleBuffer(cast(Any, array)), kind.char, array.shape, order)
         return array.__reduce_ex__(PROTOCOL)
     axes = _axes(array.strides)
     dense = np.ascontiguousarray(array.transpose(axes))
     if axes == tuple(range(array.ndim)):
         return dense.__reduce_ex__(PROTOCOL)
     return np.transpose, (dense, _back(axes))
+
+
+def _restore_array(raw: Any, kind: str, shape: tuple[int, ...], order: Any) -> Any:
+    """Build an array of numbers; numpy's own way costs twice as much for a small one."""
+    return np.ndarray(shape, kind, raw, order=order)
 
 
 def _reduce_memoryview(view: memoryview) -> _Reduced:
@@ -439,6 +469,11 @@ def reduce_tensor(tensor: Any) -> _Reduced:
         raise ArgumentTypeError(
             f"a tensor that goes to or from another process must be on the cpu, got one on "
             f"{str(tensor.device)!r}; return tensor.cpu(), and let to_device() move batches"
+        )
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise ArgumentTypeError(
+            "a tensor that goes to or from another process must not be part of a graph of "
+            "gradients, which stays behind, got one that requires grad; return tensor.detach()"
         )
     if not is_plain(tensor):
         reduced: _Reduced = tensor.__reduce_ex__(PROTOCOL)

@@ -24,8 +24,8 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .base import MOST_PROCESSES, Answer, Caller, Job, Piece, Program
-from .channel import Channel, RowReader
+from .base import MOST_PROCESSES, Answer, Caller, Job, Program
+from .channel import Channel, ResultReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .reloads import Versions, reloaded
@@ -35,7 +35,6 @@ from .worker import ENDED, ENTRY, OUTPUT, show_output
 LOG = logging.getLogger("nbpipe")
 _LONGEST = 300  # characters of a user's error that ours repeats
 _RESTED_S = 0.05
-_PATIENCE_S = 0.025  # results wait no longer for those that are made with them
 _RSS_S = 1.0  # resident memory is read no more often than this
 _TOTAL_BYTES = int(psutil.virtual_memory().total)
 _RING_SHARE = 4  # of the machine's memory, shared memory may take this part
@@ -354,8 +353,6 @@ class _Slot:
         self.sent: Job | None = None
         self._worker: Worker | None = None
         self._channel: Channel | None = None
-        self._ticket = 0
-        self._finished: _Finished | None = None  # of the job that it is at work on
         self._answered = False
         self._digest = ""
         self._versions: Versions = ()  # of the modules that it imported
@@ -397,15 +394,12 @@ class _Slot:
 
     def begin(self, job: Job) -> None:
         """Send it a job; it has nothing to do."""
-        assert self._channel is not None
         announces = job.suspect or job.timeout_s is not None
-        self._ticket += 1
-        self._finished = _Finished(self._channel, self._ticket)
-        self._send(job, ("do", list(job.entries), job.epoch, announces, self._ticket))
+        self._send(job, ("do", list(job.entries), job.epoch, announces))
         self.sent = job
 
     def do(self, job: Job, go_on: Callable[[], object]) -> Answer:
-        """Have a job done, and wait for it; hand on what was finished if it does not end well.
+        """Have a job done, and wait for it.
 
         Args:
             job: it may have begun already.
@@ -413,26 +407,27 @@ class _Slot:
         """
         if self.sent is not job:
             self.begin(job)
-        finished, self._answered = self._finished, False
-        assert finished is not None
+        self._answered = False
         try:
-            rows, goes_on = self._expect("answer", job)
-            self.sent = self._finished = None
+            results, tally, retried, slabs, goes_on = self._expect("answer", job)
+            self.items += len(results)
+            self.sent = None
+            opened = self._reader(slabs).open
             if goes_on:
-                finished.found()
                 go_on()
-            finished.add(rows)
         except BaseException:
             if not self._answered:  # more of this job would come
                 self.kill()
-            finished.add_all()
-            finished.hand(job)
             raise
         finally:
-            self.items += finished.count
             if self.sent is job:
-                self.sent = self._finished = None
-        return finished.answer(job)
+                self.sent = None
+        items = [(one[0], opened(one[1])) if type(one) is tuple else one for one in results]
+        return Answer(items, tally, retried)
+
+    def _reader(self, slabs: Sequence[int]) -> ResultReader:
+        assert self._channel is not None
+        return self._channel.reader(slabs)
 
     def open(self, job: Job) -> None:
         """Have the iterator over one item's children made."""
@@ -443,8 +438,8 @@ class _Slot:
     def more(self, job: Job, count: int) -> tuple[list[Any], bool, int]:
         """Have up to `count` children made: they, whether that was all, and the time [ns]."""
         self._send(job, ("more", count))
-        drawn, over, busy_ns = self._expect("children", job)
-        return drawn, over, busy_ns
+        drawn, slabs, over, busy_ns = self._expect("children", job)
+        return [*map(self._reader(slabs).open, drawn)], over, busy_ns
 
     def drop(self, job: Job) -> None:
         """Let the worker close the iterator."""
@@ -519,8 +514,6 @@ class _Slot:
                 return values
             if kind == "error":
                 raise values[0].unpack()
-            if kind == "part" and self._finished is not None:
-                self._finished.add(*values)
             stage = self._heard((kind, *values), stage)
             if kind == "begun" and job.timeout_s is not None:
                 ends_s = math.inf if stage is None else monotonic() + job.timeout_s
@@ -531,9 +524,6 @@ class _Slot:
         try:
             if ends_s < math.inf and not self._channel.poll(max(0.0, ends_s - monotonic())):
                 return None
-            finished = self._finished if len(job.entries) > 1 else None
-            while finished is not None and not self._channel.poll(_PATIENCE_S):
-                finished.add_seen(job)
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
             raise self._death(job, stage) from None
@@ -565,8 +555,7 @@ class _Slot:
         """Tell how the worker died."""
         self.usable = False
         paths = [entry[0] for entry in job.entries]
-        place = 0 if len(paths) == 1 or self._finished is None else self._finished.begun()
-        path = None if place is None else paths[min(place, len(paths) - 1)]
+        path = paths[0] if len(paths) == 1 else None
         what = f"items {paths[0]} to {paths[-1]}" if path is None else f"item {path}"
         when = f"while it had {what}" if self._digest else "before it was ready for any"
         address = job.program.label if stage is None else job.program.stages[stage]
@@ -597,80 +586,6 @@ class _Slot:
         if self._worker is not None:
             self._worker.close()
         return self._worker
-
-
-@final
-class _Finished:
-    """What a worker has finished of a job, in the job's order.
-
-    Attributes:
-        count: entries that are finished, as far as is known.
-    """
-
-    def __init__(self, channel: Channel, ticket: int) -> None:
-        self._channel = channel
-        self._ticket = ticket
-        self._rows: RowReader | None = None
-        self._pieces: list[Piece] = []  # those that were not handed on
-        self._seen = 0
-        self.count = 0
-
-    def add(self, rows: int, *sent: Piece) -> None:
-        """Add the first so many that it has written, and behind them what it has sent.
-
-        Raises:
-            OSError: what it has written cannot be read here.
-            Exception: whatever the loading of a result raised.
-        """
-        if rows:
-            found = self.found()
-            if found is None:
-                raise OSError("results in shared memory are lost: this process cannot map them")
-            for piece in found.read(rows):
-                self._append(piece)
-        for piece in sent:
-            self._append(piece)
-
-    def add_all(self) -> None:
-        """Add what a worker has written that is at its end."""
-        self._add_rows(math.inf)
-
-    def add_seen(self, job: Job) -> None:
-        """Hand on what was there the last time, of a worker that goes on."""
-        seen, found = self._seen, self.found()
-        self._seen = 0 if found is None else found.count
-        self._add_rows(seen)
-        self.hand(job)
-
-    def _add_rows(self, most: float) -> None:
-        found = self.found()
-        if found is not None:
-            with contextlib.suppress(Exception):  # it cannot be loaded: that is said in the end
-                self.add(int(min(most, found.count)))
-
-    def begun(self) -> int | None:
-        """Return the place of the entry that a dead worker was in; None: that is not known."""
-        self.add_all()
-        return None if self._rows is None else max(self._rows.mark, self.count)
-
-    def hand(self, job: Job) -> None:
-        """Hand on what was not handed on yet."""
-        if self._pieces and job.hand is not None:
-            answer, self._pieces = self.answer(job), []
-            job.hand(answer)
-
-    def answer(self, job: Job) -> Answer:
-        """Return what was not handed on."""
-        return Answer.of(self._pieces, len(job.program.stages))
-
-    def found(self) -> RowReader | None:
-        """Return what reads the rows that it has written, if there are any."""
-        self._rows = self._rows or self._channel.rows(self._ticket)
-        return self._rows
-
-    def _append(self, piece: Piece) -> None:
-        self._pieces.append(piece)
-        self.count += len(piece[0])
 
 
 @final

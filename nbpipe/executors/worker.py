@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
@@ -17,8 +17,7 @@ from typing import Any, final
 
 from ..base.seeding import NUMBER
 from ..base.threads import hold_library_threads
-from .base import Piece
-from .channel import Channel, RowWriter
+from .channel import Channel
 from .remote_errors import pack_error
 from .shipping import load
 
@@ -55,6 +54,7 @@ class _JobServer:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._results = channel.writer()
         self._program: Any = None
         self._children: Iterator[Any] = iter(())
 
@@ -72,6 +72,7 @@ class _JobServer:
         try:
             answer = answers[kind](*arguments)
         except BaseException as error:
+            self._results.drop()
             answer = ("error", pack_error(error))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, LineSender):
@@ -81,6 +82,7 @@ class _JobServer:
         except (EOFError, OSError):
             raise
         except BaseException as error:  # it cannot be pickled
+            self._results.drop()
             self._channel.send(("error", pack_error(error)))
 
     def _load(self, data: bytes) -> tuple[Any, ...]:
@@ -94,51 +96,29 @@ class _JobServer:
                 return ("ready", pack_error(error))
         return ("ready", None)
 
-    def _do(
-        self,
-        entries: list[Any],
-        epoch: int,
-        announces: bool,  # noqa: FBT001
-        ticket: int,
-    ) -> tuple[Any, ...]:
-        """Do the work on entries; what comes of them is written to shared memory at once.
-
-        Where there is none for it, it is sent. The answer tells how many rows were written, and
-        whether all was done and nothing ended the epoch.
-        """
+    def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
+        """Do the work on entries; the answer says whether all was done and the epoch goes on."""
+        self._results.begin(len(entries))
         begun = self._announce if announces else None
-        rows, done, fatal = self._channel.begin_rows(ticket, len(entries)), 0, False
+
+        def kept(entry: Any, result: Any) -> Any:
+            if announces:
+                self._announce(ENDED)
+            return self._kept(entry, result)
+
+        answer = self._program.work(entries, epoch, begun, kept)
+        results = answer.results
+        goes_on = len(results) == len(entries) and not getattr(results[-1], "fatal", False)
+        return ("answer", results, answer.tally, answer.retried, self._results.end(), goes_on)
+
+    def _kept(self, entry: Any, result: Any) -> Any:
+        """Pickle an item before the next call begins; a failure is sent in place of a bad one."""
+        if type(result) is not tuple:
+            return result
         try:
-            for piece in self._program.each(entries, epoch, begun, rows.mark, rows.lay):
-                if announces:
-                    self._announce(ENDED)
-                results = piece[0]
-                try:
-                    self._keep(rows, piece)
-                except (EOFError, OSError):
-                    raise
-                except BaseException:
-                    instead = self._instead(entries[done:], piece)
-                    self._keep(rows, instead)
-                    results = instead[0]
-                done += len(results)
-                fatal = getattr(results[-1], "fatal", False)
-        finally:
-            count = rows.end()
-        return ("answer", count, done == len(entries) and not fatal)
-
-    def _keep(self, rows: RowWriter, piece: Piece) -> None:
-        left = rows.add(piece)
-        if left is not None:
-            self._channel.send(("part", rows.count, left))
-
-    def _instead(self, entries: Sequence[Any], piece: Piece) -> Piece:
-        """Put failures in the place of results that cannot be pickled."""
-        results = [
-            result if self._channel.carries(result) else self._program.unsendable(entry, result)
-            for entry, result in zip(entries, piece[0], strict=False)
-        ]
-        return (results, *piece[1:])
+            return result[0], self._results.add(result[1])
+        except Exception as error:
+            return self._program.unsendable(entry, result, error)
 
     def _announce(self, stage: int) -> None:
         self._channel.send(("begun", stage))
@@ -153,13 +133,15 @@ class _JobServer:
         begun_ns = perf_counter_ns()
         drawn: list[Any] = []
         over = False
+        self._results.begin(count)
         for child in islice(self._children, count):
-            drawn.append(child)
+            drawn.append(self._results.add(child))
             if perf_counter_ns() - begun_ns > _EXPANSION_NS:
                 break
         else:
             over = len(drawn) < count
-        return ("children", drawn, over, perf_counter_ns() - begun_ns)
+        busy_ns = perf_counter_ns() - begun_ns
+        return ("children", drawn, self._results.end(), over, busy_ns)
 
     def _drop(self) -> None:
         close = getattr(self._children, "close", None)

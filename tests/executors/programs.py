@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from nbpipe.executors.base import Job
+from nbpipe.executors.base import Answer, Job
 
 
 class Program:
@@ -26,14 +26,14 @@ class Program:
         """Give its one stage."""
         return (self.label,)
 
-    def each(self, entries, epoch, begun=None, entered=None, kept=lambda value: value):
+    def work(self, entries, epoch, begun=None, kept=None):
         """Answer entry by entry."""
-        for place, (path, value) in enumerate(entries):
-            if entered is not None:
-                entered(place)
+        results, kept = [], kept or (lambda _, result: result)
+        for entry in entries:
             if begun is not None:
                 begun(0)
-            yield [(path, kept(self.fn(value)))], [[1, 1, 0]], ()
+            results.append(kept(entry, (entry[0], self.fn(entry[1]))))
+        return Answer(results, [[len(entries)] * 2 + [0]])
 
 
 def job(program, *values, epoch=0, timeout_s=None, first=0):

@@ -427,31 +427,19 @@ def test_copies_hold_little_shared_memory(caplog, size, count, options, least, m
     assert caplog.records == []
 
 
-def piece_of(*values):
-    """Give a piece of an answer."""
-    return [*enumerate(values)], [[1, 1, 0, 0, 0]], ()
-
-
-def value_of(piece):
-    """Give the only value of a piece."""
-    ((_, value),) = piece[0]
-    return value
-
-
-def through_rows(values, **options):
-    """Lay values and read them at the other end; of the first, nobody knows how large they are."""
+def through_results(values, **options):
+    """Send results twice and open them at the other end: the second time their size is known."""
     with two_ends(**options) as (one, other):
-        for ticket in (1, 2):
-            rows, laid = one.begin_rows(ticket, len(values)), []
-            for entry, value in enumerate(values):
-                rows.mark(entry)
-                laid.append(rows.lay(value))
-            left = rows.add(piece_of(*laid))
-            count = rows.end()
-            one.send(None)
-            other.recv()
-            (piece,) = other.rows(ticket).read(1) if count else (left,)
-        return [value for _, value in piece[0]]
+        writer = one.writer()
+        for _ in range(2):
+            writer.begin(len(values))
+            written = [*map(writer.add, values)]
+            sent = threading.Thread(target=one.send, args=((written, writer.end()),))
+            sent.start()  # more than a socket holds waits for its reader
+            results, slabs = other.recv()
+            sent.join()
+            got = [*map(other.reader(slabs).open, results)]
+        return got
 
 
 @linux
@@ -460,62 +448,61 @@ def through_rows(values, **options):
 @given(
     st.lists(BATCHES, min_size=1, max_size=4), st.booleans(), st.sampled_from([0, MB // 2, 8 * MB])
 )
-def test_values_come_as_they_were(values, copy, budget_bytes):
-    """Arrays that are laid, alone or in a dict, list or tuple, come as all others do."""
-    assert same(through_rows(values, copy=copy, budget_bytes=budget_bytes), values)
+def test_results_come_as_they_were(values, copy, budget_bytes):
+    """Each comes by itself, whatever it is, and however little shared memory there is."""
+    assert same(through_results(values, copy=copy, budget_bytes=budget_bytes), values)
 
 
 @linux
 @pytest.mark.torch
 def test_tensors_come_as_they_were(torch):
-    """Tensors are laid as arrays are, but for those that are more than their memory."""
+    """Tensors come as results, those that are more than their memory, too."""
     weight = torch.nn.Parameter(torch.ones(4000))
     tensors = [torch.arange(5000), torch.ones(3000, dtype=torch.bfloat16), torch.ones(60, 50).t()]
-    pair, got_weight, *got = through_rows([(tensors[0], 7), weight, *tensors])
+    pair, got_weight, *got = through_results([(tensors[0], 7), weight, *tensors])
     assert (pair[1], torch.equal(pair[0], tensors[0]), type(got_weight)) == (7, True, type(weight))
     assert all(map(torch.equal, got, tensors))
     assert [one.dtype for one in got] == [one.dtype for one in tensors]
 
 
 @linux
-def test_one_array_of_a_value_stays_one():
-    """An array that a value holds twice lies in the slab once; that of another is another."""
+def test_one_array_of_a_result_stays_one():
+    """An array that a result holds twice is one array; that of another is another."""
     array = np.zeros(5000)
-    first, second = through_rows([[array, array], [array, array]])
+    first, second = through_results([[array, array], [array, array]])
     assert (first[0] is first[1], np.shares_memory(first[0], second[0])) == (True, False)
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_values_that_outlive_their_writer_are_copied_where_that_is_asked(copy):
+def test_results_are_copied_where_that_is_asked(copy):
     """However much of them is kept: without `copy` they stay views of the sender's memory."""
     kept = []
     with two_ends(copy=copy) as (one, other):
-        for number in range(25):  # of the first, nobody knows how much memory it takes
-            rows = one.begin_rows(number, 1)
-            rows.mark(0)
-            left = rows.add(piece_of(np.full(4 * MB - 4096, number, np.uint8)))
-            written = left is None
-            assert (written, rows.end()) == (number > 0, number > 0)
-            one.send(None)
-            other.recv()
-            kept += map(value_of, other.rows(number).read(1)) if written else []
+        writer = one.writer()
+        for number in range(25):
+            writer.begin(1)
+            result = writer.add(np.full(4 * MB - 4096, number, np.uint8))
+            one.send((result, writer.end()))
+            got, slabs = other.recv()
+            kept.append(other.reader(slabs).open(got))
         held = one.held_bytes
-    assert [{array.min(), array.max()} for array in kept] == [{n} for n in range(1, 25)]
+    assert [{array.min(), array.max()} for array in kept] == [{n} for n in range(25)]
     assert (held > 90 * MB) == (not copy)
 
 
-def test_a_ticket_without_values_holds_no_slab():
-    """Whoever asks for what was not written keeps nobody from writing, and frees nothing."""
-    with two_ends() as (one, other):
-        rows = one.begin_rows(1, 1)
-        rows.end()
-        one.send(None)
-        other.recv()
-        early = other.rows(1)
-        left = one.begin_rows(2, 1).add(piece_of("kept"))
-        del early
-        later = one.begin_rows(3, 1).add(piece_of("new"))
-        assert (left, later, *map(value_of, other.rows(2).read(1))) == (None, None, "kept")
+def test_results_that_are_not_sent_hold_no_slab():
+    """Nor does a job whose results need no shared memory, where others did before."""
+    with two_ends() as (one, _):
+        writer, held = one.writer(), []
+        for make in (np.zeros, int, np.zeros, int) * 10:
+            writer.begin(1)
+            writer.add(make(MB))
+            if make is int:
+                writer.end()
+            else:
+                writer.drop()
+            held.append(one.held_bytes)
+        assert held[4:] == held[:1] * 36 != [0] * 36
 
 
 @linux

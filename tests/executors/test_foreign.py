@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import nbpipe
 from nbpipe.engine.regions import RegionPart, RegionProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from nbpipe.executors.futures import ForeignCaller, Payload
@@ -257,3 +258,23 @@ def test_payload_survives_any_protocol(protocol):
     copy = pickle.loads(pickle.dumps(Payload.of(values), protocol)).open()
     copy[0][1][0] = 1
     assert (copy[0][1][1:4].tolist(), copy[1]) == ([1, 2, 3], values[1])
+
+
+@POOLS
+@pytest.mark.parametrize("method", ["map", "flat_map"])
+def test_a_buffer_that_is_filled_again(pool, method):
+    """Several items are sent to a process at once: each comes as it was when it was given."""
+    buffer = np.zeros(1000)
+
+    def fill(n):
+        buffer[:] = n
+        return {"a": [buffer]}
+
+    def split(n):
+        return map(fill, range(10 * n, 10 * n + 10))
+
+    function, items = (fill, 60) if method == "map" else (split, 6)
+    with pool() as executor:
+        chain = getattr(nbpipe.source(range(items)), method)(function, executor=executor)
+        got = [one["a"][0] for one in chain]
+    assert [(one.min(), one.max()) for one in got] == [(n, n) for n in range(60)]

@@ -270,3 +270,34 @@ def test_shared_memory_outlives_workers(memory):
     again = SharedMemory(memory.name)
     assert bytes(again.buf[:4]) == bytes([1, 2, 3, 4])
     again.close()
+
+
+class Filled:
+    """A dataset that fills one buffer for all of its samples."""
+
+    def __init__(self):
+        self.buffer = np.zeros(1000)
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        self.buffer[:] = index
+        return {"a": {"x": self.buffer}}
+
+
+def last_of(samples):
+    """Collate samples into one array that is used for all batches."""
+    BATCH[:] = samples[-1]["a"]["x"][0]
+    return {"batch": (BATCH, len(samples))}
+
+
+BATCH = np.zeros(3000)
+
+
+def test_a_buffer_that_a_dataset_or_collate_fn_fills_again():
+    """Samples without a batch, and batches of a `collate_fn`, come as they were given."""
+    singles = nbpipe.DataLoader(Filled(), None, num_workers=2)
+    batches = nbpipe.DataLoader(Filled(), 4, collate_fn=last_of, num_workers=2)
+    assert [float(one["a"]["x"].max()) for one in singles] == list(range(60))
+    assert [float(one["batch"][0].max()) for one in batches] == list(range(3, 60, 4))

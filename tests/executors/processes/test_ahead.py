@@ -91,7 +91,7 @@ def test_behind_a_result_that_cannot_be_sent_no_other_is_begun(bell):
 
 def test_a_result_that_cannot_be_loaded_while_its_worker_goes_on(bell, on_loading):
     """It is made once more by the only worker there is, which first ends what it has begun."""
-    begun, fails = [], [True, True]  # what was written is read once more before it is given up
+    begun, fails = [], [True]
 
     def fail(n):
         if n == 0 and fails:
@@ -112,7 +112,7 @@ def test_a_result_that_cannot_be_loaded_while_its_worker_goes_on(bell, on_loadin
 @pytest.mark.parametrize("last", [10, 15, 20])
 def test_items_behind_a_result_that_cannot_be_loaded_turn_slow(on_loading, last):
     """Those that their worker has not begun go back once: they are done once, and counted once."""
-    fails = [True, True]
+    fails = [True]
 
     def work(n):
         if last < n <= last + 12:

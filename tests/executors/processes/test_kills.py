@@ -281,7 +281,7 @@ def test_killed_while_it_is_sent_a_large_item(bell):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("ordered", "copy"), [(True, True), (True, False), (False, True)])
 def test_random_deaths_in_the_midst_of_jobs(tmp_path, seed, ordered, copy):
-    """What was finished stays, what its worker died in is tried again, the rest is done once."""
+    """Every item comes once: what shared a job with a death is done again, each by itself."""
     log = tmp_path / "begun"
     rng = np.random.default_rng([seed, ordered, copy])
     deaths = dict(enumerate(rng.choice(3, 600, p=[0.97, 0.02, 0.01]).tolist()))
@@ -301,7 +301,7 @@ def test_random_deaths_in_the_midst_of_jobs(tmp_path, seed, ordered, copy):
         row = run.stats()["fn"]
     begun = Counter(map(int, log.read_bytes().split()))
     assert (got if ordered else sorted(got)) == [(n, n, sizes[n]) for n in range(600)]
-    assert begun == {n: 1 + deaths[n] for n in range(600)}
+    assert all(1 + deaths[n] <= begun[n] <= 2 + deaths[n] for n in range(600))
     assert (row.items_in, row.items_out, row.errors) == (600, 600, 0)
     assert row.retries == sum(deaths.values())
 
@@ -380,8 +380,8 @@ def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     assert max(calls[n] for n in got) <= 2
 
 
-def test_what_was_finished_before_a_death_is_not_done_again(bell):
-    """Of a job of several items, results are there as soon as their calls took a while."""
+def test_what_shared_a_job_with_a_death_is_done_once_more(bell):
+    """About 20 ms of work is lost; what came before that job, or behind it, is done once."""
 
     def work(n):
         bell.ring(n)
@@ -395,12 +395,15 @@ def test_what_was_finished_before_a_death_is_not_done_again(bell):
     with placed(60, work, concurrency=1, on_error="skip").start() as run:
         assert drained(run) == [n for n in range(60) if n != 45]
         calls = Counter(word for word, _ in bell.rings())
-    assert calls == {**dict.fromkeys(range(60), 1), 45: 3}
+    twice = {n for n, count in calls.items() if n != 45 and count > 1}
+    assert calls.keys() == set(range(60))
+    assert calls[45] in (3, 4)  # its job, and three times alone
+    assert (max(calls[n] for n in twice | {0}) <= 2, len(twice) <= 30) == (True, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits as on Linux")
 def test_a_poison_item_where_there_is_no_shared_memory():
-    """Results that go through the pipe are kept, too; the item is found among its neighbours."""
+    """The item is found among its neighbours: each is sent alone, and no other dies."""
 
     def forbid_memory():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -415,7 +418,7 @@ def test_a_poison_item_where_there_is_no_shared_memory():
         failures = [(failure.path, failure.attempts) for failure in run.failures()]
         row = run.stats()["fn"]
     assert (got, failures) == ([n for n in range(300) if n != 150], [(150, 3)])
-    assert (row.items_in, row.items_out, row.errors, row.retries) == (300, 299, 1, 2)
+    assert (row.items_in, row.items_out, row.errors, row.retries) == (300, 299, 1, 3)
 
 
 def test_poison_in_a_region():

@@ -11,7 +11,7 @@ import pytest
 import nbpipe
 from tests.executors.processes.chain import placed
 from tests.executors.processes.conftest import start_server
-from tests.gates import drained
+from tests.gates import delivered, drained
 
 FILES = Path("/proc/self/fd")
 pytestmark = pytest.mark.torch
@@ -207,14 +207,13 @@ def of_kind(kind):
             "meta": lambda: torch.ones(3, device="meta"),
             "conjugate": ones.conj,
             "negative": lambda: ones.conj().imag,
-            "computed": lambda: torch.ones(3, requires_grad=True) * 2,
         }
         return makers[kind]()
 
 
 KINDS = (
     *("nested", "jagged", "sparse", "rows", "quantized"),
-    *("meta", "conjugate", "negative", "computed"),
+    *("meta", "conjugate", "negative"),
 )
 
 
@@ -273,3 +272,47 @@ def test_a_tensor_that_is_filled_anew(torch, view):
 
     got = [one["x"] if isinstance(one, dict) else one for one in drained(placed(100, fill))]
     assert [(int(one.min()), int(one.max())) for one in got] == [(n, n) for n in range(100)]
+
+
+@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"a": {"x": t}}, lambda t: (t[::2], 0)])
+def test_a_tensor_that_is_filled_again(torch, wrap):
+    """Tensors are copied as arrays are."""
+    buffer = torch.zeros(1000)
+
+    def fill(n):
+        buffer[:] = n
+        return wrap(buffer)
+
+    got = drained(placed(100, fill))
+    leaves = [one["a"]["x"] if isinstance(one, dict) else one for one in got]
+    leaves = [one[0] if isinstance(one, tuple) else one for one in leaves]
+    assert [(int(one.min()), int(one.max())) for one in leaves] == [(n, n) for n in range(100)]
+
+
+def test_a_tensor_that_stands_twice(torch):
+    """Tensors are one object, too."""
+
+    def twice(n):
+        tensor = torch.full((5000,), n)
+        return tensor, [tensor]
+
+    got = drained(placed(40, twice))
+    assert [one is other for one, (other,) in got] == [True] * 40
+
+
+# -- Results that cannot be sent -------------------------------------------------------------------
+@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"loss": (t, 1)}])
+@pytest.mark.parametrize("options", [{}, {"timeout_s": 60}])
+def test_a_result_that_requires_grad_is_refused(torch, wrap, options):
+    """Its graph would be lost on the way: the stage and the way out are named."""
+    weight = torch.ones(3, requires_grad=True)
+    got, error = delivered(placed(3, lambda n: wrap(weight * n), **options))
+    assert (got, type(error.__cause__)) == ([], nbpipe.UnpicklableError)
+    assert ("'fn'" in str(error), "requires grad" in str(error)) == (True, True)
+    assert "return tensor.detach()" in str(error)
+
+
+def test_a_parameter_may_be_sent(torch):
+    """A tensor that requires grad and that no computation gave has no graph to lose."""
+    got = drained(placed(2, lambda n: torch.full((2,), float(n), requires_grad=True)))
+    assert [(one.requires_grad, one.is_leaf) for one in got] == [(True, True)] * 2

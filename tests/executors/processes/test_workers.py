@@ -7,7 +7,6 @@ import random
 import threading
 import weakref
 
-import numpy as np
 import psutil
 import pytest
 
@@ -184,32 +183,6 @@ def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
         gate.open()
         got += drained(items)
     assert (begun, sorted(got)) == ({301, 302}, list(range(1000)))
-
-
-@pytest.mark.parametrize(
-    ("make", "slow", "ordered"),
-    [
-        (int, (90,), True),
-        (int, (90,), False),
-        # where the loop keeps all arrays, each job writes to memory of its own
-        (lambda n: np.full(5000, n), (45, 90), True),
-    ],
-)
-def test_a_slow_call_holds_back_nothing_before_it(gate, make, slow, ordered):
-    """What a worker has finished of a job is there, while its next call goes on and on."""
-
-    def work(n):
-        threading.Event().wait(0.001)
-        if n in slow:
-            gate.wait()
-        return make(n)
-
-    with placed(100, work, concurrency=1, ordered=ordered).start() as run:
-        items = iter(run)
-        before = [next(items) for _ in range(slow[0])]
-        gate.open()
-        after = drained(items)
-    assert [int(np.max(one)) for one in before + after] == list(range(100))
 
 
 # -- The end of workers: with their run, however and whenever that ends ----------------------------
