@@ -33,6 +33,7 @@ Each class stands under its base::
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import sys
@@ -47,7 +48,7 @@ class NbpipeError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Called by IPython to show the error: what happened, and the user's own lines."""
-        return _rendered(self)
+        return _shown_last(self)
 
 
 class ArgumentError(NbpipeError, ValueError):
@@ -212,6 +213,7 @@ _OURS = __file__.removesuffix("errors.py")
 _NOT_USERS = (_OURS, os.__file__.removesuffix("os.py"), "<frozen")  # ours, and Python's own
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _CALLS_CELLS = os.sep + "IPython" + os.sep
+_WHOLE = "_nbpipe_whole"  # attribute of an error that is a copy: the error itself
 _shows_all = False
 
 
@@ -247,7 +249,38 @@ def show_briefly(error: BaseException) -> None:
 def _rendered_last() -> list[str]:
     """Have IPython format the error that it shows; one that held this by itself would be a ring."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    return [] if error is None else _rendered(error)
+    return [] if error is None else _shown_last(error)
+
+
+def _shown_last(error: BaseException) -> list[str]:
+    """Have IPython format an error, and have `%debug` begin in the user's code."""
+    whole: BaseException = vars(error).get(_WHOLE, error)
+    lines = _rendered(whole)
+    if getattr(sys, "last_value", None) is error:
+        _debug_from(whole if _shows_all else _without_our_frames(whole))
+    return lines
+
+
+def _debug_from(error: BaseException) -> None:
+    sys.last_value, sys.last_traceback = error, error.__traceback__
+    if hasattr(sys, "last_exc"):
+        sys.last_exc = error
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Return a copy that ends in the frames of what caused it; the error keeps all of its own."""
+    try:
+        found = copy.copy(error)
+    except Exception:  # noqa: BLE001  an exception of the user's may be of any kind
+        return error
+    frames = _frames_without_ours(error.__traceback__)
+    if isinstance(error, StageError) and error.__cause__ is not None:
+        frames += _frames_without_ours(error.__cause__.__traceback__)
+    set_attribute(found, "__traceback__", _traceback_of(frames))
+    for name in ("__cause__", "__context__", "__suppress_context__"):
+        set_attribute(found, name, getattr(error, name))
+    set_attribute(found, _WHOLE, error)
+    return found
 
 
 def _rendered(error: BaseException) -> list[str]:
@@ -321,12 +354,19 @@ def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:
 
 def _without_ours(tb: TracebackType | None) -> TracebackType | None:
     """Return a traceback without our frames, what we call of Python, and what calls a cell."""
+    return _traceback_of(_frames_without_ours(tb)) or tb
+
+
+def _frames_without_ours(tb: TracebackType | None) -> list[TracebackType]:
     frames = list(_frames(tb))
+    return [frames[place] for place in _shown([one.tb_frame.f_code.co_filename for one in frames])]
+
+
+def _traceback_of(frames: Sequence[TracebackType]) -> TracebackType | None:
     found: TracebackType | None = None
-    for place in reversed(_shown([one.tb_frame.f_code.co_filename for one in frames])):
-        one = frames[place]
+    for one in reversed(frames):
         found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return found or tb
+    return found
 
 
 def _shown(files: Sequence[str]) -> list[int]:
