@@ -58,7 +58,7 @@ def source_digest(items: Any) -> str:
         return value_digest(items)
     try:
         length = len(items)
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001  a length that is not known, whatever is raised
         length = None
     about = [type(items).__qualname__, length, _first(items)]
     attributes = _attributes(items)

@@ -20,6 +20,7 @@ from ..errors import (
     ArgumentError,
     ArgumentTypeError,
     ExportError,
+    LengthUnknownError,
     MissingExtraError,
     StageError,
     UnknownKnobError,
@@ -284,6 +285,17 @@ class LoaderEpoch(Iterator[Any]):
             self._items.forget()
         if self._closes:
             in_new_thread(self._leave)  # garbage may be found where a lock is held
+
+
+def _length_of(what: str, given: Any) -> int:
+    """Return a length; whatever `__len__` raises, it is not known."""
+    try:
+        return len(given)
+    except Exception as error:
+        raise LengthUnknownError(
+            f"the length of the loader is not known: len() of its {what} "
+            f"({type(given).__name__}) raised {type(error).__name__}"
+        ) from error
 
 
 # -- the loader ------------------------------------------------------------------------------------
@@ -839,11 +851,11 @@ class DataLoader:
         """Return the number of batches of an epoch; of an iterable dataset as far as it says.
 
         Raises:
-            TypeError: the sampler or the iterable dataset has no length.
+            LengthUnknownError: the sampler or the iterable dataset has no length.
         """
         if not self._reads:
-            return len(self._samples.indices)  # type: ignore[arg-type]
-        self._reported = count = len(self.dataset)
+            return _length_of("sampler", self._samples.indices)
+        self._reported = count = _length_of("dataset", self.dataset)
         size = self.batch_size
         if size is None:
             return count

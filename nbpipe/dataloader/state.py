@@ -772,5 +772,5 @@ class LoaderState:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except TypeError:
+    except Exception:  # noqa: BLE001  a length that is not known, whatever is raised
         return None

@@ -56,7 +56,7 @@ class Listed:
         """The length of the iterable; None where it has none."""
         try:
             return len(self.indices)
-        except (TypeError, NotImplementedError):
+        except Exception:
             return None
 
     def draw(self) -> Iterator[Any]:
@@ -121,7 +121,7 @@ def lot_of(indices: Any) -> list[Any]:
         ArgumentTypeError: they cannot be iterated, or have no order.
     """
     found = checked("load indices", indices)
-    return list(_of_array(found) if is_array(found) else found)
+    return list(_of_array(found) if is_array(found) else iter(found))  # its len() may fail
 
 
 def _of_array(numbers: Any) -> Iterator[Any]:

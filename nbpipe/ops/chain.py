@@ -229,7 +229,7 @@ def known_length(chain: Chain) -> int | None:
     """Return the number of items of a chain, or None where it is not known."""
     try:
         return length(chain)
-    except LengthUnknownError:
+    except (LengthUnknownError, ArgumentError):  # or the source is too long, as the epoch says
         return None
 
 

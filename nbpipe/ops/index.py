@@ -19,8 +19,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from ..base.format import shortened
 from ..base.seeding import Path, Permutation, order_generator, uniforms
-from ..errors import ArgumentError, add_note
+from ..errors import ArgumentError, LengthUnknownError, add_note
 from .remaining import Remaining, Rows
 
 Tail: TypeAlias = Literal["pad", "drop", "uneven"]
@@ -44,11 +45,20 @@ def rows_of(items: Any) -> int:
 
     Raises:
         ArgumentError: it is more than `LONGEST`.
+        LengthUnknownError: its `__len__` raised an error.
+        TypeError: it has no `__len__`.
     """
     try:
         length = len(items)
     except OverflowError:  # Python's own bound, 2**63
         length = LONGEST + 1
+    except Exception as error:
+        if not hasattr(type(items), "__len__"):
+            raise
+        raise LengthUnknownError(
+            f"the length of a source is not known: __len__ of {type(items).__name__} raised "
+            f"{shortened(f'{type(error).__name__}: {error}'.removesuffix(': '))}"
+        ) from error
     if length > LONGEST:
         raise ArgumentError(
             f"source must have at most 2**62 items, got a {type(items).__name__} of more; for "

@@ -14,7 +14,7 @@ from ..base.checks import as_int, refuse_table
 from ..base.digest import source_digest
 from ..base.format import shortened
 from ..base.names import parameters_of
-from ..errors import ArgumentTypeError, LengthUnknownError
+from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .index import rows_of
 from .plan import IndexPlan
 from .stage import Chain, Operation, Runs, Stage
@@ -47,7 +47,11 @@ class Source(Operation):
             return length_of(stage.inputs[0])
         try:
             return rows_of(self.items)
-        except TypeError:
+        except LengthUnknownError:
+            raise
+        except (TypeError, ArgumentError):
+            if self.plan is not None:  # too long to be read by index
+                raise
             raise LengthUnknownError(
                 f"source {stage.name!r} ({type(self.items).__name__}) has no length"
             ) from None

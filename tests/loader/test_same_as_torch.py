@@ -256,6 +256,27 @@ def test_sampler_without_length(way):
     assert torch.cat(list(loader)).tolist() == [4, 2]
 
 
+@pytest.mark.parametrize("error", [NotImplementedError, ValueError, AttributeError])
+def test_lengths_that_raise_are_not_known(way, error):
+    """A sampler or an iterable dataset whose `__len__` raises is iterated, and shown."""
+
+    def fail(_):
+        raise error
+
+    methods = {"__len__": fail, "__iter__": lambda _: iter([4, 2])}
+    order = type("Order", (), methods)()
+    stream = type("Stream", (torch.utils.data.IterableDataset,), methods)()
+    for loader in (
+        nbpipe.DataLoader(Numbers(), None, sampler=order, **way),
+        nbpipe.DataLoader(stream, None, **way),
+    ):
+        assert [int(batch) for batch in list(loader)] == [4, 2]
+        assert (loader.run.status().total, str(loader.run.diagnose()) != "") == (None, True)
+        assert "text/html" in loader._repr_mimebundle_()
+        with pytest.raises(nbpipe.LengthUnknownError, match=f"raised {error.__name__}"):
+            len(loader)
+
+
 def test_sampler_is_told_the_epoch_by_its_user(way):
     """`set_epoch` of a distributed sampler acts as with torch."""
     sampler = DistributedSampler(range(23), 2, 0, seed=5)

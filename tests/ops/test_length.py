@@ -91,6 +91,81 @@ def test_unknown_lengths(pipe, words):
     assert words in str(caught.value)
 
 
+class Unsure:
+    """Numbers of which `__len__` raises an error.
+
+    Args:
+        error: what it raises.
+    """
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        raise self.error
+
+    def __iter__(self):
+        return iter([1, 2, 3])
+
+
+class Rows(Unsure):
+    """The same, to be read by index."""
+
+    def __getitem__(self, index):
+        return index + 1
+
+
+ERRORS = (NotImplementedError, TypeError, ValueError, OverflowError, AttributeError, KeyError)
+USES = {
+    "repr": repr,
+    "table": lambda pipe: pipe._repr_html_(),
+    "joined": lambda pipe: repr(nbpipe.zip(pipe, pipe).batch(2)),
+    "run": lambda pipe: _used(pipe.start()),
+}
+
+
+def _used(run):
+    with run:
+        return [repr(run), run.status().total, str(run.diagnose()), run._repr_mimebundle_()]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("kind", [Unsure, Rows])
+def test_a_length_that_raises_is_not_known(kind, error, use):
+    """Whatever `__len__` raises, what shows a pipeline and its run leaves the length out."""
+    USES[use](nbpipe.source(kind(error("later"))))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_items_of_a_source_whose_length_raises(error):
+    """They are iterated as any; `len()` is refused with a TypeError, so `list` works."""
+    pipe = nbpipe.source(Unsure(error("later")))
+    with pipe.start() as run:
+        found = list(pipe), list(run), list(nbpipe.progress(run)), [*run]
+        assert found == ([1, 2, 3],) * 4
+        for one in (pipe, run, nbpipe.progress(run)):
+            with pytest.raises(LengthUnknownError):
+                len(one)
+
+
+def test_an_order_from_outside_whose_length_raises():
+    """Its indices are read, at once or in a load."""
+    order = Unsure(ValueError("later"))
+    with source().start() as run:
+        assert list(run.iterate(order)) == [1, 2, 3]
+        with run.open_epoch() as epoch:
+            epoch.load(order)
+            epoch.end()
+            assert list(epoch) == [1, 2, 3]
+
+
+def test_rows_whose_length_raises_cannot_be_read():
+    """To read by index takes a length: the epoch says what `__len__` raised."""
+    with pytest.raises(nbpipe.StageError, match="__len__ of Rows raised ValueError: later"):
+        list(nbpipe.source(Rows(ValueError("later"))))
+
+
 def test_more_items_than_len_can_say():
     """A number above Python's limit for `len()` is no overflow."""
     with pytest.raises(LengthUnknownError):
