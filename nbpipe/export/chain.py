@@ -653,7 +653,8 @@ def as_built(
     *first, last = statements
     lines = [Line(one.text, is_code=True) for one in first]
     pattern = rf"(?m)^{name}(?:\s*:[^=]+)?\s*=\s*"
-    if knobs or not isinstance(last.node, ast.Assign) or not re.search(pattern, last.text):
+    returns = tried and isinstance(last.node, ast.Assign) and re.search(pattern, last.text)
+    if knobs or not returns:
         lines += [
             Line(last.text, is_code=True),
             *(Line(one, is_code=True) for one in knobs.values()),
@@ -664,13 +665,33 @@ def as_built(
 
 
 def is_late(names: Iterable[str], ran: tuple[int, int], scope: Scope) -> bool:
-    """Tell whether a variable was bound anew since a statement ran, but for what is defined."""
-    newest = ((name, scope.newest(name)) for name in names)
-    return any(
-        one.order > ran and not (is_import(one.node) or is_defined(one, name))
-        for name, one in newest
-        if one is not None
-    )
+    """Report whether names have other values now than when a statement ran, as far as texts show.
+
+    Names that the functions among them read count, too. An import, and a definition that ran again
+    with the same text, change nothing.
+    """
+    wanted, seen = list(names), set[str]()
+    while wanted:
+        name = wanted.pop()
+        newest = scope.newest(name)
+        if name in seen or newest is None or is_import(newest.node):
+            continue
+        seen.add(name)
+        if is_defined(newest, name):
+            wanted += names_read(newest.node, future=True).later
+            bound = scope.cells.bindings(name)
+            before = next((one for one in bound if one.order < ran), None)
+            if newest.order > ran and (before is None or before.text != newest.text):
+                return True
+        elif newest.order > ran or _is_changed_since(name, ran, scope):
+            return True
+    return False
+
+
+def _is_changed_since(name: str, ran: tuple[int, int], scope: Scope) -> bool:
+    """Report whether a statement that ran later may have changed the value of a name in place."""
+    later = (one for cell in scope.cells.cells for one in cell.statements if one.order > ran)
+    return any(scope.is_changed_in(name, one.node) for one in later)
 
 
 def variables_of(chain: Chain, home: Scope) -> Iterator[str]:

@@ -28,7 +28,7 @@ from .arguments import is_repeated
 from .cells import Statement
 from .chain import as_built, chosen_text, drafted, is_late, variables_of
 from .collect import Collector, Found, Scope, Use, is_import, unwritable
-from .fresh import FreshProcess, error_words
+from .fresh import FreshProcess, error_words, specs_of
 from .held import is_local, secret_in, texts_named_as_secrets
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
@@ -300,7 +300,7 @@ def _export(
         found, collector.found = collector.found, before
         built = as_built(chain, draft, collector, home, tried=True)
         with contextlib.suppress(ExportError):
-            proved = None if built is None else prove(built)
+            proved = None if built is None else prove(built, copied=True)
         if proved is None:
             collector.found = found
     text, files, report = proved or prove(draft)
@@ -401,19 +401,17 @@ def _tried(
     file: Path,
     items: Callable[[], Iterator[object]] | None,
     count: int,
+    copied: bool = False,
 ) -> tuple[str, dict[str, bytes], Report]:
-    """Decide how a draft is written, and prove it; return the text and what lies beside it."""
+    """Decide how a draft is written, and prove it; return the text and what lies beside it.
+
+    Statements that are `copied` may read variables that have other values by now: all that they
+    give to each stage is compared.
+    """
     whole = decided(collector, draft, fresh, file.stem)
     plain = _text(whole, file, home)
     text = with_noqa(plain)
-    for statement in effects(home, whole.used):
-        note = note_of(statement)
-        roots = [last_name(root_of(one)) for one in _registering(statement.node)]
-        if any(by_reference(home.namespace.get(name)) for name in roots):
-            raise ExportError(
-                f"the module would use a function without what is added to it: {note}"
-            )
-        collector.found.notes[note] = note
+    _note_effects(whole, collector, home)
     files = _assets(whole, collector)
     stages = addresses(chain)
     in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
@@ -425,6 +423,7 @@ def _tried(
         reads=_unbound(plain, whole, collector),
         expected={name: one for piece in whole.pieces for name, one in piece.expected.items()},
         expected_graph=_graph(chain, collector),
+        expected_specs=specs_of(chain) if copied else (),
         process_stages=[name for name, one in stages.items() if one.placement is not None],
         items=items if in_order else None,
         check_items=count,
@@ -432,6 +431,22 @@ def _tried(
         hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
     )
     return text, files, report
+
+
+def _note_effects(whole: Module, collector: Collector, home: Scope) -> None:
+    """Note the statements that act by side effect and are not in the module.
+
+    Raises:
+        ExportError: one adds to a function of a library, which the module would use without it.
+    """
+    for statement in effects(home, whole.used):
+        note = note_of(statement)
+        roots = [last_name(root_of(one)) for one in _registering(statement.node)]
+        if any(by_reference(home.namespace.get(name)) for name in roots):
+            raise ExportError(
+                f"the module would use a function without what is added to it: {note}"
+            )
+        collector.found.notes[note] = note
 
 
 def _assets(whole: Module, collector: Collector) -> dict[str, bytes]:

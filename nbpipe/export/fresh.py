@@ -35,6 +35,7 @@ import psutil
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
 from ..executors.launch import Worker, launch_apart
+from ..ops.stage import Chain, Stage, addresses
 from .difference import difference, fingerprint_of
 from .held import changeable_in, handle_in
 from .secrets import scrubbed
@@ -74,6 +75,22 @@ class _Question:
         alone = all(one.suffix == ".py" for one in Path(self.folder).iterdir())
         if self.file and alone and "__file__" in text:
             module.__file__ = self.file
+
+
+def specs_of(chain: Chain) -> list[tuple[str, Any]]:
+    """Return by address the fingerprint of all that each stage was given, its knobs left out."""
+    return [
+        (address, json_fingerprint((stage.spec, _placed(stage))))
+        for address, stage in addresses(chain).items()
+    ]
+
+
+def _placed(stage: Stage) -> tuple[object, ...]:
+    placement = stage.placement
+    if placement is None:
+        return ()
+    device = getattr(placement.given, "device", None)
+    return device, placement.worker_init, placement.max_items_per_worker, placement.copy
 
 
 def json_fingerprint(value: object) -> Any:
@@ -360,6 +377,8 @@ def inspect(question: _Question) -> None:
     if pipe is None:
         return
     question.say({"graph": pipe.graph()})
+    if request["specs"]:
+        question.say({"specs": specs_of(pipe.chain)})
     for address in request["process_stages"]:
         failed = _unsent(pipe[address], request["name"])
         if failed:

@@ -591,6 +591,7 @@ def verified(
     reads: Mapping[str, Use] | None = None,
     expected: Mapping[str, Any] | None = None,
     expected_graph: Sequence[Mapping[str, Any]] | None = None,
+    expected_specs: Sequence[tuple[str, Any]] = (),
     process_stages: Sequence[str] = (),
     items: Callable[[], Iterator[object]] | None = None,
     check_items: int = 4,
@@ -608,6 +609,7 @@ def verified(
         reads: names that nothing in the module binds, by who reads them.
         expected: fingerprints of names of the module.
         expected_graph: `Pipeline.graph()` of the notebook's pipeline.
+        expected_specs: its `specs_of`; empty compares none.
         process_stages: addresses of the stages whose functions plain pickle must take.
         items: gives a new iterator of the notebook's own items; None compares none.
         check_items: first items to compare [items].
@@ -626,6 +628,7 @@ def verified(
         "name": PurePath(filename).stem,
         "reads": sorted(reads or {}),
         "expected": dict(expected or {}),
+        "specs": bool(expected_specs),
         "process_stages": list(process_stages),
         "check_items": count,
     }
@@ -634,6 +637,7 @@ def verified(
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
+    _check_specs(answer, expected_specs)
     if items is None or count == 0:
         return Report(0)
     if answer.ending == "late":  # the notebook's own need not be waited for
@@ -682,6 +686,15 @@ def _check_graph(answer: FreshAnswer, expected: Sequence[Mapping[str, Any]] | No
             f"function: {line['failed']}; define what it uses at the top of a cell, with def "
             "or class"
         )
+
+
+def _check_specs(answer: FreshAnswer, expected: Sequence[tuple[str, Any]]) -> None:
+    """Refuse stages that were given something else than the notebook's."""
+    found = _found(answer, "specs")[0]["specs"] if expected else ()
+    for (address, ours), (_, theirs) in zip(expected, found, strict=False):
+        words = difference(ours, theirs)
+        if words is not None:
+            raise ExportError(f"stage {address!r} differs in the module: {_in_module(words)}")
 
 
 def _in_module(words: str) -> str:

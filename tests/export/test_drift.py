@@ -1,0 +1,178 @@
+"""Variables that changed after a pipeline was built: its export has what the pipeline has."""
+
+import importlib.util
+import sys
+
+import pytest
+
+import nbpipe
+
+HEAD = """
+import functools
+import nbpipe
+def add(x):
+    return x + 1
+def times(x, k):
+    return x * k
+N = 10
+START = nbpipe.source(range(100), name="n")
+"""
+# The pipeline, and below the dashes what changed since.
+BUILT = {
+    "loop": """
+pipe = START
+for _ in range(2):
+    pipe = pipe.map(add)
+pipe = pipe.take(N)
+---
+N = 50
+""",
+    "source": """
+pipe = nbpipe.source(range(N), name="n")
+for _ in range(2):
+    pipe = pipe.map(add)
+---
+N = 50
+""",
+    "seed": """
+pipe = START
+for _ in range(1):
+    pipe = pipe.shuffle(seed=N)
+---
+N = 50
+""",
+    "argument": """
+def build(limit):
+    return START.map(add).take(limit)
+pipe = build(N)
+---
+N = 50
+""",
+    "read by the function": """
+def build():
+    return START.map(add).take(N)
+pipe = build()
+---
+N = 50
+""",
+    "the function": """
+def build():
+    return START.map(add).take(10)
+pipe = build()
+---
+def build():
+    return START.map(add).take(50)
+""",
+    "called twice": """
+def build(limit):
+    return START.map(functools.partial(times, k=limit)).take(limit)
+pipe = build(N)
+---
+N = 50
+other = build(N)
+""",
+    "cell run again": """
+N = 10
+def build():
+    return START.map(add).take(N)
+pipe = build()
+---
+N = 50
+def build():
+    return START.map(add).take(N)
+other = build()
+""",
+    "mutable": """
+options = {"n": 10}
+def build(given):
+    return START.map(add).take(given["n"])
+pipe = build(options)
+---
+options["n"] = 50
+""",
+    "instance": """
+class Task:
+    n = 10
+    def pipeline(self):
+        return START.map(add).take(self.n)
+task = Task()
+pipe = task.pipeline()
+---
+task.n = 50
+""",
+    "comprehension": """
+parts = [START.map(functools.partial(times, k=N + n)).take(N) for n in range(2)]
+pipe = nbpipe.interleave(parts)
+---
+N = 50
+""",
+    "reduce": """
+pipe = functools.reduce(lambda p, f: p.map(f), [add] * 2, START).take(N)
+---
+N = 50
+""",
+    "while": """
+pipe, n = START, 0
+while n < 2:
+    pipe, n = pipe.map(functools.partial(times, k=N)), n + 1
+---
+N, n = 50, 9
+""",
+    "stage's function": """
+step = add
+pipe = START
+for _ in range(2):
+    pipe = pipe.map(step)
+---
+def step(x):
+    return x if x < 50 else 0
+""",
+}
+each = pytest.mark.parametrize("text", BUILT.values(), ids=BUILT)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a text as a file of its own; give its variables."""
+
+    def run(text):
+        file = tmp_path / "work.py"
+        file.write_text(HEAD + text.replace("---\n", ""), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("work", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "work", module)
+        spec.loader.exec_module(module)
+        return vars(module)
+
+    return run
+
+
+@pytest.mark.slow
+@each
+def test_a_module_has_what_the_pipeline_has(text, run, tmp_path):
+    """The module gives the items of the pipeline as it was built, to the last one."""
+    pipe = run(text)["pipe"]
+    made = nbpipe.load(pipe.export(tmp_path / "loader.py").path)
+    assert list(made) == list(pipe)
+
+
+@each
+def test_code_for_a_cell_has_what_the_pipeline_has(text, run):
+    """The code for a cell, run after the change, builds the same pipeline."""
+    variables = run(text)
+    pipe = variables["pipe"]
+    with pipe.start() as started:
+        code = started.chain_code()
+    exec(code, variables)
+    assert list(variables["pipe"]) == list(pipe)
+
+
+@pytest.mark.slow
+def test_a_default_of_a_lambda_that_changed_is_refused(run, tmp_path):
+    """A function made in a loop keeps a value that its text does not give any more."""
+    pipe = run(
+        "pipe = START\nfor k in range(2):\n    pipe = pipe.map(lambda x, n=N: x + n)\nN = 50"
+    )["pipe"]
+    why = r"default 'n': 10 in the notebook, 50 .*rebuild the pipeline"
+    with pytest.raises(nbpipe.ExportError, match=why):
+        pipe.export(tmp_path / "loader.py")
