@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from time import thread_time_ns
 from types import ModuleType
@@ -146,7 +146,7 @@ class ThreadSettings:
     __slots__ = ("_context", "_has_decimals", "_modes")
 
     def __init__(self) -> None:
-        self._context = copy_context()
+        self._context = _context_here()
         names = {one.name for one in self._context}
         self._has_decimals = "decimal" in sys.modules and "decimal_context" in names
         if self._has_decimals:
@@ -170,6 +170,20 @@ class ThreadSettings:
         for mode in self._modes:
             stack.enter_context(mode())
         return stack
+
+
+_left_behind: set[ContextVar[Any]] = set()
+leave_behind = _left_behind.add  # called with a variable that is about its own thread alone
+
+
+def _context_here() -> Context:
+    """Copy the context of this thread, without what is left behind."""
+    context = copy_context()
+    if not _left_behind.isdisjoint(context):
+        here, context = context, Context()
+        for variable in set(here) - _left_behind:
+            context.run(variable.set, here[variable])
+    return context
 
 
 def _own_decimals() -> None:

@@ -37,7 +37,7 @@ from ..show.watch import (
 )
 from .display import OUTSIDE, RunDisplay, listen, unlisten
 from .execution import Execution, ExecutionInfo, Executions, NotebookCell
-from .kernel import Pump, cure_streams, execution_of_cell
+from .kernel import Pump, cure_contexts, cure_streams, execution_of_cell
 from .magics import RunMagic
 from .runs import KernelRuns
 
@@ -99,6 +99,7 @@ def _is_kernel(ip: Any) -> bool:
 
 def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     cure_streams()
+    cure_contexts(ip)
     rules.magic.runs.open(ip.kernel)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)

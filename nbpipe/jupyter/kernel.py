@@ -24,6 +24,8 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Protocol, final
 
+from ..base.threads import leave_behind
+
 LOG = logging.getLogger("nbpipe")
 INTERVAL_S = 0.03  # between two looks [s]
 LIMIT = 100  # messages taken at once
@@ -546,6 +548,19 @@ def cure_streams() -> None:
             )
         if isinstance(getattr(stream, "_parent_header", None), ContextVar):
             vars(stream)["set_parent"] = partial(_set_parent, stream)
+
+
+def cure_contexts(shell: Any) -> None:
+    """Let what the threads of a run print and show stand below the cell that is under way.
+
+    They take over the context of the cell that starts the epoch. A later cell may read on in it.
+    """
+    leave_behind(execution_of_cell)
+    publishers = (shell.displayhook, shell.display_pub, sys.stdout, sys.stderr)
+    for owner in (shell, shell.kernel, *publishers):
+        for value in vars(owner).values():
+            if isinstance(value, ContextVar):
+                leave_behind(value)
 
 
 def _set_parent(stream: Any, parent: Mapping[str, Any]) -> None:

@@ -168,6 +168,25 @@ def test_what_a_thread_prints_after_a_look_lands_in_the_cell(direct):
     assert direct.client.output(cell) == "begun\nthread\n"
 
 
+TWO_CELLS = """
+import nbpipe
+def say(number):
+    print("item", number)
+async def say_async(number):
+    print("item", number)
+"""
+
+
+@pytest.mark.parametrize("function", ["say", "say_async"])
+def test_what_stages_print_lands_in_the_cell_that_reads_on(direct, function):
+    """An epoch that one cell begins and a later cell reads prints below the later one."""
+    direct.client.run(TWO_CELLS)
+    direct.client.run(
+        f"run = nbpipe.source(range(200)).map({function}).start(); items = iter(run); next(items)"
+    )
+    assert "item 199\n" in direct.client.run("got = list(items); run.close()")
+
+
 CIRCLE = """
 import sys, threading
 def show():
