@@ -485,6 +485,8 @@ class Node(ABC):
                 runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
         if away_ns:
             spent_ns = max(0, spent_ns - away_ns)
+            if done and not runtime.counters.histogram.until_ns:
+                self._workers_are_there(task, now_ns)
         runtime.count(now_ns, done, spent_ns, max(0, away_ns))
         if task.following is None:
             runtime.active -= 1
@@ -504,6 +506,15 @@ class Node(ABC):
         self.accept(task, at, results[at:] if at else results, now_ns, final=True)
         if self.input_over:
             self.check_done()
+
+    def _workers_are_there(self, first: Task, now_ns: int) -> None:
+        """Begin the shares at the first result of workers: the time before was their start."""
+        others = [one for one in self.epoch.at_work() if one.node is self and one is not first]
+        begun_ns = [one.started_ns + first.away_ns for one in others if one.started_ns]
+        running = [max(0, now_ns - one_ns) for one_ns in begun_ns]
+        for runtime in (self.runtime, *self.rest_runtimes):
+            runtime.account(now_ns)
+            runtime.counters.begin_window(now_ns, 0 if self.shares_workers else sum(running))
 
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long task has done so far."""

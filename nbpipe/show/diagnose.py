@@ -230,6 +230,8 @@ _known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.W
 def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
     if not status.has_begun:
         return Diagnosis(None, f"{status.state}; no epoch was begun")
+    if status.delivered == status.resumed and not status.came_to_its_end:
+        return Diagnosis(None, f"{status.state} before the first {_ONE.get(status.unit, 'item')}")
     past = watched.history()
     rows, since_s = last_stretch(past, status, watched.events)
     averages = averages_of(rows, stats, since_s)

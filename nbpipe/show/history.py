@@ -188,7 +188,16 @@ def last_stretch(
             found.insert(0, ticks[place])
             first_s = since_s
     chosen = found or ticks[-1:]
-    return [row for tick in chosen for row in tick], first_s
+    starting = next((place for place, tick in enumerate(chosen) if not _starts(tick)), 0)
+    if starting:  # the first results are in a row that is partly of the start
+        starting = min(starting + 1, len(chosen) - 1)
+        first_s = time_of(chosen[starting - 1])
+    return [row for tick in chosen[starting:] for row in tick], first_s
+
+
+def _starts(tick: Tick) -> bool:
+    """Tell whether a stage has not given anything yet: its workers, or its imports, begin."""
+    return any(not row["items_out"] for row in tick if row["stage"] != CONSUMER)
 
 
 def turned_since(stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str]) -> str:

@@ -221,7 +221,8 @@ def _load(
         parts[name] = max(busy, row.waiting * slots) if busy > _SATURATED else busy
     most = max(parts, key=lambda name: parts[name])
     away = 0.0
-    if stages[host].placement is not None:  # a slot is taken until the answer is back
+    # A slot is taken until the answer is back; while workers start, they are what it waits for.
+    if stages[host].placement is not None and not rows[host].starting:
         last = rows[group[-1]]
         away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
     used = min(float(slots), sum(parts.values()) + away * slots)
@@ -276,7 +277,7 @@ COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stag
 WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
-SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
+SLOW_S = 0.001  # calls so long wait for room and not for a thread, and are worth their way [s]
 FEW = 16  # results so large that no more of them fit into the budget may be what waits for room
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 SHORT_S = 0.0001  # calls so short are not worth a way to a worker [s]
@@ -391,8 +392,9 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     text = f"{name} limits: {busy}, {calls}{case.wait}"
     if load.stage.executor == "device":
         return Diagnosis(load.address, text, _ON_DEVICE[load.stage.op == "to_device"])
-    if load.away > load.share / 2 and not _finds_workers(case, load):
-        return Diagnosis(load.address, text, _nearer(case, load))
+    nearer = _nearer(case, load) if load.away > load.share / 2 else ""
+    if nearer and not _finds_workers(case, load):
+        return Diagnosis(load.address, text, nearer)
     if load.knob is None:
         return Diagnosis(load.address, text, _without_knob(case, load))
     return _with_knob(case, load, load.knob, text)
@@ -434,11 +436,12 @@ def _finds_workers(case: Case, load: Load) -> bool:
 _NO_PROCESS = "its calls wait, which many more may do in threads, without executor="
 _TOO_SHORT = "its calls are short for the way: run it in threads, without executor="
 _SHORT = "its calls are short for the way: let a call do more, a batch instead of a sample"
+_FAR_AWAY = "the way takes longer than its calls: let a call do more, a batch instead of a sample"
 _LARGE = "its results are large for the way: let them stay where they are, copy=False"
 
 
 def _nearer(case: Case, load: Load) -> str:
-    """Tell what helps where calls are on the way to a worker for most of the time."""
+    """Return what helps where calls are on the way to a worker for most of the time, or nothing."""
     own = case.stages[load.host].executor == "process"
     if load.p50_s < SHORT_S and own:
         return _TOO_SHORT
@@ -450,7 +453,9 @@ def _nearer(case: Case, load: Load) -> str:
     large = _item_bytes(row) > LARGE_BYTES
     if own and large and all(place is None or place.copy for place in copied):
         return _large(case, load, group)
-    return _SHORT
+    if load.p50_s <= SLOW_S:
+        return _SHORT
+    return "" if own else _FAR_AWAY
 
 
 def _sharing(case: Case, host: str) -> list[str]:

@@ -317,11 +317,14 @@ def test_batches_of_a_budget_are_not_sent_to_workers():
     assert "in a map stage before it, and collate in one behind it" in found.advice
 
 
+SHORT_CALLS = row(0.1, 0.0, 0, 100.0, latency_p50_s=2e-4)
+
+
 @pytest.mark.parametrize(
     ("rows", "executor", "cpu", "advice"),
     [
         ((0.97, 0.01, 0), "thread", 1.0, 'run it in processes, workers="process"'),
-        ((0.1, 0.0, 0), "process", 0.1, "let a call do more, with a larger batch_size"),
+        (SHORT_CALLS, "process", 0.1, "let a call do more, with a larger batch_size"),
     ],
 )
 def test_advice_on_a_loader_is_of_its_arguments(rows, executor, cpu, advice):
@@ -558,7 +561,7 @@ def test_large_results_of_workers(stages, name, words):
     if "batch" in stages:
         pipe = pipe.batch(4, executor="process")
     rows = {one: (0.1 * (one == name), 0.0, 0.0) for one in stages}
-    told = {one: row(*numbers, 100.0) for one, numbers in rows.items()}
+    told = {one: row(*numbers, 100.0, latency_p50_s=2e-4) for one, numbers in rows.items()}
     last = list(stages)[-1]
     told[last] = replace(told[last], bytes_out=told[last].items_out << 20)
     found = decide(case({"files": IDLE, **told}, 0.9, addresses(pipe.chain)))

@@ -8,10 +8,12 @@ import pytest
 import nbpipe
 from nbpipe.engine.stats import StageStats, worker_count
 from nbpipe.ops.stage import addresses
+from nbpipe.show.diagnose import diagnose
+from nbpipe.show.history import last_stretch
 from nbpipe.show.picture import picture_html, picture_text, worker_words
 from nbpipe.show.snapshot import snapshot
-from tests.gates import finished
-from tests.show.fakes import FakeWatched, photographs
+from tests.gates import Gate, finished, held, stage
+from tests.show.fakes import BEGUN_S, STATUS, FakeWatched, photographs, row
 
 PAGE = "http://127.0.0.1:8787/status"
 
@@ -131,3 +133,57 @@ def test_real_workers():
     seen.append(stage_of(run, "abs"))
     assert [one["workers"]["count"] in range(1, 3) for one in seen] == [False, True, False]
     assert (shares, worker_words(seen[-1])) == ("abs", "no workers")
+
+
+# -- just after they start -----------------------------------------------------------------
+@pytest.mark.parametrize("p50_s", [0.0011, 0.02, 0.754])
+def test_calls_of_milliseconds_are_not_short(p50_s):
+    """Calls that take more than 1 ms are worth their way, however much of the time it takes."""
+    stages = addresses(
+        nbpipe.source(range(9)).map(abs, name="decode", executor="process", concurrency=2).chain
+    )
+    rows = {"decode": row(0.1, 0, 0, 5.0, concurrency=2, workers=2, latency_p50_s=p50_s)}
+    found = diagnose(FakeWatched(stages, {**rows, "consumer": row(0, 1, 0, 5.0)}))
+    assert (found.stage, "short for the way" in str(found)) == ("decode", False)
+
+
+def test_time_in_which_workers_start_is_not_the_way():
+    """While a worker starts, the calls that wait for it are not said to be on the way."""
+    stages = addresses(
+        nbpipe.source(range(9)).map(abs, name="decode", executor="process", concurrency=2).chain
+    )
+    short = row(0.1, 0, 0, 5.0, concurrency=2, workers=2, starting=1, latency_p50_s=2e-4)
+    found = diagnose(FakeWatched(stages, {"decode": short, "consumer": row(0, 1, 0, 5.0)}))
+    assert "way" not in str(found)
+
+
+def test_shares_begin_with_the_first_result_of_workers():
+    """The time in which workers start is no part of the shares: a call is all there is."""
+    gate = Gate()
+    fn = stage("process", gate=lambda n: gate if n == 1 else None)
+    with nbpipe.source(range(3)).map(fn, name="work", executor="process").start() as run:
+        items = iter(run)
+        finished(next, items)
+        busy = held(run, "work", 1)["work"].busy
+        gate.open()
+        assert finished(list, items) == [1, 2]
+    assert busy > 0.5
+
+
+def ticks(name, made):
+    """Give a history of one stage and the loop, a row a second: the items made by then."""
+    return [
+        {"when_s": BEGUN_S + at, "time_s": float(at), "epoch": 1, "stage": one, "items_out": count}
+        | {"items_per_s": 1.0, "busy": float(count > 1), "starved": 0.0, "blocked": 0.0}
+        for at, count in enumerate(made, 1)
+        for one in (name, "consumer")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "since_s"), [([0, 0, 1, 5, 9], 3.0), ([0, 0, 0, 0, 1], 4.0), ([3, 5, 7, 9, 11], 0.0)]
+)
+def test_last_seconds_without_the_start(made, since_s):
+    """The verdict on an epoch leaves out the rows before the first result, and the row of that."""
+    status = replace(STATUS, state="finished", elapsed_s=5.0)
+    assert last_stretch(ticks("work", made), status, ())[1] == since_s
