@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -14,6 +15,7 @@ from ..show.messages import Remote
 from ..show.snapshot import label
 from ..show.watch import Watched
 from .kernel import cure
+from .publisher import publisher
 
 _SLIDER_LEAST = {"concurrency": 16}  # a slider goes at least so far
 _SLIDER_ELSE = 32
@@ -42,15 +44,17 @@ class _Controls:
         grid = ipywidgets.GridBox(
             cells, layout={"grid_template_columns": "max-content 130px 76px", "grid_gap": "0 8px"}
         )
-        self._pause = self._button("pause", self._toggle)
+        self.pause = self._button("pause", self._toggle)
         buttons = [
-            self._pause,
+            self.pause,
             self._button("stop", lambda: self._ask({"op": "stop"})),
             self._button("undo", lambda: self._ask({"op": "undo"})),
         ]
         self.box = ipywidgets.VBox([ipywidgets.HBox(buttons), grid, self._message])
         self.box.layout.flex = "0 0 auto"  # beside a figure it takes no more than it needs
         self.box._nbpipe_controls = self  # the box may be all that is kept
+        self.show_pause()
+        publisher.add(_PauseLabel(self))
 
     # -- widgets --------------------------------------------------------------------------
     def _button(self, op: str, action: Callable[[], object]) -> ipywidgets.Button:
@@ -59,12 +63,19 @@ class _Controls:
         return _cured(button)
 
     def _toggle(self) -> None:
-        self._ask({"op": "resume" if self._is_paused() else "pause"})
-        self._pause.description = "Resume" if self._is_paused() else "Pause"
+        self._ask({"op": self.pause.description.lower()})
+        self.show_pause()
 
-    def _is_paused(self) -> bool:
-        run = self._remote.run
-        return run is not None and run.status().state == "paused"
+    @property
+    def run(self) -> Watched | None:
+        """The run, or None where it is gone."""
+        return self._remote.run
+
+    def show_pause(self) -> None:
+        """Let the button say what it would do."""
+        run = self.run
+        paused = run is not None and run.status().state == "paused"
+        self.pause.description = "Resume" if paused else "Pause"
 
     def _row(self, knob: Knob, sharers: Sequence[str]) -> tuple[Any, Any, Any]:
         address, name = sharers[0], knob.name.rpartition(".")[2]
@@ -106,6 +117,29 @@ class _Controls:
     def _ask(self, message: dict[str, Any]) -> None:
         ack = self._remote.handle(message)
         self._message.value = html.escape(ack.get("error", ""))
+
+
+@final
+class _PauseLabel:
+    """Keeps the label of a pause button right when something else pauses or resumes the run."""
+
+    def __init__(self, controls: _Controls) -> None:
+        self._controls = weakref.ref(controls)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the button is there, and its run is open."""
+        controls = self._controls()
+        run = None if controls is None else controls.run
+        return controls is not None and not (
+            run is None or run.closed or controls.pause.comm is None
+        )
+
+    def publish(self) -> None:
+        """Bring the label up to date."""
+        controls = self._controls()
+        if controls is not None:
+            controls.show_pause()
 
 
 def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:

@@ -6,6 +6,8 @@ pytest.importorskip("ipywidgets")
 
 import nbpipe
 from nbpipe import MissingExtraError
+from nbpipe.jupyter import controls as controls_module
+from tests.jupyter.conftest import publisher_of
 
 
 @pytest.fixture
@@ -111,6 +113,24 @@ def test_buttons(run, box):
         button(box, name).click()
         states.append(run.paused)
     assert (states, run["decode"].concurrency) == ([True, False, False], 2)
+
+
+def test_button_of_a_run_that_was_paused_elsewhere(run, monkeypatch):
+    """The button says what it does, whoever paused the run, until the run is closed."""
+    with publisher_of(controls_module, monkeypatch) as publisher:
+        box = run.controls()
+        (label,) = publisher._feeds.values()
+        said = []
+        for act in (run.pause, run.resume, run.pause):
+            act()
+            label.publish()
+            said.append(box.children[0].children[0].description)
+        button(box, "Resume").click()
+        found = (run.paused, label.wanted)
+        run.close()
+        over = label.wanted
+        box.close_all()
+    assert (said, found, over) == (["Resume", "Pause", "Resume"], (False, True), False)
 
 
 @pytest.mark.parametrize("value", [0, -3, 1025])

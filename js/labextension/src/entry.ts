@@ -15,7 +15,7 @@ import { isolatedNames, unbroken } from "@nbpipe/widgets/src/format";
 import { icon } from "@nbpipe/widgets/src/icons";
 import { randomName, View } from "@nbpipe/widgets/src/view";
 import type { RunInKernel } from "./run";
-import { leftOf, nameOf, progressOf, rateOf } from "./words";
+import { leftOf, nameOf, progressOf, rateOf, stateOf } from "./words";
 
 export class Entry {
   readonly el: HTMLLIElement;
@@ -57,9 +57,11 @@ export class Entry {
   }
 
   update(row: Row): void {
+    const [shape, word] = stateOf(row);
     setAttribute(this.el, "data-state", row.state);
-    this.stateIcon.show(row.state);
-    setText(this.state, row.state);
+    setAttribute(this.el, "data-severity", row.severity);
+    this.stateIcon.show(shape);
+    setText(this.state, word);
     setText(this.name, nameOf(row));
     const chain = isolatedNames(row.title);
     setText(this.chain, chain);

@@ -3,9 +3,9 @@
 import type { IStatusBar } from "@jupyterlab/statusbar";
 import { Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
-import { button, h, setText, setTitle } from "@nbpipe/widgets/src/dom";
+import { button, h, setClass, setText, setTitle } from "@nbpipe/widgets/src/dom";
 import type { Kernels } from "./kernels";
-import { briefOf } from "./words";
+import { briefOf, isHung } from "./words";
 
 export class Status extends Widget {
   private readonly text = h("span", {});
@@ -42,9 +42,10 @@ export class Status extends Widget {
 
   protected override onUpdateRequest(): void {
     const running = (this.kernels.current?.rows ?? []).filter((row) => row.state === "running");
-    const [row] = running;
+    const row = running.find(isHung) ?? running[0];
     if (row !== undefined) {
       setText(this.text, briefOf(row, running.length - 1));
+      setClass(this.text, "alarm", isHung(row));
       setTitle(this.text, `${row.title}\n${row.sentence}`);
     }
     if (this.isActive !== (row !== undefined)) {

@@ -16,6 +16,17 @@ export function nameOf({ variable, title }: Row): string {
   return variable || isolatedNames(title);
 }
 
+/** Whether a call of a run does not end. */
+export function isHung({ state, severity }: Row): boolean {
+  return state === "running" && severity === "error";
+}
+
+/** The icon and the word of a run's state. */
+export function stateOf(row: Row): readonly [string, string] {
+  const isAmiss = row.severity === "error" || row.severity === "warning";
+  return [isAmiss ? "failed" : row.state, isHung(row) ? "hung" : row.state];
+}
+
 /** "120 of 500 batches". */
 export function progressOf({ done, total, unit }: Row): string {
   return formatProgress(done, total, unit);
@@ -33,7 +44,11 @@ export function leftOf({ left_s }: Row): string {
 
 /** "12.3 k batches/s · decode limits", and how many more run. */
 export function briefOf(row: Row, others: number): string {
-  const limit = row.limit === "" ? "" : ` · ${isolated(row.limit)} limits`;
+  const limit = isHung(row)
+    ? " · a call hangs"
+    : row.limit === ""
+      ? ""
+      : ` · ${isolated(row.limit)} limits`;
   const more = others > 0 ? ` (+${others})` : "";
   return `${rateOf(row)}${limit}${more}`;
 }

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { KernelRuns } from "../src/kernel-runs";
-import { briefOf, nameOf, progressOf, whyEmpty } from "../src/words";
+import { briefOf, isHung, nameOf, progressOf, stateOf, whyEmpty } from "../src/words";
 import { MadeUpKernel, rowOf } from "./made-up";
 
 let kernel: MadeUpKernel;
@@ -215,5 +215,16 @@ describe("a run", () => {
       "12 batches",
       "3.50 batches/s",
     ]);
+  });
+
+  test("is hung where a call does not end, and amiss where it was empty", async () => {
+    const empty = { run: 2, state: "finished", severity: "warning" };
+    await meet(rowOf({ severity: "error", limit: "" }), rowOf(empty), rowOf({ run: 3 }));
+    expect(runs.rows.map((row) => [isHung(row), ...stateOf(row)])).toEqual([
+      [true, "failed", "hung"],
+      [false, "failed", "finished"],
+      [false, "running", "running"],
+    ]);
+    expect(runs.rows[0] && briefOf(runs.rows[0], 0)).toBe("3.50 batches/s · a call hangs");
   });
 });

@@ -36,8 +36,11 @@ export const atLeastZero: Reader<number> = (value, at) =>
 export const whole: Reader<number> = (value, at) =>
   Number.isSafeInteger(value) ? number(value, at) : fail(at, "an integer", value);
 
-export const count: Reader<number> = (value, at) =>
-  whole(value, at) >= 0 ? whole(value, at) : fail(at, "at least 0", value);
+/** How many there are; beyond 2 ** 53 it is rounded, which a count can bear. */
+export const count: Reader<number> = (value, at) => {
+  const given = Number.isInteger(value) ? number(value, at) : fail(at, "an integer", value);
+  return given >= 0 ? given : fail(at, "at least 0", value);
+};
 
 /** A share of 1; what rounding put just outside is brought in. */
 export const share: Reader<number> = (value, at) => {

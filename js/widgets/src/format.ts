@@ -1,6 +1,8 @@
 /** Numbers as people read them; three digits at most, so that their width stays. */
 
-const PREFIXES = ["", "k", "M", "G", "T", "P"];
+const PREFIXES = ["", "k", "M", "G", "T", "P", "E"];
+/** A count that is larger is not written out. */
+const LARGEST = 1e15;
 const MINUTE_S = 60;
 const HOUR_S = 3600;
 const THIN = "\u202f";
@@ -34,9 +36,9 @@ export function formatAmount(amount: number): string {
   return prefix ? `${number}${THIN}${prefix}` : number;
 }
 
-/** 12345 is "12,345": a count, whole. */
+/** 12345 is "12,345": a count, whole unless it is huge. */
 export function formatCount(count: number): string {
-  return count.toLocaleString("en-US");
+  return count < LARGEST ? count.toLocaleString("en-US") : formatAmount(count);
 }
 
 /** The word for so many "items" or "batches": 1 is an "item". */

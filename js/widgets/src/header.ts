@@ -107,8 +107,9 @@ export class Header {
       return;
     }
     const isGone = this.session.link === "gone";
-    this.stateIcon.show(isGone ? "cancelled" : snapshot.state);
-    setText(this.stateWord, isGone ? "gone" : snapshot.state);
+    const [shape, word] = isGone ? ["cancelled", "gone"] : stateOf(snapshot);
+    this.stateIcon.show(shape);
+    setText(this.stateWord, word);
     const title = isolatedNames(snapshot.title);
     setText(this.title, title);
     setTitle(this.title, title);
@@ -196,6 +197,13 @@ export class Header {
       setAttribute(this.bar, "aria-valuenow", String(Math.min(delivered, total)));
     }
   }
+}
+
+/** The icon and the word of a state: a call that hangs, or an empty epoch, looks amiss. */
+function stateOf({ state, diagnosis }: Snapshot): readonly [string, string] {
+  const isAmiss = diagnosis.severity === "error" || diagnosis.severity === "warning";
+  const isHung = state === "running" && diagnosis.kind === "hangs";
+  return [isAmiss ? "failed" : state, isHung ? "hung" : state];
 }
 
 /** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 0, as in Python. */

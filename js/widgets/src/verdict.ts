@@ -53,15 +53,18 @@ export class Verdict {
   }
 
   private updateDiagnosis(diagnosis: Diagnosis, enabled: boolean): void {
-    const { text, advice, kind } = diagnosis;
+    const { text, advice, kind, severity } = diagnosis;
+    const isCalm = severity === "good";
+    const isAlarm = severity === "error";
     const sentence = joined(text || "Nothing to say yet.", text && advice);
     setText(this.sentence, unbroken(sentence));
     setText(this.advice, unbroken(advice));
     setTitle(this.diagnosis, `${sentence} ${advice}`.trim());
     this.suggestion = diagnosis.suggestion;
-    this.icon.show(kind === "keeps_up" ? "finished" : "advice");
-    setClass(this.el, "limits", diagnosis.stage !== null && kind !== "keeps_up");
-    setClass(this.el, "calm", kind === "keeps_up");
+    this.icon.show(isCalm ? "finished" : isAlarm ? "failed" : "advice");
+    setClass(this.el, "limits", diagnosis.stage !== null && !isCalm && !isAlarm);
+    setClass(this.el, "calm", isCalm);
+    setClass(this.el, "alarm", isAlarm);
     offer(this.code, diagnosis.code);
     setHidden(this.apply, this.suggestion === null);
     setDisabled(this.apply, !enabled);

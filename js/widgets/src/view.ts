@@ -97,6 +97,11 @@ export class View {
     const isGone = link === "gone";
     setAttribute(this.el, "data-state", isGone ? "gone" : (snapshot?.state ?? "unknown"));
     setAttribute(this.el, "data-link", link);
+    setAttribute(
+      this.el,
+      "data-severity",
+      isGone ? "info" : (snapshot?.diagnosis.severity ?? "info"),
+    );
     if (!this.onScreen) {
       return;
     }

@@ -30,7 +30,7 @@ describe("a number is written in a few digits", () => {
     [999.6, "1.00 k"],
     [12345, "12.3 k"],
     [2.5e6, "2.50 M"],
-    [1e21, "1000000 P"],
+    [1e21, "1000 E"],
   ])("amount %d is %s", (amount, text) => {
     expect(plain(formatAmount(amount))).toBe(text);
   });

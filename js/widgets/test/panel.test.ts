@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { sample, sampleWithStage } from "../../protocol/test/sample";
+import { icon } from "../src/icons";
 import panel from "../src/index";
 import { MockModel } from "./mock-model";
 import { frame, Observer, Shown, scroll, setVisibility, show } from "./page";
@@ -133,6 +134,7 @@ describe("a panel shows", () => {
   test("a call that does not end as such, and no time left", () => {
     const diagnosis = {
       kind: "hangs",
+      severity: "error",
       stage: "read",
       text: "a call of read has been running for 32 s, on item 40",
       advice: "",
@@ -146,11 +148,43 @@ describe("a panel shows", () => {
       shown.text("[data-field=left]"),
       shown.one("button.nbp-apply").hidden,
     ]).toEqual([diagnosis.text, "call does not end", "–", true]);
+    expect([
+      shown.text("[data-field=state]"),
+      shown.el.querySelector(".nbpipe-panel")?.getAttribute("data-severity"),
+      shown.el.querySelectorAll(".nbp-verdict.nbp-alarm").length,
+    ]).toEqual(["hung", "error", 1]);
+  });
+
+  test("an epoch that was empty is no success", () => {
+    const diagnosis = {
+      kind: "empty",
+      severity: "warning",
+      stage: "files",
+      text: "the source gave 0 items",
+      advice: "look at it",
+      suggestion: null,
+    };
+    const tick = (name: string) => icon(name).el.querySelector("path")?.getAttribute("d");
+    model.saved = sample({ diagnosis, state: "finished" });
+    const shown = silent();
+    const drawn = shown.el.querySelector("[data-field=state] path")?.getAttribute("d");
+    expect([
+      shown.text("[data-field=state]"),
+      drawn === tick("finished"),
+      drawn === tick("failed"),
+      shown.el.querySelectorAll(".nbp-verdict.nbp-calm").length,
+    ]).toEqual(["finished", false, true, 0]);
+  });
+
+  test("a total that is beyond all counting", () => {
+    model.saved = sample({ total: 1e18, delivered: 2 });
+    expect(silent().text("[data-field=progress]").replace(/\s/g, " ")).toBe("2 of 1.00 E batches");
   });
 
   test("no fault where the data keeps up", () => {
     const diagnosis = {
       kind: "keeps_up",
+      severity: "good",
       stage: "consumer",
       text: "the data keeps up: the training loop waits for data 2 % of the time",
       advice: "nothing to gain in the pipeline",
