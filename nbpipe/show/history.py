@@ -312,15 +312,32 @@ class Past:
         self._rows = functools.cache(rows)
 
     def growth(self, stage: str) -> Growth | None:
-        """Tell that a stage's calls take longer in proportion to how many there are at once.
+        """Return how a stage's calls take longer in proportion to how many there are at once.
 
         Then they wait for one another, and more of them make nothing faster. None where that is
-        not so, or not known: only one concurrency was seen while the stage limited.
+        not so, or not known: only one concurrency was seen while the stage limited, in this run
+        and those before it.
         """
+        found = remembered(self._rows(), self._stages, stage, "concurrency")
+        known = {value: one.latency_s for value, one in found.items() if one.latency_s}
         knob = self._stages[stage].knobs.get("concurrency")
-        if knob is None or knob.name not in self._turned:
+        return None if knob is None else proportional(known, knob.value)
+
+    def gave_no_more(self, stage: str, name: str, now: Settings) -> int | None:
+        """Return the lowest value of a knob above its own that gave no more in an earlier run.
+
+        Args:
+            stage: address of the stage.
+            name: of the knob.
+            now: the values of all knobs, by stage and name.
+        """
+        value, others = now[stage, name], _others(now, stage, name)
+        known = remembered(self._rows(), self._stages, stage, name)
+        alike = {one: np.mean(m.rates) for one, m in known.items() if m.others == others}
+        if value not in alike:
             return None
-        return proportional(self._rows(), stage, knob)
+        found = (one for one in alike if one > value and alike[one] < _MORE * alike[value])
+        return min(found, default=None)
 
     @functools.cached_property
     def trials(self) -> Sequence[Trial]:
@@ -353,8 +370,10 @@ def _history_of(watched: Watched) -> Callable[[], Sequence[Row]]:
     return rows
 
 
-def trials_in(rows: Sequence[Row], stages: Mapping[str, Stage]) -> list[Trial]:
-    """Find the turns of one knob with steady seconds before and after, in which the loop waited."""
+def stretches_of(
+    rows: Sequence[Row], stages: Mapping[str, Stage]
+) -> list[tuple[dict[tuple[str, str], int], list[Tick]]]:
+    """Part rows where a knob was turned; return the values of all knobs with each part."""
     stretches: list[tuple[dict[tuple[str, str], int], list[Tick]]] = []
     for tick in ticks_of(rows):
         values = {
@@ -367,8 +386,13 @@ def trials_in(rows: Sequence[Row], stages: Mapping[str, Stage]) -> list[Trial]:
         if not stretches or stretches[-1][0] != values:
             stretches.append((values, []))
         stretches[-1][1].append(tick)
+    return stretches
+
+
+def trials_in(rows: Sequence[Row], stages: Mapping[str, Stage]) -> list[Trial]:
+    """Find the turns of one knob with steady seconds before and after, in which the loop waited."""
     found = []
-    for (old, before), (new, after) in pairwise(stretches):
+    for (old, before), (new, after) in pairwise(stretches_of(rows, stages)):
         turned = [key for key in new if old.get(key, new[key]) != new[key]]
         if len(turned) == 1 and old.keys() == new.keys():
             ((stage, knob),) = turned
@@ -408,10 +432,13 @@ def _loop_waits(tick: Tick) -> bool:
     return any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
 
 
-def proportional(rows: Sequence[Row], stage: str, knob: Knob) -> Growth | None:
-    """Compare the latency at the concurrency in force with that at the nearest lower one."""
-    found = latencies(rows, stage)
-    high = knob.value
+def proportional(found: Mapping[int, float], high: int) -> Growth | None:
+    """Compare the latency at a concurrency, `high`, with that at the nearest lower one.
+
+    Args:
+        found: latencies by concurrency [s].
+        high: the concurrency in force.
+    """
     low = max((value for value in found if _RAISE * value <= high), default=0)
     if not low or high not in found:
         return None
@@ -450,3 +477,65 @@ def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
         for value, (slot_s, items, count) in sums.items()
         if items > 0 and count >= _AT_LEAST
     }
+
+
+# -- what was tried in earlier runs: kept with the knob, which all runs of a stage share -----------
+Settings = Mapping[tuple[str, str], int]  # values of knobs, by stage and name
+_KEPT = 16  # values of a knob that are remembered
+_RATES = 2  # rates that are worth remembering, at least
+
+
+class Measured(NamedTuple):
+    """How a stage did at one value of a knob, while the loop waited.
+
+    Attributes:
+        rates: its last items a second [items/s].
+        latency_s: mean time of a call while the stage limited [s]; 0 where it did not.
+        others: values of all other knobs, by stage and name.
+        about: the functions of the stage and of those before it.
+    """
+
+    rates: tuple[float, ...]
+    latency_s: float
+    others: frozenset[tuple[tuple[str, str], int]]
+    about: object
+
+
+_measured: weakref.WeakKeyDictionary[Knob, dict[int, Measured]] = weakref.WeakKeyDictionary()
+
+
+def remembered(
+    rows: Sequence[Row], stages: Mapping[str, Stage], stage: str, name: str
+) -> dict[int, Measured]:
+    """Return how a stage did at each value of a knob, by these rows and those of earlier runs.
+
+    What is known of another function, or behind other stages, is forgotten.
+    """
+    knob = stages[stage].knobs.get(name) if stage in stages else None
+    if knob is None:
+        return {}
+    about = _about(stages, stage)
+    known = {value: one for value, one in _measured.get(knob, {}).items() if one.about == about}
+    times_s = latencies(rows, stage) if name == "concurrency" else {}
+    for values, ticks in stretches_of(rows, stages):
+        rates, value = tuple(_steady_rates(ticks, stage)), values.get((stage, name))
+        if value is not None and len(rates) >= _RATES:
+            known.pop(value, None)  # the newest come last
+            others = _others(values, stage, name)
+            known[value] = Measured(rates, times_s.get(value, 0.0), others, about)
+    _measured[knob] = dict(list(known.items())[-_KEPT:])
+    return _measured[knob]
+
+
+def _others(values: Settings, stage: str, name: str) -> frozenset[tuple[tuple[str, str], int]]:
+    return frozenset(item for item in values.items() if item[0] != (stage, name))
+
+
+def _about(stages: Mapping[str, Stage], stage: str) -> tuple[object, ...]:
+    """Return what a measurement depends on: another function has other code, or is another."""
+    names = list(stages)
+    before = [stages[name] for name in names[: names.index(stage) + 1]]
+    return tuple(
+        (one.name, one.op, one.executor, id(one.fn), hash(getattr(one.fn, "__code__", None)))
+        for one in before
+    )

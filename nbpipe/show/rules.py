@@ -573,6 +573,8 @@ def _tried(case: Case, address: str, name: str, value: int) -> int | None:
         if all(now.get(key) == value for key, value in one.others.items())
     }
     found = [max(pair) for pair, one in last.items() if one.gave_no_more(value)]
+    if not found and case.past is not None:
+        return case.past.gave_no_more(address, name, now)
     return min(found, default=None)
 
 

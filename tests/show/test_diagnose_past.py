@@ -10,10 +10,18 @@ import pytest
 import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine import machine
+from nbpipe.ops.stage import changed as stage_with
 from nbpipe.run import iterator
 from nbpipe.show import rules
 from nbpipe.show.diagnose import diagnose
-from nbpipe.show.history import last_stretch, proportional, span_s, trials_in
+from nbpipe.show.history import (
+    last_stretch,
+    latencies,
+    proportional,
+    remembered,
+    span_s,
+    trials_in,
+)
 from nbpipe.show.snapshot import snapshot
 from tests.gates import HANG_S, HangError, set_clock, stacks
 from tests.show.fakes import BEGUN_S, NOW_S, past_of, photographs
@@ -152,7 +160,7 @@ def settings_of(*stretches, **changes):
 def test_latency_that_grows_with_concurrency(stretches, changes, grown):
     """Latency in proportion to concurrency is seen, whatever else was done since."""
     knob = photographs().stages["decode"].knobs["concurrency"]
-    found = proportional(settings_of(*stretches, **changes), "decode", knob)
+    found = proportional(latencies(settings_of(*stretches, **changes), "decode"), knob.value)
     assert (found and found[:2]) == grown
 
 
@@ -332,3 +340,65 @@ def test_no_more_of_calls_that_share_something(world, wanted):
         world.end()
     advised = found.suggestion and found.suggestion[2]
     assert (found.stage, advised) == ("fetch", wanted)
+
+
+# -- what earlier runs tried ---------------------------------------------------------------
+
+
+def run_at(first, concurrency, rate, **changes):
+    """Give a new run of the stages of `first`, in which decode had one concurrency and rate."""
+    knob = first.stages["decode"].knobs["concurrency"]
+    knob.set(concurrency)
+    knob._last = None
+    past = settings_of((concurrency, rate))
+    for one in past:  # the other knobs as they are
+        knobs = {} if one["stage"] == "consumer" else first.stages[one["stage"]].knobs
+        one.update({k: knobs[k].value for k in knobs})
+    run = replace(first, past=past, events=(), **changes)
+    decode = run.rows["decode"]
+    run.rows = {**run.rows, "decode": replace(decode, concurrency=concurrency)}
+    return run
+
+
+def test_what_earlier_runs_tried_is_remembered(at_now, monkeypatch):
+    """A stage that waits for a lock is advised one raise, not one in each new run."""
+    monkeypatch.setattr(rules, "cores", lambda: 8)
+    first = watched(cpu_cores=0.1)
+    said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 101.0), (2, 100.0))]
+    assert [one.suggestion for one in said] == [
+        ("decode", "concurrency", 4),
+        ("decode", "concurrency", 2),
+        None,
+    ]
+    assert "2.0 times as long at concurrency 4 as at 2" in said[1].text
+    assert "concurrency 4 gave no more" in said[2].advice
+
+
+def test_raises_of_new_runs_that_help_go_further(at_now, monkeypatch):
+    """Where a raise brought as much more, the next one is advised."""
+    monkeypatch.setattr(rules, "cores", lambda: 8)
+    first = watched(cpu_cores=0.1)
+    said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 199.0), (2, 100.0))]
+    assert [one.suggestion[2] for one in said] == [4, 8, 4]
+
+
+@pytest.mark.parametrize("changed", ["decode", "read"])
+def test_what_was_tried_of_another_function_is_forgotten(at_now, monkeypatch, changed):
+    """A new function, of the stage or before it, begins without what was tried."""
+    monkeypatch.setattr(rules, "cores", lambda: 8)
+    first = watched(cpu_cores=0.1)
+    diagnose(run_at(first, 2, 100.0))
+    old = first.stages[changed]
+    spec = replace(old.spec, fn=lambda item: item)
+    stages = {**first.stages, changed: stage_with(old, spec=spec)}
+    found = diagnose(run_at(first, 4, 101.0, stages=stages))
+    assert found.suggestion == ("decode", "concurrency", 8)
+
+
+def test_what_is_remembered_is_bounded():
+    """Of many values that were tried, the last ones are kept."""
+    first = watched(cpu_cores=0.1)
+    for value in range(1, 40):
+        run = run_at(first, value, 100.0)
+        known = remembered(run.past, run.stages, "decode", "concurrency")
+    assert list(known) == list(range(24, 40))
