@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kernel.client import is_status, parent
-from tests.kernel.conftest import EPOCH, MEET
+from tests.kernel.conftest import EPOCH, MEET, WAYS
 
 # The front end is not what is tested, and need not be built.
 START = f"""
@@ -84,6 +84,33 @@ def test_a_click_is_heard_in_a_pause(talk, panel, click, last):
     talk.client.printed(cell, f"had {last}\n")
     talk.client.reply(cell)
     talk.client.run("ready.close(); panel.panel_of(ready).close()")
+    assert ack["ok"]
+
+
+PRESSED = """
+import comm
+from nbpipe.jupyter.kernel import cure
+def press(message):
+    button.send({"ack": "begun"})
+    button.send({"ack": list(run)})
+button = comm.create_comm(target_name="nbpipe.test")
+button.on_msg(press)
+cure(button, press)
+print("id", button.comm_id)
+"""
+# A subshell answers one message after the other.
+ANSWERED = [way for way in WAYS if not way.values[0][1]]
+
+
+@pytest.mark.parametrize("way", ANSWERED, indirect=True)
+def test_a_loop_in_a_callback_is_turned(talk, panel):
+    """A callback that iterates a run is answered as a cell is, where the kernel is idle."""
+    button = talk.client.run(PRESSED).split()[-1]
+    talk.say(button, 1)
+    talk.client.acked(button, "begun")
+    turn = {"op": "set", "id": 1, "stage": "meet", "knob": "concurrency", "value": 4}
+    ack = ask(talk, panel, turn)
+    talk.client.acked(button, [*range(9)])
     assert ack["ok"]
 
 
