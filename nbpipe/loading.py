@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .base.knobs import Knob
 from .base.names import parameters_of
@@ -56,23 +56,68 @@ def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
         ...     list(nbpipe.load(path, batch_size=3))
         [[0, 1, 2], [3]]
     """
-    file = _file(path)
-    module = _module(file)
-    build = _builder(file, module)
-    parameters = parameters_of(build)
-    _check_changes(file, parameters, changes)
-    pipe = build(**changes)
-    if not isinstance(pipe, Pipeline):
-        raise ArgumentError(
-            f"{_BUILD} of {str(file)!r} must return an nbpipe.Pipeline, got {type(pipe).__name__}; "
-            "end it with `return nbpipe.source(...)...`"
-        )
-    note_export(_exported_values(pipe, parameters), file)
-    return pipe
+    file = file_of(path)
+    builder = PipelineBuilder.of(file, module_of(file))
+    builder.check(changes)
+    return builder.pipeline(changes)
+
+
+class PipelineBuilder(NamedTuple):
+    """The `build_pipeline` of a module.
+
+    Attributes:
+        file: where the module is.
+        function: the function.
+        parameters: what it takes, by name.
+    """
+
+    file: Path
+    function: Callable[..., object]
+    parameters: Mapping[str, inspect.Parameter]
+
+    @classmethod
+    def of(cls, file: Path, module: ModuleType) -> PipelineBuilder:
+        """Find it.
+
+        Raises:
+            ArgumentError: the module has none.
+        """
+        function = _builder(file, module)
+        return cls(file, function, parameters_of(function))
+
+    def check(self, changes: Mapping[str, object]) -> None:
+        """Refuse changes that it does not take, or lacks.
+
+        Raises:
+            ArgumentError: with the names that it takes.
+        """
+        _check_changes(self.file, self.parameters, changes)
+
+    def pipeline(self, changes: Mapping[str, Any]) -> Pipeline:
+        """Build the pipeline.
+
+        Raises:
+            ArgumentError: it gives something else.
+            Exception: what the function raises.
+        """
+        pipe = self.function(**changes)
+        if not isinstance(pipe, Pipeline):
+            raise ArgumentError(
+                f"{_BUILD} of {str(self.file)!r} must return an nbpipe.Pipeline, got "
+                f"{type(pipe).__name__}; end it with `return nbpipe.source(...)...`"
+            )
+        note_export(_exported_values(pipe, self.parameters), self.file)
+        return pipe
 
 
 # -- the file -----------------------------------------------------------------------------
-def _file(path: object) -> Path:
+def file_of(path: object) -> Path:
+    """Return the absolute path of a Python file.
+
+    Raises:
+        ArgumentError: there is no such file.
+        ArgumentTypeError: neither a str nor a path.
+    """
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(
             f'load path must be a str or a path, got {type(path).__name__}; as load("loader.py")'
@@ -102,8 +147,12 @@ class _Loader(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _module(file: Path) -> ModuleType:
-    """Run a file as a module; what was known by its name before stays if that fails."""
+def module_of(file: Path) -> ModuleType:
+    """Run a file as a module; what was known by its name before stays if that fails.
+
+    Raises:
+        Exception: whatever the file raises; a note names it.
+    """
     name = _name(file)
     spec = spec_from_file_location(name, file, loader=_Loader(name, str(file)))
     assert spec is not None

@@ -7,18 +7,17 @@ import shutil
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, final
 
 from .base.checks import whole
 from .base.format import format_rate, format_seconds, format_share, shortened, unit_of
-from .base.names import names_arguments
+from .base.names import names_arguments, own_kind
 from .engine.stats import worker_count
-from .errors import ArgumentTypeError, LengthUnknownError
+from .errors import ArgumentTypeError
 from .ops.stage import CONSUMER
 from .pipeline import Pipeline
-from .run.iterator import EpochIterator
-from .run.run import Run
+from .run.run import Run, ShownRun
 from .show.diagnose import hang_of
 from .show.empty import nothing_came
 
@@ -29,7 +28,7 @@ _KEPT_LINES = 5  # of epochs that have ended, above the bar
 
 
 @names_arguments
-def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
+def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 1) -> Progress:
     """Iterate, and show how it goes: count, rate, time left, wait, and the slowest stage.
 
     In a notebook that is a bar, in a terminal one line that is written anew, and elsewhere, as in a
@@ -37,13 +36,13 @@ def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
 
     Args:
         pipe_or_run: a pipeline, which is started at the first item and closed at the end, also
-            after `break`, an error or an interrupt; or a run, which stays open. `stop()` of
-            the run ends the loop, not only its epoch.
+            after `break`, an error or an interrupt; or a run or a `DataLoader`, which stays
+            open. `stop()` of the run ends the loop, not only its epoch.
         epochs: epochs to iterate one after the other [epochs].
 
     Raises:
         ArgumentError: `epochs` is not an int of at least 1.
-        ArgumentTypeError: neither a pipeline nor a run.
+        ArgumentTypeError: not a pipeline, a run or a `DataLoader`.
 
     Examples:
         >>> import nbpipe
@@ -66,23 +65,26 @@ class Progress(Iterator[Any]):
 
     def __init__(
         self,
-        pipe_or_run: Pipeline | Run,
+        pipe_or_run: Pipeline | ShownRun | Iterable[Any],
         *,
         epochs: int = 1,
         clock: Callable[[], float] | None = None,
         out: TextIO | None = None,
     ) -> None:
-        if not isinstance(pipe_or_run, Pipeline | Run):
+        is_loader = own_kind(type(pipe_or_run)) == "loader"
+        if not is_loader and not isinstance(pipe_or_run, Pipeline | ShownRun):
             raise ArgumentTypeError(
-                f"progress must be given a pipeline or a run, got {type(pipe_or_run).__name__}; "
-                "for other items write nbpipe.progress(nbpipe.source(items))"
+                "progress must be given a pipeline, a run or a nbpipe.DataLoader, got a "
+                f"{type(pipe_or_run).__name__}; for other items write "
+                "nbpipe.progress(nbpipe.source(items))"
             )
         self._epochs = self._left = whole("progress epochs", epochs, minimum=1, unit="epochs")
-        self._given = pipe_or_run
+        self._given: Any = pipe_or_run
+        self._is_loader = is_loader
         self._clock = clock
         self._shown = _display(out)
-        self._run: Run | None = None
-        self._epoch: EpochIterator | None = None
+        self._run: Any = None  # once there is one: that of a pipeline, or of a loader
+        self._epoch: Any = None
         self._tally = _Tally(0.0, 0, "items")
         self._next_s = 0.0
         self._done = False
@@ -110,30 +112,37 @@ class Progress(Iterator[Any]):
     def _now_s(self) -> float:
         if self._clock is not None:
             return self._clock()
-        assert self._run is not None
-        return self._run.active_s
+        return float(self._run.active_s)
 
-    def _start_epoch(self) -> EpochIterator:
+    def _start_epoch(self) -> Iterator[Any]:
+        given = self._given
         if self._run is None:
-            given = self._given
-            self._run = given if isinstance(given, Run) else given.start()
+            started = given.start() if isinstance(given, Pipeline) else given
+            self._run = given.run if self._is_loader else started
         self._left -= 1
-        owned = self._run is not self._given
-        last = owned and not self._left
+        last = self._is_owned and not self._left
+        items = given if self._is_loader else self._run
         try:
-            self._epoch = self._run.single_epoch() if last else iter(self._run)
+            self._epoch = self._run.single_epoch() if last else iter(items)
         except BaseException:
             self.close()
             raise
         now_s, status = self._now_s(), self._run.status()
         self._tally = _Tally(now_s, status.resumed, status.unit)
         self._next_s = now_s + self._shown.every_s
-        return self._epoch
+        return self._epoch  # type: ignore[no-any-return]
+
+    @property
+    def _is_owned(self) -> bool:
+        """Whether the run was started here."""
+        return isinstance(self._given, Pipeline)
 
     def _end_epoch(self) -> None:
         self._epoch = None
-        self._shown.end(f"{self._named(self._tally.last_line(self._now_s()))}{self._nothing()}")
-        if not self._left or (self._run is not None and self._run.stopped):
+        line, skipped = self._tally.last_line(self._now_s()), self._run.status().skipped
+        line += f", {skipped:,} {unit_of(skipped, 'items')} skipped" if skipped else ""
+        self._shown.end(f"{self._named(line)}{self._nothing()}")
+        if not self._left or self._run.stopped:
             self.close()
 
     def _nothing(self) -> str:
@@ -144,7 +153,6 @@ class Progress(Iterator[Any]):
 
     def _report(self, now_s: float) -> None:
         self._next_s = now_s + self._shown.every_s
-        assert self._run is not None
         hang = hang_of(self._run.stages, self._run.stats())
         length = self._length()
         line = self._tally.line(now_s, length, hangs=hang is not None)
@@ -154,12 +162,11 @@ class Progress(Iterator[Any]):
     def _length(self) -> int | None:
         try:
             return len(self._given)
-        except LengthUnknownError:
+        except Exception:  # noqa: BLE001  of a loader, what the user's sampler raises
             return None
 
     def _named(self, line: str) -> str:
         """Name the epoch and its slowest stage, too."""
-        assert self._run is not None
         return f"epoch {self._run.epoch}: {line}{_stages(self._run)}"
 
     def close(self) -> None:
@@ -169,9 +176,9 @@ class Progress(Iterator[Any]):
         self._done = True
         epoch, run, self._epoch = self._epoch, self._run, None
         if epoch is not None:
-            epoch.close()
+            getattr(epoch, "close", bool)()  # of a loader's subclass it may be any iterator
             self._shown.leave()
-        if run is not None and run is not self._given:
+        if run is not None and self._is_owned:
             run.close()
 
     def __iter__(self) -> Progress:
@@ -194,7 +201,7 @@ class Progress(Iterator[Any]):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
             return
-        if not getattr(self, "_done", True) and self._run is not None:
+        if not getattr(self, "_done", True) and isinstance(self._run, Run):
             self._run.close_dropped(self.close)
 
 
@@ -261,7 +268,7 @@ def _waits(waited_s: float, elapsed_s: float) -> str:
     return f"waited for data {format_share(share)} of the time"
 
 
-def _stages(run: Run) -> str:
+def _stages(run: ShownRun) -> str:
     """Name the stage that was busiest in the last seconds, and those whose workers only start."""
     rows = {name: row for name, row in run.stats().items() if name != CONSUMER}
     phrases = [

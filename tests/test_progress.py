@@ -247,7 +247,7 @@ def test_unknown_length_raises_as_that_of_the_pipeline():
 @pytest.mark.parametrize(
     ("given", "epochs", "message"),
     [
-        ([1], 1, "progress must be given a pipeline or a run, got list; .*"),
+        ([1], 1, "progress must be given a pipeline, a run or a nbpipe.DataLoader, got a list; .*"),
         (nbpipe.source([1]), 0, "progress epochs must be an int of at least 1 epochs, got 0"),
         (nbpipe.source([1]), True, "progress epochs must be an int of at least 1 epochs, got True"),
     ],

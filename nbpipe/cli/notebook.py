@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ PARAMETERS = "parameters"  # tag of the cell that holds values to be set
 _FORMAT = 4  # of notebooks, since 2015
 _SKIPPED = "skip-execution"  # tag of a cell that is not run
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}  # magics that run the lines below them here
+_TEXTS = {".py", ".md", ".rmd", ".qmd"}  # jupytext makes notebooks of them
 _LONGEST_LINE = 72
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -101,6 +103,12 @@ def _notebook(path: Path, content: Any) -> Notebook:
 
 def _content(path: Path) -> Any:
     shown = printable(str(path))
+    if path.suffix.lower() in _TEXTS and path.is_file():
+        raise BadUsageError(
+            f"{shown} is a text, and nbpipe export runs a notebook; make one of it: "
+            f"jupytext --to ipynb {printable(shlex.quote(str(path)))}, then "
+            f"nbpipe export {printable(shlex.quote(str(path.with_suffix('.ipynb'))))}"
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

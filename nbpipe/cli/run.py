@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..base.format import format_share, shortened
@@ -21,7 +22,7 @@ from ..errors import (
     near_match,
 )
 from ..export.secrets import scrubbed
-from ..loading import load
+from ..loading import PipelineBuilder, file_of, module_of
 from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
@@ -58,15 +59,43 @@ def _pipeline(module: Path, changes: Mapping[str, Any]) -> Pipeline:
         raise BadUsageError(printable(_no_file(module)))
     knobs = {name: value for name, value in changes.items() if "." in name}
     try:
-        pipe = load(module, **{name: changes[name] for name in changes if name not in knobs})
+        builder = PipelineBuilder.of(file := file_of(module), _ran(file))
+        given = {name: changes[name] for name in changes if name not in knobs}
+        builder.check(given)
+        pipe = _built(builder, given)
         for name, value in knobs.items():
             address, _, knob = name.rpartition(".")
             setattr(pipe[address], knob, value)
     except _REFUSALS as error:
         raise BadUsageError(str(error)) from error
-    except Exception as error:
-        raise _failed(error) from error
     return pipe
+
+
+def _ran(file: Path) -> ModuleType:
+    try:
+        return module_of(file)
+    except (Exception, SystemExit) as error:
+        raise _failed(error) from error
+
+
+def _built(builder: PipelineBuilder, given: Mapping[str, Any]) -> Pipeline:
+    """Build the pipeline; only where it can be built without the settings are these to blame."""
+    try:
+        return builder.pipeline(given)
+    except _REFUSALS as error:
+        if given and _builds(builder):
+            raise
+        raise _failed(error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(error) from error
+
+
+def _builds(builder: PipelineBuilder) -> bool:
+    try:
+        builder.pipeline({})
+    except Exception:  # noqa: BLE001  of the user's
+        return False
+    return True
 
 
 def _no_file(module: Path) -> str:
@@ -76,7 +105,7 @@ def _no_file(module: Path) -> str:
     return f"no file {module}{near_match(str(module), map(str, module.parent.glob('*.py')))}"
 
 
-def _failed(error: Exception) -> FailedError:
+def _failed(error: BaseException) -> FailedError:
     words = str(error) if isinstance(error, NbpipeError) else f"{type(error).__name__}: {error}"
     cause = error.__cause__
     told = "" if cause is None else f"{type(cause).__name__}: {cause}"
@@ -160,4 +189,6 @@ def _title(started: Run, epochs: int) -> str:
         share = format_share(status.delivered / status.total)
         done = f"{status.delivered:,} of {status.total:,} delivered ({share})"
     of_all = f" ({status.epoch + 1} of {epochs})" if epochs > 1 else ""
+    if status.skipped:
+        done += f", {status.skipped:,} skipped"
     return f"epoch {status.epoch}{of_all}, {status.state}: {done}"

@@ -449,6 +449,7 @@ class _Begun(NamedTuple):
 
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
+    "active_s",
     *("begins", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
     *("knobs", "local_run", "moved", "not_begun", "on_run", "shown", "title", "turn"),
     "unnamed_failures",
@@ -588,6 +589,11 @@ class LoaderRun(ShownRun):
         """Number of the epoch in progress, or of the last one; before the first, 0."""
         current = self._current
         return 0 if current is None else current.number
+
+    @property
+    def active_s(self) -> float:
+        """Time that passes from one batch to the next [s]; what makes them changes meanwhile."""
+        return perf_counter_ns() / 1e9
 
     @property
     def paused(self) -> bool:

@@ -74,6 +74,32 @@ def test_run_of_a_broken_module(tmp_path):
     assert (done.returncode, *seen) == (1, True, True)
 
 
+BROKEN = ["nbpipe.source(3)", "int('x')", "3", "nbpipe.source([1]).batch(0)", "exit(0)"]
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_module_is_a_failure(line, tmp_path):
+    """Whatever `build_pipeline` raises is a failure, also what nbpipe raises of wrong arguments."""
+    text = f"import nbpipe\ndef build_pipeline(*, size: int = 2):\n    return {line}\n"
+    (tmp_path / "loader.py").write_text(text)
+    plain = command("run", "loader.py", cwd=tmp_path)
+    given = command("run", "loader.py", "--set", "size=3", cwd=tmp_path)
+    assert (plain.returncode, given.returncode) == (1, 1), plain.stderr + given.stderr
+
+
+def test_a_value_that_the_module_refuses_is_bad_usage(module, tmp_path):
+    """A setting that the module hands on, and that is out of range, is bad usage."""
+    done = command("run", module, "--set", "decode_concurrency=0", cwd=tmp_path)
+    assert (done.returncode, "got 0" in done.stderr) == (2, True), done.stderr
+
+
+def test_skipped_items_are_counted(module, tmp_path):
+    """The line of an epoch says how many items were skipped."""
+    module.write_text(MODULE.replace("map(decode,", "map(decode, on_error='skip',"))
+    done = command("run", module, "--set", "bad=2", cwd=tmp_path)
+    assert (done.returncode, ", 1 item skipped" in done.stderr) == (0, True), done.stderr
+
+
 ENDLESS = """
 import os
 import nbpipe

@@ -67,6 +67,8 @@ def test_help(arguments, tmp_path):
         (["export", "n.ipynb"], "required: -o/--output"),
         (["export", "none.ipynb", "-o", "l.py"], "cannot read none.ipynb: No such file"),
         (["export", "text.ipynb", "-o", "l.py"], "text.ipynb is no notebook: "),
+        (["export", "train.py", "-o", "l.py"], "jupytext --to ipynb train.py"),
+        (["export", "train.Rmd", "-o", "l.py"], "jupytext --to ipynb train.Rmd"),
         (["export", "r.ipynb", "-o", "l.py"], "r.ipynb is written in R; only notebooks in Python"),
         (["export", "other.ipynb", "-o", "l.py"], "no kernel 'none' on this machine"),
         (["export", "n.ipynb", "-o", "l.txt"], "must end in .py, got 'l.txt'"),
@@ -91,7 +93,8 @@ def test_bad_usage(arguments, says, tmp_path, call):
     write_notebook(tmp_path / "r.ipynb", "x <- 1", language="R")
     write_notebook(tmp_path / "other.ipynb", "x = 1", kernel="none")
     (tmp_path / "text.ipynb").write_text("words")
-    (tmp_path / "loader.py").write_text("open('ran', 'w')")
+    for name in ("loader.py", "train.py", "train.Rmd"):
+        (tmp_path / name).write_text("open('ran', 'w')")
     more = ["--execute"] if arguments[:1] == ["export"] else []
     done = call(*arguments, *more)
     seen = (done.returncode, says in done.err, done.out, (tmp_path / "ran").exists())

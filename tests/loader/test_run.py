@@ -356,3 +356,14 @@ def test_iterating_the_run_is_iterating_the_loader(way):
     got = [batch.tolist() for batch in run]
     found = got, len(run), repr(run)
     assert found == ([[0, 1], [2, 3], [4, 5]], 3, f"LoaderRun({run.title}; open)")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_progress_of_a_loader(workers, capsys):
+    """`nbpipe.progress(loader)` gives its batches, names its epochs, and leaves it open."""
+    loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=workers, workers="thread")
+    got = [batch.tolist() for batch in nbpipe.progress(loader, epochs=2)]
+    lines = [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert got == [[0, 1], [2, 3], [4, 5]] * 2
+    assert lines == ["epoch 0: 3 batches", "epoch 1: 3 batches"]
+    assert (len(nbpipe.progress(loader)), len(list(nbpipe.progress(loader.run)))) == (3, 3)
