@@ -730,6 +730,8 @@ class ExpandNode(Node):
         """Hand on what was drawn, or keep it until its turn."""
         expansion = task.expansion
         assert expansion is not None
+        if final and self.halted and expansion.end is not None:
+            expansion.end()
         if self.done:
             return
         settled = expansion.owed if final else len(results)
@@ -871,6 +873,8 @@ class ExpandNode(Node):
             x.unwanted = True
             if x.owner is not None:
                 x.owner.call()
+            elif x.end is not None and not x.held:
+                x.end()
 
 
 # -- Readers: threads that have an open iterator of the user's -------------------------------------

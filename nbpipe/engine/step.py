@@ -539,6 +539,7 @@ class Expansion:
         context: that context; None before it is opened.
         owner: the seat of that thread, between its first task and its end; else None.
         unwanted: its thread is to close it.
+        end: has an asyncio task close it; None where none reads it.
         closed: open when that thread has nothing more to do with it; None before it has.
     """
 
@@ -561,6 +562,7 @@ class Expansion:
     context: Context | None = None
     owner: Seat | None = None
     unwanted: bool = False
+    end: Callable[[], object] | None = None
     closed: Latch | None = None
 
     def pair(self) -> None:
@@ -597,7 +599,12 @@ class Expansion:
                 return
 
     def close_here(self) -> None:
-        """Close the user's iterator in this thread; again does nothing."""
+        """Close the user's iterator in this thread; again does nothing.
+
+        One that an asyncio task reads is left to it: the end of the epoch cancels that task.
+        """
+        if self.end is not None:
+            return
         inner, self.inner = self.inner, None
         close = getattr(inner, "close", None)
         if close is not None:

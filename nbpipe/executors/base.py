@@ -13,7 +13,13 @@ MOST_PROCESSES = 4  # for each core; more take memory and wait for one another
 
 
 class AsyncReading(Protocol):
-    """An async iterator that work is drawn from, piece by piece; one task reads and closes it."""
+    """An async iterator that work is drawn from, piece by piece; one task reads and closes it.
+
+    Attributes:
+        end: has that task close it; set by the event loop, called from any thread.
+    """
+
+    end: Callable[[], object] | None
 
     @property
     def is_open(self) -> bool:

@@ -125,8 +125,9 @@ class EventLoop:
             self._modes, self._settings = settings.enter(), settings
         task = self._loop.create_task(self._run(call), context=settings.of_call())
         self._calls[task] = call
-        if work.reads is not None:
-            self._readers[work.reads] = call
+        if (iterator := work.reads) is not None:
+            self._readers[iterator] = call
+            iterator.end = lambda: self.cancel(lambda other: other.reads is iterator)
         task.add_done_callback(self._ended)
 
     async def _run(self, call: _Call) -> None:
@@ -160,8 +161,9 @@ class EventLoop:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         call = self._calls.pop(task)
-        if call.work.reads is not None:
-            self._readers.pop(call.work.reads, None)
+        if (iterator := call.work.reads) is not None:
+            self._readers.pop(iterator, None)
+            iterator.end = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._source.crashed(error)
         if call.busy:  # cancelled, perhaps before it began

@@ -193,6 +193,20 @@ def test_an_async_generator_that_is_left_is_closed_in_its_task(kind):
         assert set(watched.notes[1:]) == {0}
 
 
+def test_async_generators_of_passes_that_end_early_are_closed_at_once():
+    """`repeat` over `take` leaves no open generator behind, nor its task."""
+    watched, most = Watched(1000), []
+
+    async def items():
+        most.append(len(asyncio.all_tasks()))
+        async for item in watched.items():
+            yield item
+
+    pipe = nbpipe.source(items, prefetch=1).take(3).repeat(100)
+    assert drained(pipe) == [0, 1, 2] * 100
+    assert max(most) < 20
+
+
 def test_async_generators_side_by_side_have_contexts_of_their_own():
     """Those of one `flat_map` do not see each other's context variables."""
     watched = Watched(3)
