@@ -132,6 +132,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             raise pickle.PicklingError("cannot pickle an open file")  # cloudpickle would read it
         elif _on_gpu(obj):
             raise pickle.PicklingError(f"cannot pickle a tensor on {obj.device}")
+        elif _is_torchs(obj, "Tensor"):
+            return _reduce_any_tensor(obj)
+        elif _is_torchs(obj, "UntypedStorage"):
+            return _reduce_storage(obj)
+        elif _delegates(type(obj)):
+            return _with_plain_state(obj)
         reduced = super().reducer_override(obj)
         by_value = isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == _FULL
         return _with_our_setter(obj, reduced) if by_value else reduced
@@ -179,6 +185,70 @@ def _set_class(kind: type, how: tuple[Callable[[type, Any], object], Any]) -> No
 def _on_gpu(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.Tensor) and bool(obj.is_cuda)
+
+
+def _is_torchs(obj: object, name: str) -> bool:
+    return type(obj) is getattr(sys.modules.get("torch"), name, None)
+
+
+def _reduce_any_tensor(tensor: Any) -> _Reduced:
+    """Take a tensor apart as torch does; what it gives for uint16 or float8 cannot be loaded."""
+    make, *rest = tensor.__reduce_ex__(PROTOCOL)
+    ours = getattr(make, "__name__", "") == "_rebuild_tensor_v3"
+    return (_restore_untyped if ours else make, *rest)
+
+
+def _restore_untyped(storage: Any, *rest: Any) -> Any:
+    """Build a tensor of a type for which torch has no class of storage."""
+    offset, size, stride, requires_grad, hooks, dtype, *_ = rest
+    torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
+    tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+    tensor.requires_grad_(requires_grad)
+    tensor._backward_hooks = hooks
+    return tensor
+
+
+def _reduce_storage(storage: Any) -> _Reduced:
+    torch: Any = sys.modules["torch"]
+    raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return _restore_storage, (PickleBuffer(raw), torch.uint8)
+
+
+def _restore_storage(raw: Any, dtype: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    return flat.untyped_storage()
+
+
+def _delegates(kind: Any) -> bool:
+    """Tell whether objects of a class have a `__getattr__`, and are pickled by their attributes.
+
+    Pickle would ask for `__setstate__` before the attributes are there that `__getattr__` needs.
+    """
+    return (
+        hasattr(kind, "__getattr__")
+        and not hasattr(kind, "__setstate__")
+        and not issubclass(kind, type)
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and kind not in copyreg.dispatch_table
+    )
+
+
+def _with_plain_state(obj: Any) -> _Reduced:
+    make, arguments, state, *rest = obj.__reduce_ex__(PROTOCOL)
+    items = (*rest, None, None)[:2]
+    setter = None if state is None else set_plain_state
+    return (make, arguments, state, *items, setter)
+
+
+def set_plain_state(obj: object, state: Any) -> None:
+    """Set attributes without asking the class; those of slots stand in a second dict."""
+    plain, slots = state if isinstance(state, tuple) else (state, None)
+    if plain:
+        vars(obj).update(plain)
+    for name, value in (slots or {}).items():
+        object.__setattr__(obj, name, value)
 
 
 def _reduce_code(code: CodeType) -> _Reduced:

@@ -11,7 +11,7 @@ from types import CodeType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
 from ..errors import RemoteError, add_note, set_attribute
-from .pickling import HEAP_TYPE, Pickler, dumps
+from .pickling import HEAP_TYPE, Pickler, dumps, set_plain_state
 
 _MOST_ERRORS = 32  # of one chain
 _LONGEST = 10_000  # characters of a message or a note
@@ -162,7 +162,7 @@ class _ErrorPickler(Pickler):
             if not _is_plain(type(obj)):
                 return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             state = object.__getstate__(obj)
-            return _blank, (type(obj), obj.args), state, None, None, _set_state
+            return _blank, (type(obj), obj.args), state, None, None, set_plain_state
         return super().reducer_override(obj)
 
 
@@ -184,14 +184,6 @@ def _is_plain(kind: Any) -> bool:
 
 def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     return kind.__new__(kind, *args)
-
-
-def _set_state(error: BaseException, state: Any) -> None:
-    """Set attributes, without asking the class; those of slots stand in a second dict."""
-    plain, slots = state if isinstance(state, tuple) else (state, None)
-    error.__dict__.update(plain or {})
-    for name, value in (slots or {}).items():
-        object.__setattr__(error, name, value)
 
 
 # -- Text ------------------------------------------------------------------------------------------

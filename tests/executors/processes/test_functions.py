@@ -304,3 +304,46 @@ def test_the_parent_is_left_alone():
     random.seed(7)
     drawn()
     assert random.random() == first
+
+
+class Inner:
+    """A dataset."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+class Wrapper:
+    """Asks the dataset inside for what it lacks itself."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __getitem__(self, index):
+        return self.inner[index] * 10
+
+
+class Slotted(Wrapper):
+    """The same with slots and attributes."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.kept = 1
+
+
+@pytest.mark.parametrize("make", [Wrapper, Slotted, lambda inner: Slotted(Wrapper(inner))])
+def test_a_wrapper_that_delegates(make):
+    """Its attributes are there before anything is asked of the object inside."""
+    data = make(Inner())
+    times = data[1]
+    assert drained(placed(4, lambda n: (data[n], data.__len__()))) == [
+        (n * times, 4) for n in range(4)
+    ]

@@ -300,6 +300,27 @@ def test_a_tensor_that_stands_twice(torch):
     assert [one is other for one, (other,) in got] == [True] * 40
 
 
+# -- Types for which torch has no class of storage -------------------------------------------------
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dtype", ["uint16", "uint64", "float8_e4m3fn", "complex32", "bfloat16"])
+def test_tensors_of_rare_types(torch, dtype, shared):
+    """A function may hold them, take them and return them; shared memory stays shared."""
+    table = torch.arange(64, dtype=torch.uint8).view(getattr(torch, dtype))
+    if shared:
+        table.share_memory_()
+    part = table[2:4]
+
+    def work(given):
+        table.view(torch.uint8)[:] = 7
+        return given, table
+
+    ((given, got),) = drained(placed([part.clone()], work))
+    assert (given.dtype, got.dtype, got.shape) == (table.dtype, table.dtype, table.shape)
+    assert given.view(torch.uint8).tolist() == list(range(2 * table.itemsize, 4 * table.itemsize))
+    assert (table.view(torch.uint8)[0] == 7) == shared
+
+
 # -- Results that cannot be sent -------------------------------------------------------------------
 @pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"loss": (t, 1)}])
 @pytest.mark.parametrize("options", [{}, {"timeout_s": 60}])
