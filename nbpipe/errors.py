@@ -35,11 +35,12 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 
@@ -386,8 +387,101 @@ def _shown(files: Sequence[str]) -> list[int]:
     return kept or others  # a function of Python's own may be a stage
 
 
-def format_briefly(error: BaseException) -> str:
-    """Format the traceback of a failed item: the user's lines, ours only where they are shown."""
+_MOST_LINKS = 32  # exceptions of one chain that are shown
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+class BriefTraceback:
+    """The traceback of a failed item, put into words when somebody reads it.
+
+    It holds no frame, and so none of the values that the frames hold. It can be pickled: the lines
+    are looked up where it is read.
+
+    Args:
+        error: the exception, with those that led to it.
+    """
+
+    __slots__ = ("_links", "_placed", "_text")
+
+    def __init__(self, error: BaseException) -> None:
+        self._links: list[tuple[str, Iterable[_Frame], list[str]]] = []
+        self._placed: list[list[_Place]] = []  # of each link, once somebody wants to know
+        self._text = ""
+        link: BaseException | None = error
+        seen: set[int] = set()
+        while link is not None and id(link) not in seen and len(seen) < _MOST_LINKS:
+            if isinstance(link, BaseExceptionGroup):  # its parts are many, and it is rare
+                self._text = _format_at_once(error)
+                return
+            seen.add(id(link))
+            cause, context = link.__cause__, link.__context__
+            before = None if link.__suppress_context__ else context
+            words = _CAUSE if cause is not None else _CONTEXT if before is not None else ""
+            frames = [
+                (one.tb_frame.f_code, one.tb_lasti, one.tb_lineno)
+                for one in _frames(link.__traceback__)
+            ]
+            self._links.append((words, frames, _last_lines(link)))
+            link = cause if cause is not None else before
+
+    @property
+    def line(self) -> str:
+        """The exception in one line: its type and message."""
+        return "".join(self._links[0][2][:1]).strip() if self._links else ""
+
+    def format(self) -> str:
+        """Return the text: the user's lines, ours only where they are shown."""
+        if self._text:
+            return self._text
+        self._place()
+        lines: list[str] = []
+        for (words, _, last), places in reversed([*zip(self._links, self._placed, strict=True)]):
+            shown = range(len(places)) if _shows_all else _shown([place[0] for place in places])
+            stack = traceback.StackSummary.from_list([_summary(places[one]) for one in shown])
+            lines += (words, "Traceback (most recent call last):\n", *stack.format(), *last)
+        return "".join(lines)
+
+    def _place(self) -> None:
+        self._placed = self._placed or [[*_places(frames)] for _, frames, _ in self._links]
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Leave out code, which cannot be pickled."""
+        self._place()
+        return [(words, (), last) for words, _, last in self._links], self._placed, self._text
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Take over what another process has sent."""
+        self._links, self._placed, self._text = state
+
+
+# File, line and function of a frame, then the last line and the columns, where they are known.
+_Place = tuple[str, int, str, int | None, int | None, int | None]
+_Frame = tuple[CodeType, int, int]  # a code, an instruction of it, and its line
+
+
+def _places(frames: Iterable[_Frame]) -> Iterator[_Place]:
+    for code, instruction, line in frames:
+        known = itertools.islice(code.co_positions(), instruction // 2, None)
+        yield code.co_filename, line, code.co_name, *next(known, (None,) * 4)[1:]
+
+
+def _summary(place: _Place) -> traceback.FrameSummary:
+    name, line, function, last, begins, ends = place
+    return traceback.FrameSummary(
+        name, line, function, lookup_line=False, end_lineno=last, colno=begins, end_colno=ends
+    )
+
+
+def _last_lines(error: BaseException) -> list[str]:
+    """Return what Python writes below the frames; it looks at no file for that."""
+    found = traceback.TracebackException(
+        type(error), error, error.__traceback__, limit=0, lookup_lines=False, compact=True
+    )
+    return [*found.format_exception_only()]
+
+
+def _format_at_once(error: BaseException) -> str:
     found = traceback.TracebackException.from_exception(error)
     links = [] if _shows_all else [found]  # and those that led to it, and the parts of a group
     for link in links:

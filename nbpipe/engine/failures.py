@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import linecache
-import re
+import copy
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..base.describe import summarize
 from ..base.format import plain
 from ..base.seeding import Path
 from ..errors import (
+    BriefTraceback,
     ExecutorBrokenError,
     FailureBudgetError,
     StageError,
     StageTimeoutError,
     WorkerDiedError,
     WorkerStartError,
-    format_briefly,
 )
 from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
@@ -29,7 +27,7 @@ from ..ops.call import FailurePolicy
 
 
 # -- Failure: one item that failed for good --------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """One item that failed for good.
 
@@ -61,38 +59,59 @@ class Failure:
     index: int | None = None
     external: bool = False
 
+    def changed(self, **fields: Any) -> Failure:
+        """Return it with other fields, as `dataclasses.replace` does, but format nothing."""
+        other = copy.copy(self)
+        vars(other).update(fields)
+        return other
+
+
+class _Formatted:
+    """The field `traceback`: it is formatted when it is read, as few failures are looked at."""
+
+    def __get__(self, failure: Failure, _: type) -> str:
+        kept = vars(failure)["traceback"]
+        if isinstance(kept, BriefTraceback):
+            kept = vars(failure)["traceback"] = _formatted(kept)
+        return str(kept)
+
+    def __set__(self, failure: Failure, value: object) -> None:
+        vars(failure)["traceback"] = value
+
+
+cast(Any, Failure).traceback = _Formatted()
+
 
 # -- Failed items: what went wrong, where, and with what input -------------------------------------
 _HOPELESS = (ExecutorBrokenError, WorkerStartError)  # the next item would fare no better
 KEPT = 100  # failed items remembered by a run
 _RATE_AFTER = 100  # items seen before a failure rate is judged
-_BARE_FRAME = re.compile(r'^  File "(.+)", line (\d+), in .*\n(?! {4})', re.MULTILINE)
 
 
 class Failed:
     """Takes the place of a result: the item's call failed.
 
     Attributes:
+        exception: what ends the epoch; None where it was left behind in another process.
         fatal: the stage does not skip what fails.
         ends_epoch: so, or with this one too many have failed.
     """
 
     __slots__ = ("ends_epoch", "exception", "fatal", "record")
 
-    def __init__(self, exception: BaseException, record: Failure, *, fatal: bool) -> None:
+    def __init__(self, exception: BaseException | None, record: Failure, *, fatal: bool) -> None:
         self.exception = exception
         self.record = record
         self.fatal = self.ends_epoch = fatal
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process, whatever the user's exception holds."""
-        return _unpacked, (pack_error(self.exception), self.record, self.fatal)
+        packed = pack_error(self.exception) if self.fatal and self.exception else None
+        return _unpacked, (packed, self.record, self.fatal)
 
 
-def _unpacked(error: PackedError, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
-    exception = error.unpack()  # here the source of a notebook's cells is known
-    shown = formatted((exception.__cause__ or exception) if fatal else exception)
-    return Failed(exception, dataclasses.replace(record, traceback=shown), fatal=fatal)
+def _unpacked(error: PackedError | None, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
+    return Failed(None if error is None else error.unpack(), record, fatal=fatal)
 
 
 def failed(
@@ -107,52 +126,64 @@ def failed(
     policy: FailurePolicy,
 ) -> Failed:
     """Build the record and, where the epoch has to end, the `StageError` that will surface."""
-    summary = summarize(seen(value))
-    line = one_line(error).removeprefix("nbpipe.errors.")
+    brief = _brief(error)
+    line = plain(getattr(brief, "line", "")) or one_line(error)
+    line = line.removeprefix("nbpipe.errors.")
     record = Failure(
         stage=stage,
         path=path,
         epoch=epoch,
         error=line,
-        traceback=formatted(error),
-        input=summary,
+        traceback=brief,
+        input=summarize(seen(value)),
         attempts=attempts,
         when_s=time.time(),
     )
     if policy.skips and isinstance(error, Exception) and not isinstance(error, _HOPELESS):
         return Failed(error, record, fatal=False)
+    surfaced = _surfaced(error, record, executor)
+    return Failed(surfaced, record, fatal=True)
+
+
+def _surfaced(error: BaseException, record: Failure, executor: str) -> StageError:
+    """Return the error that ends the epoch."""
+    stage, path = record.stage, record.path
     kind: type[StageError] = StageError
     if isinstance(error, StageTimeoutError | WorkerDiedError | ExecutorBrokenError):
         kind = type(error)
     surfaced = kind(
-        f"stage {stage!r} failed on item {path}: {line}",
+        f"stage {stage!r} failed on item {path}: {record.error}",
         stage=stage,
         path=path,
         executor=executor,
     )
     surfaced.add_note(
-        f"stage {stage!r}, item {path}, epoch {epoch}, executor {executor}, input: {summary}"
+        f"stage {stage!r}, item {path}, epoch {record.epoch}, executor {executor}, "
+        f"input: {record.input}"
     )
     surfaced.__cause__ = error
-    return Failed(surfaced, record, fatal=True)
+    return surfaced
 
 
-def formatted(error: BaseException) -> str:
-    """Format a traceback; what an exception of the user does meanwhile must not matter."""
+def _brief(error: BaseException) -> Any:
+    """Take a traceback; what an exception of the user does meanwhile must not matter."""
     try:
-        return plain(format_briefly(error))
+        return BriefTraceback(error)
     except Exception as problem:
         return f"{type(error).__name__} (its traceback cannot be shown: {type(problem).__name__})"
 
 
-def with_source(record: Failure) -> Failure:
-    """Return a record of another process with the lines that are known here alone: of cells."""
-    return dataclasses.replace(record, traceback=_BARE_FRAME.sub(_sourced, record.traceback))
+def _formatted(brief: BriefTraceback) -> str:
+    try:
+        return plain(brief.format())
+    except Exception as problem:
+        return f"its traceback cannot be shown: {type(problem).__name__}"
 
 
-def _sourced(frame: re.Match[str]) -> str:
-    line = linecache.getline(frame[1], int(frame[2])).strip()
-    return f"{frame[0]}    {line}\n" if line else frame[0]
+def formatted(error: BaseException) -> str:
+    """Format a traceback; what an exception of the user does meanwhile must not matter."""
+    brief = _brief(error)
+    return _formatted(brief) if isinstance(brief, BriefTraceback) else str(brief)
 
 
 def one_line(error: BaseException) -> str:

@@ -285,7 +285,7 @@ class Scheduler:
 
     def _remember_external(self, failure: Failure) -> None:
         """Remember a failed item of an epoch in an order from outside."""
-        self.remember(dataclasses.replace(failure, external=True))
+        self.remember(failure.changed(external=True))
 
     def _build_ahead(self, number: int) -> Ahead | None:
         """Build an epoch to be read ahead; None where a cache must first be made for it."""

@@ -1,8 +1,12 @@
 """Failed items as a table, with what of the source they were made of; and once more."""
 
 import functools
+import gc
 import itertools
+import linecache
 import re
+import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -475,3 +479,83 @@ def test_close_all_inside_a_stage():
     with run, pytest.raises(nbpipe.StageError) as caught:
         list(run)
     assert (type(caught.value.__cause__), other.closed) == (nbpipe.ReentrantRunError, True)
+
+
+# -- Tracebacks are put into words when they are read ----------------------------------------------
+class Held:
+    """A value that can be watched."""
+
+
+def chained(n):
+    """Fail for a reason."""
+    try:
+        [][n]
+    except IndexError as error:
+        raise ValueError("no item") from error
+
+
+def nested(n):
+    """Fail while another failure is handled."""
+    try:
+        [][n]
+    except IndexError:
+        undefined_name  # noqa: B018, F821
+
+
+def noted(n):
+    """Fail with a note."""
+    error = KeyError(n)
+    error.add_note("look here")
+    raise error
+
+
+def grouped(n):
+    """Fail several times at once."""
+    raise ExceptionGroup("both", [ValueError(n), TypeError(n)])
+
+
+def misspelled(n):
+    """Fail as code with an error in it does."""
+    compile("1 +", "some file", "eval")
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("work", [chained, nested, noted, grouped, misspelled])
+def test_a_traceback_is_the_one_that_python_writes(work, executor):
+    """With causes, notes, marks below the lines; without the frames of nbpipe."""
+    with nbpipe.source([3]).map(work, executor=executor, on_error="skip").start() as run:
+        assert list(run) == []
+        (failure,) = run.failures()
+    try:
+        work(3)
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next  # without this function
+        expected = "".join(traceback.format_exception(error))
+        line = "".join(traceback.format_exception_only(error)[:1]).strip()
+    assert (failure.traceback, failure.error) == (expected, line)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_failure_that_nobody_reads_is_not_formatted(monkeypatch, executor):
+    """No file is looked at while items fail, and none of their values is held."""
+    looked = []
+    monkeypatch.setattr(linecache, "checkcache", looked.append)
+    monkeypatch.setattr(linecache, "getlines", lambda name, _=None: looked.append(name) or [])
+    held = []
+
+    def make(n):
+        value = Held()
+        held.append(weakref.ref(value))
+        return value if executor == "thread" else n
+
+    def work(value):
+        raise ValueError("bad")
+
+    pipe = nbpipe.source(range(20)).map(make).map(work, executor=executor, on_error="skip")
+    with pipe.start() as run:
+        assert list(run) == []
+        assert looked == []
+        gc.collect()
+        assert [ref for ref in held if ref() is not None] == []
+        assert "in work" in run.failures()[0].traceback
+        assert looked != []

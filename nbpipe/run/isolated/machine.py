@@ -16,7 +16,7 @@ from ...base.knobs import Knob
 from ...engine.epoch import Epoch
 from ...engine.expand import EpochItems
 from ...engine.external import ExternalOrder, Listed
-from ...engine.failures import Failure, with_source
+from ...engine.failures import Failure
 from ...engine.machine import CarriedError, Consumer, Machine, RunRecord
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
@@ -454,12 +454,11 @@ class IsolatedMachine(Machine):
     def _take(self, report: ChildReport) -> None:
         """Take over a report, and keep the failed items that it brings, unless another one did."""
         number, failed = report.heard
-        failures = [with_source(failure) for failure in report.failures]
         with self.scheduler.lock:
             known = self._heard[1] if self._heard[0] == number else 0
             if number >= self._heard[0] and failed > known:
                 self._heard = report.heard
-                for failure in failures[known - failed :]:
+                for failure in report.failures[known - failed :]:
                     self._record.remember(failure)
             self._report, self._reported_s = report, monotonic()
 
