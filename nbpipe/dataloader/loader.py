@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import GenericAlias, ModuleType
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, final
 
 from ..base.checks import plain_function, refuse_table, seconds, whole
 from ..base.knobs import Knob
@@ -68,6 +68,7 @@ _FIXED = (
     *("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last", "dataset"),
     "persistent_workers",
 )
+_OWN = ("_torch", "_kept", "_state", "_live", "_pipeline", "_made_at", "_asks", "_reported")
 _MISSPELT = 0.9  # so alike is a name to an argument's; other attributes are the user's own
 
 
@@ -323,7 +324,6 @@ class _Pin:
         return self._pin(batch)
 
 
-@final
 @methods_name_arguments
 class DataLoader:
     """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
@@ -434,6 +434,37 @@ class DataLoader:
         """Check `prefetch_factor`, which has a default."""
         factor = _FACTOR if factor is None else factor
         return _counted("prefetch_factor", factor, minimum=1, unit="batches")
+
+    # -- copies ---------------------------------------------------------------------------
+    def _arguments(self) -> dict[str, Any]:
+        """Return the attributes that a copy has, too; its run and its place are its own."""
+        kept = {name: one for name, one in vars(self).items() if name not in _OWN}
+        return kept | {"_count": self.num_workers}
+
+    def __copy__(self) -> Self:
+        """Return a loader of the same arguments, which has not begun."""
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(self._arguments())
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what `pickle` and `copy.deepcopy` take: the arguments, as torch's loader gives."""
+        if not isinstance(self.workers, str):
+            raise TypeError(
+                "cannot pickle or deepcopy a DataLoader whose workers are a live "
+                f"{type(self.workers).__name__}; use workers='process' or workers='thread'"
+            )
+        return self._arguments()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin as a new loader."""
+        self._torch = _torch()
+        shown = {name: state[name] for name in ("sampler", "batch_sampler")}
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self._begin()
+        for name, value in shown.items():
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_made_at" in self.__dict__:
@@ -604,7 +635,20 @@ class DataLoader:
             return False
         return bool(accelerator.current_accelerator().type != "mps")  # it cannot pin
 
+    def _follow_samplers(self) -> None:
+        """Take samplers that a subclass set past `__setattr__`, as torch's loader does."""
+        known, given = self._samples, self.batch_sampler
+        if given is known.batch_sampler and (given is not None or self.sampler is known.sampler):
+            return
+        self._samples = Samples(None, known.drop_last and given is None, self.sampler, given)
+        self._state = LoaderState(self.dataset, self._samples, reads=self._reads)
+        self._build(0, self._indices)
+
     # -- epochs ---------------------------------------------------------------------------
+    def _get_iterator(self) -> LoaderEpoch:
+        """Begin the next epoch: subclasses of torch's loader call it by this name."""
+        return DataLoader.__iter__(self)
+
     def __iter__(self) -> LoaderEpoch:
         """Begin the next epoch; torch's generators are drawn from as torch's loader does.
 
@@ -614,6 +658,7 @@ class DataLoader:
             ArgumentError: `timeout` is set, and there are no workers.
             StateError: other workers have read an iterable dataset in parts.
         """
+        self._follow_samplers()
         if self.pin_memory and not self._pins():
             warnings.warn(_NO_PINNING, stacklevel=2)
         self._check_timeout()
@@ -781,6 +826,7 @@ class DataLoader:
 
     def _plain(self) -> PlainChain:
         """Write the chain without this loader."""
+        self._follow_samplers()
         if self._splits:
             raise ExportError(
                 "each worker of this DataLoader reads its part of the dataset, which asks "
@@ -854,6 +900,7 @@ class DataLoader:
             LengthUnknownError: the sampler or the iterable dataset has no length.
         """
         if not self._reads:
+            self._follow_samplers()
             return _length_of("sampler", self._samples.indices)
         self._reported = count = _length_of("dataset", self.dataset)
         size = self.batch_size
