@@ -9,7 +9,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -724,12 +724,22 @@ class LoaderRun(ShownRun):
         """How far it is: epochs begun, batches delivered in all of them."""
         return self._number, self.stats()[CONSUMER].items_out
 
-    def close_epochs(self) -> None:
-        """Leave the epochs that this thread began: the code that iterated them is gone."""
+    def close_epochs(self, threads: Collection[int] = ()) -> bool:
+        """Leave the epochs that a thread began: the code that iterated them is gone.
+
+        Args:
+            threads: the numbers of the threads; without any, this thread's.
+
+        Returns:
+            Whether there were any.
+        """
+        threads, left = threads or (get_ident(),), False
         for one in tuple(self._begun):
             epoch = one.epoch()
-            if epoch is not None and one.thread == get_ident():
+            if epoch is not None and one.thread in threads:
+                left = left or one.going
                 epoch.close()
+        return left
 
     def close(self, timeout_s: float = 5) -> None:
         """End the epochs in progress and all workers; the loader's next epoch starts others.

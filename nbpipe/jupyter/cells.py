@@ -177,6 +177,12 @@ class CellRules:
             found = _runs_that(execution.earlier_runs, "this cell started before")
             _print(f"nbpipe: closed {found}")
         execution.earlier_runs.clear()
+        threads = execution.earlier_threads
+        for loader in tuple(self._loaders) if threads else ():
+            if loader.close_epochs(threads):
+                _print(
+                    f"nbpipe: ended the epoch that a thread of this cell iterated ({loader.title})"
+                )
         self._display.begin(_place(execution))
         for other in self._executions.elsewhere(execution.cell):
             self._look_at_page(other)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, final
 
@@ -62,16 +62,21 @@ class Execution:
     Args:
         cell: the cell.
         earlier: the last execution of this cell, or None.
+        threads: the numbers of the threads that the last one started.
 
     Attributes:
         cell: the cell.
         earlier_runs: the open runs of its last execution.
+        earlier_threads: the numbers of its threads.
         runs: the runs that this one started.
         is_told: another page was told of its runs.
     """
 
-    def __init__(self, cell: NotebookCell, earlier: Execution | None = None) -> None:
+    def __init__(
+        self, cell: NotebookCell, earlier: Execution | None = None, threads: Collection[int] = ()
+    ) -> None:
         self.cell = cell
+        self.earlier_threads = threads
         self.earlier_runs = [] if earlier is None else earlier.open_runs
         self.runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
         self.is_told = False
@@ -129,7 +134,8 @@ class Executions:
         if outer is not None and not cell.id:  # a magic that runs the rest of its cell, for example
             self._enter(cell, outer.execution, runs, info.raw_cell)
             return None
-        execution = Execution(cell, self._newest.get(cell))
+        earlier = self._newest.get(cell)
+        execution = Execution(cell, earlier, self._threads_of(earlier))
         self._enter(cell, execution, runs, info.raw_cell)
         return execution
 
@@ -244,6 +250,12 @@ class Executions:
         owner = None if entry is None else entry.execution
         for thread in threading.enumerate():
             self._threads.setdefault(thread, owner if _is_users(thread) else None)
+
+    def _threads_of(self, execution: Execution | None) -> list[int]:
+        """Return the numbers of the threads that an execution started and that still run."""
+        known = [] if execution is None else threading.enumerate()
+        found = [one.ident for one in known if self._threads.get(one) is execution]
+        return [number for number in found if number is not None]
 
     def _innermost(self) -> _UnderWay | None:
         """Return the cell in progress: that of this thread, or else the one that began last."""

@@ -558,7 +558,7 @@ def cure_contexts(shell: Any) -> None:
     leave_behind(execution_of_cell)
     publishers = (shell.displayhook, shell.display_pub, sys.stdout, sys.stderr)
     for owner in (shell, shell.kernel, *publishers):
-        for value in vars(owner).values():
+        for value in getattr(owner, "__dict__", {}).values():
             if isinstance(value, ContextVar):
                 leave_behind(value)
 

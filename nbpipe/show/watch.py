@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -114,7 +114,7 @@ class Attended(Watched, Protocol):
     def turn(self) -> tuple[int, int]:
         """How far it is: epochs begun, items delivered in all of them."""
 
-    def close_epochs(self) -> None:
+    def close_epochs(self) -> object:
         """Cancel the epochs that this thread iterates: the code that did so is gone."""
 
 
@@ -138,6 +138,9 @@ class AttendedLoader(Attended, Protocol):
 
     on_run: Callable[[AttendedRun], object] | None
     shown: weakref.WeakSet[Shown]
+
+    def close_epochs(self, threads: Collection[int] = ()) -> bool:
+        """Cancel the epochs that threads iterate, by their numbers; tell whether there were any."""
 
 
 run_started: list[Callable[[AttendedRun], None]] = []  # called with every run that starts

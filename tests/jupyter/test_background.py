@@ -133,3 +133,25 @@ def test_other_page_leaves_runs_open(notebook):
         SAID + f"nbpipe: left open the run that {open_there}; nbpipe.close_all() closes all runs\n",
     )
     assert notebook.run(CLOSED).said == "[True, True, True, False, False]\n"
+
+
+LOADED = """
+def loaded():
+    for batch in loader:
+        begun.release()
+        gate.wait(HANG_S)
+    ended.release()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_epoch_of_a_loader_in_a_thread_ends_with_its_cell(notebook):
+    """A cell that iterates a loader in a thread ends the epoch of the last thread."""
+    notebook.run(LOADED)
+    code = "loader = nbpipe.DataLoader(range(8), 2)\nthreading.Thread(target=loaded).start()"
+    said = [notebook.run(f"{code}\n{WAIT}", "a").said for _ in "ab"]
+    notebook.run("gate.set(); ended.acquire(timeout=HANG_S); ended.acquire(timeout=HANG_S)")
+    batches = notebook.run("print(begun._value)").said
+    told = "nbpipe: ended the epoch that a thread of this cell iterated (indices > fetch)\n"
+    assert (said, batches) == (["", told], "3\n")
