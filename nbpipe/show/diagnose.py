@@ -116,6 +116,7 @@ def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Han
 # -- Diagnose: what a run says of itself, or of its last epoch -------------------------------------
 EARLY_S = 1.0  # nothing is said of stats of so short a time,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
+_SHORTEST_S = 0.2  # nothing is advised after an epoch of less: its rates are of filling buffers [s]
 _SAME_S = 1e-6  # times that differ by no more are one [s]
 _ONE = {"items": "item", "batches": "batch"}
 
@@ -234,6 +235,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         return Diagnosis(None, f"{status.state} before the first {_ONE.get(status.unit, 'item')}")
     past = watched.history()
     rows, since_s = last_stretch(past, status, watched.events)
+    rows = rows if status.elapsed_s >= _SHORTEST_S else []
     averages = averages_of(rows, stats, since_s)
     if not averages:
         unit, one = status.unit, status.delivered == 1

@@ -333,11 +333,13 @@ class Past:
         """
         value, others = now[stage, name], _others(now, stage, name)
         known = remembered(self._rows(), self._stages, stage, name)
-        alike = {one: np.mean(m.rates) for one, m in known.items() if m.others == others}
-        if value not in alike:
+        alike = {one: m for one, m in known.items() if m.others == others}
+        here = alike.get(value)
+        if here is None:
             return None
-        found = (one for one in alike if one > value and alike[one] < _MORE * alike[value])
-        return min(found, default=None)
+        return min(
+            (one for one in alike if one > value and alike[one].is_no_more(here)), default=None
+        )
 
     @functools.cached_property
     def trials(self) -> Sequence[Trial]:
@@ -499,6 +501,18 @@ class Measured(NamedTuple):
     latency_s: float
     others: frozenset[tuple[tuple[str, str], int]]
     about: object
+    value: int
+
+    @property
+    def per_s(self) -> float:
+        """Mean of the rates [items/s]."""
+        return float(np.mean(self.rates))
+
+    def is_no_more(self, lower: Measured) -> bool:
+        """Tell whether it gave no more than a lower value, or its calls waited for one another."""
+        known = {one.value: one.latency_s for one in (lower, self) if one.latency_s}
+        in_turn = proportional(known, self.value) is not None
+        return in_turn or self.per_s < _MORE * lower.per_s
 
 
 _measured: weakref.WeakKeyDictionary[Knob, dict[int, Measured]] = weakref.WeakKeyDictionary()
@@ -509,7 +523,8 @@ def remembered(
 ) -> dict[int, Measured]:
     """Return how a stage did at each value of a knob, by these rows and those of earlier runs.
 
-    What is known of another function, or behind other stages, is forgotten.
+    What is known of another function, or behind other stages, is forgotten. Of several times at one
+    value the best counts: others may have used the machine in the others.
     """
     knob = stages[stage].knobs.get(name) if stage in stages else None
     if knob is None:
@@ -520,9 +535,10 @@ def remembered(
     for values, ticks in stretches_of(rows, stages):
         rates, value = tuple(_steady_rates(ticks, stage)), values.get((stage, name))
         if value is not None and len(rates) >= _RATES:
-            known.pop(value, None)  # the newest come last
             others = _others(values, stage, name)
-            known[value] = Measured(rates, times_s.get(value, 0.0), others, about)
+            new = Measured(rates, times_s.get(value, 0.0), others, about, value)
+            old = known.pop(value, new)  # the newest come last
+            known[value] = old if old.others == others and old.per_s >= new.per_s else new
     _measured[knob] = dict(list(known.items())[-_KEPT:])
     return _measured[knob]
 

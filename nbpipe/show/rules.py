@@ -436,6 +436,13 @@ def _finds_workers(case: Case, load: Load) -> bool:
 _NO_PROCESS = "its calls wait, which many more may do in threads, without executor="
 _TOO_SHORT = "its calls are short for the way: run it in threads, without executor="
 _SHORT = "its calls are short for the way: let a call do more, a batch instead of a sample"
+_SMALLER = (
+    "its results are large for the way: give smaller ones, or run it in threads, without executor="
+)
+_NO_BATCH_PROCESS = (
+    "its calls wait, which many more may do in threads: write collate=list, and collate in a map "
+    "stage behind it"
+)
 _FAR_AWAY = "the way takes longer than its calls: let a call do more, a batch instead of a sample"
 _LARGE = "its results are large for the way: let them stay where they are, copy=False"
 
@@ -451,8 +458,9 @@ def _nearer(case: Case, load: Load) -> str:
     group = _sharing(case, load.host)
     row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]
     large = _item_bytes(row) > LARGE_BYTES
-    if own and large and all(place is None or place.copy for place in copied):
-        return _large(case, load, group)
+    if own and large:
+        copies = all(place is None or place.copy for place in copied)
+        return _large(case, load, group) if copies else _SMALLER
     if load.p50_s <= SLOW_S:
         return _SHORT
     return "" if own else _FAR_AWAY
@@ -469,10 +477,7 @@ def _large(case: Case, load: Load, group: Sequence[str]) -> str:
     """Tell what helps where results are copied out of shared memory, by a stage that can say so."""
     calls = [name for name in group if case.stages[name].spec.runs == "call"]
     if not calls:
-        return (
-            "its results are large for the way: give smaller ones, or run it in threads, without "
-            "executor="
-        )
+        return _SMALLER
     return _LARGE if load.address in calls else f"{_LARGE} in {short_name(calls[-1])}"
 
 
@@ -521,14 +526,16 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
         return Diagnosis(address, f"{text}; {why}", cure)
     growth = case.past and case.past.growth(load.host)
     if growth:
-        why = _in_turn(load, growth, computes=computes)
+        crowded = is_crowded(case.status, case.cores)
+        why = _in_turn(load, growth, computes=None if crowded and not computes else computes)
         target = load.host, "concurrency", growth.low
         return Diagnosis(address, f"{text}; {why}", f"try concurrency {growth.low}", target)
     value, useful = _wanted_concurrency(case, load, knob), _useful_concurrency(case, load)
     if value > useful and knob.value >= useful:
         if _needs_no_process(case, load):
             text = f"{text}; {knob.value} processes are many for {case.cores} cores"
-            return Diagnosis(address, text, _NO_PROCESS)
+            in_threads = _NO_BATCH_PROCESS if load.stage.op == "batch" else _NO_PROCESS
+            return Diagnosis(address, text, in_threads)
         enough = f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
         return Diagnosis(address, text, enough)
     value, less = min(value, useful), QUICKER if computes is False else CHEAPER
@@ -721,13 +728,15 @@ def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
 
 
 def _bursts(case: Case) -> Diagnosis | None:
-    """Find stages that are blocked at one time and starve the loop at another."""
-    held = [name for name, row in case.rows.items() if row.blocked >= HELD_UP]
+    """Find that the last buffer is full at one time and starves the loop at another.
+
+    It cannot be both at once: where the shares say so, stages above it wait for something else.
+    """
     deep = [name for name in case.rows if "prefetch" in case.stages[name].knobs]
-    if not held or not deep:
+    name = deep[-1] if deep else ""
+    blocked = case.rows[name].blocked if deep else 0.0
+    if blocked < HELD_UP or blocked + case.starved > 1 + HELD_UP / 2:
         return None
-    name = deep[-1]
-    blocked = max(case.rows[one].blocked for one in held)
     text = (
         f"no stage limits, work comes in bursts: stages are blocked up to {format_share(blocked)} "
         f"of the time, and {case.wait}"
@@ -735,6 +744,19 @@ def _bursts(case: Case) -> Diagnosis | None:
     knob = case.stages[name].knobs["prefetch"]
     otherwise = Diagnosis(None, text, "make the training loop's pauses shorter")
     return _deeper(case, otherwise, name, knob, 4 * knob.value)
+
+
+def _crowded(case: Case) -> Diagnosis | None:
+    """Find calls that could run and wait for a core, because others use the machine."""
+    if not is_crowded(case.status, case.cores):
+        return None
+    waits = {load.host: _waiting(case, load) for load in case.loads if load.p50_s > SLOW_S}
+    name = max(waits, key=lambda name: waits[name], default="")
+    full = next((case.fullness(load) for load in case.loads if load.host == name), "")
+    if waits.get(name, 0.0) < HELD_UP or not full:
+        return None
+    text = f"calls of {short_name(name)} wait for a core, {full}: {case.wait}."
+    return Diagnosis(name, text, "Look again when less runs on this machine.")
 
 
 def _deeper(
@@ -755,6 +777,10 @@ def _deeper(
 _OF_LOADER = {  # what helps a `DataLoader`, by what helps a pipeline
     _HELD["thread"][1]: 'more threads will not help: run it in processes, workers="process"',
     _TOO_SHORT: 'its calls are short for the way: run it in threads, workers="thread"',
+    _SMALLER: (
+        "its results are large for the way: give smaller ones, or run it in threads, "
+        'workers="thread"'
+    ),
     _NO_PROCESS: 'its calls wait, which many more may do in threads, workers="thread"',
     _SHORT: "its calls are short for the way: let a call do more, with a larger batch_size",
     _LARGE: (
@@ -776,6 +802,7 @@ _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _stragglers,
     lambda case: _loaded(case, MOST),
     _bursts,
+    _crowded,
 )
 
 

@@ -402,3 +402,11 @@ def test_what_is_remembered_is_bounded():
         run = run_at(first, value, 100.0)
         known = remembered(run.past, run.stages, "decode", "concurrency")
     assert list(known) == list(range(24, 40))
+
+
+def test_a_busy_machine_does_not_undo_what_was_tried(at_now, monkeypatch):
+    """A value that did worse in a later run is still known by its best."""
+    monkeypatch.setattr(rules, "cores", lambda: 8)
+    first = watched(cpu_cores=0.1)
+    said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 110.0), (2, 60.0))]
+    assert (said[1].suggestion[2], said[2].suggestion) == (2, None)
