@@ -163,7 +163,7 @@ class Task(Tally):
         job: the work on all of them, until it is waited for.
         following: the task that took over its call before its results were here; the same thread
             does it next, come what may.
-        seen_ns: when results were last handed on before the end; 0 where none were.
+        seen_ns: when results were last handed on before the end, or its worker had started; or 0.
         settings: what holds where the work is done: the epoch's.
         result_bytes: size of one result, where one was measured [bytes].
     """
@@ -512,6 +512,8 @@ class Node(ABC):
         others = [one for one in self.epoch.at_work() if one.node is self and one is not first]
         begun_ns = [one.started_ns + first.away_ns for one in others if one.started_ns]
         running = [max(0, now_ns - one_ns) for one_ns in begun_ns]
+        for one in others:  # what they waited for until now was a worker: none of them hangs
+            one.seen_ns = now_ns
         for runtime in (self.runtime, *self.rest_runtimes):
             runtime.account(now_ns)
             runtime.counters.begin_window(now_ns, 0 if self.shares_workers else sum(running))

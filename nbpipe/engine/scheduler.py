@@ -369,14 +369,14 @@ class Scheduler:
 
         To end it again does what an interrupt left undone; not while the next one is in progress.
         """
-        now_ns = perf_counter_ns()
+        now_ns, starting = perf_counter_ns(), self._starting()
         with self.lock:
             if not epoch.over:
                 for runtime in self.runtimes.values():
                     runtime.account(now_ns)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
-                    self.past = self._last_rows(now_ns)
+                    self.past = self._last_rows(now_ns, starting)
             epoch.end()
             if self.epoch is epoch:
                 self.epoch, self._leaving = None, epoch
@@ -387,9 +387,17 @@ class Scheduler:
         self._leaving = None
         self._change(self._note_states)
 
-    def _last_rows(self, now_ns: int) -> dict[str, StageStats]:
+    def _starting(self) -> set[str]:
+        """Return the stages of which workers only start; without the lock: a pool has its own."""
+        if not self.regions.serves:
+            return set()
+        callers = {address: self.regions.caller(address) for address in self.runtimes}
+        return {address for address, caller in callers.items() if caller and caller.starting}
+
+    def _last_rows(self, now_ns: int, starting: set[str]) -> dict[str, StageStats]:
         """Return the stats at the end of an epoch; in a pause, or just behind it, as before it."""
         ages, before = oldest(self, now_ns, self.epoch), self._before_pause
+        ages = {address: age for address, age in ages.items() if address not in starting}
         rows = rows_of(self, now_ns, ages)
         if not (self.paused or now_ns - self._resumed_ns < PACE_NS):
             return rows

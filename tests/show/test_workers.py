@@ -1,6 +1,7 @@
 """Workers in what is shown: how many, who shares them, and what that leaves out elsewhere."""
 
 import concurrent.futures
+import threading
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 import nbpipe
 from nbpipe.engine.stats import StageStats, worker_count
 from nbpipe.ops.stage import addresses
+from nbpipe.show import diagnose as diagnose_file
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch
 from nbpipe.show.picture import picture_html, picture_text, worker_words
 from nbpipe.show.snapshot import snapshot
-from tests.gates import Gate, finished, held, stage
+from tests.gates import Gate, drained, finished, held, seen_at_work, stage
 from tests.show.fakes import BEGUN_S, STATUS, FakeWatched, photographs, row
 
 PAGE = "http://127.0.0.1:8787/status"
@@ -187,3 +189,21 @@ def test_last_seconds_without_the_start(made, since_s):
     """The verdict on an epoch leaves out the rows before the first result, and the row of that."""
     status = replace(STATUS, state="finished", elapsed_s=5.0)
     assert last_stretch(ticks("work", made), status, ())[1] == since_s
+
+
+def test_call_that_waited_for_a_worker_did_not_hang(monkeypatch):
+    """A run that is stopped while its workers start names no call that hangs."""
+    monkeypatch.setattr(diagnose_file, "LEAST_S", 0.0)
+    monkeypatch.setattr(diagnose_file, "TIMES", 0.0)
+    gate = Gate()
+    pipe = nbpipe.source(range(3)).map(abs, executor="process", worker_init=gate.wait)
+    with pipe.start() as run:
+        reader = threading.Thread(target=drained, args=(run,), daemon=True)
+        reader.start()
+        seen_at_work(run, "abs")
+        run.stop()
+        stopped = diagnose(run)
+        gate.open()
+        reader.join()
+    assert [one.kind for one in (stopped, diagnose(run))] == ["limits", "limits"]
+    assert stopped.text == "stopped before the first item"
