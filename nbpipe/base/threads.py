@@ -139,8 +139,8 @@ class ThreadSettings:
     """What holds in the thread that makes this: context variables, modes of torch and numpy.
 
     A plain loop would call the functions of an epoch where these hold, so its threads and tasks
-    take them over. `torch.no_grad`, `inference_mode` and `autocast` are modes of a thread;
-    `numpy.errstate` is one up to numpy 1, and a context variable from numpy 2 on.
+    take them over. `torch.no_grad`, `inference_mode`, `autocast` and the default device are modes
+    of a thread; `numpy.errstate` is one up to numpy 1, and a context variable from numpy 2 on.
     """
 
     __slots__ = ("_context", "_has_decimals", "_modes")
@@ -207,6 +207,9 @@ def _modes() -> Iterator[Callable[[], AbstractContextManager[Any]]]:
         yield torch.inference_mode
     elif not torch.is_grad_enabled():
         yield torch.no_grad
+    default = torch.get_default_device()  # it holds in the thread that has set it
+    if default.type != "cpu":
+        yield functools.partial(torch.device, default)
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)

@@ -29,6 +29,7 @@ from .channel import Channel, ResultReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .reloads import Versions, reloaded
+from .settings import warn_once
 from .shipping import Shipped, Shipper
 from .worker import ENDED, ENTRY, OUTPUT, show_output
 
@@ -355,6 +356,7 @@ class _Slot:
         self._channel: Channel | None = None
         self._answered = False
         self._digest = ""
+        self._settings = b""
         self._versions: Versions = ()  # of the modules that it imported
         self._epoch = -1
         self._rests_since_s = 0.0
@@ -447,7 +449,10 @@ class _Slot:
 
     def has(self, shipped: Shipped, epoch: int) -> bool:
         """Tell whether it has this program, for this epoch."""
-        return self._epoch == epoch and self._digest == shipped.digest
+        return self._epoch == epoch and self._is_loaded(shipped)
+
+    def _is_loaded(self, shipped: Shipped) -> bool:
+        return self._digest == shipped.digest and self._settings == shipped.settings
 
     def fits(self, shipped: Shipped) -> bool:
         """Tell whether it imported no module that was reloaded since."""
@@ -460,16 +465,16 @@ class _Slot:
             WorkerStartError: it could not be loaded there, or `worker_init` failed.
         """
         assert self._channel is not None
-        if self._epoch != job.epoch or self._digest != shipped.digest:
+        if not self.has(shipped, job.epoch):
             self._epoch = job.epoch
             self._channel.renew()
-        if self._digest == shipped.digest:
+        if self._is_loaded(shipped):
             return
         self._digest = ""
         self._versions = tuple({**dict(self._versions), **dict(shipped.versions)}.items())
-        self._send(job, ("program", shipped.data))
+        self._send(job, ("program", shipped.data, shipped.settings))
         try:
-            (failed,) = self._expect("ready", job)
+            failed, notes = self._expect("ready", job)
         except (WorkerDiedError, StageTimeoutError):
             raise
         except Exception as error:
@@ -478,13 +483,14 @@ class _Slot:
                 f"{_line(error)}: the function of {job.program.label!r} could not be loaded in a "
                 "worker"
             ) from error
+        warn_once(notes)
         if failed is not None:
             self.usable = False
             cause: BaseException = failed.unpack()
             raise WorkerStartError(
                 f"{_line(cause)}: worker_init failed in a worker of {job.program.label!r}"
             ) from cause
-        self._digest = shipped.digest
+        self._digest, self._settings = shipped.digest, shipped.settings
 
     def _send(self, job: Job, message: tuple[Any, ...]) -> None:
         assert self._channel is not None

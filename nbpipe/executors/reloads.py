@@ -28,7 +28,7 @@ def versions_in(data: bytes) -> Versions:
     Args:
         data: the functions, pickled.
     """
-    users = {name: module for name, module in tuple(sys.modules.items()) if _is_users(module)}
+    users = {name: module for name, module in tuple(sys.modules.items()) if is_of_user(module)}
     found = {name for name in users if name.encode() in data}
     waiting = list(found)
     while waiting:
@@ -88,7 +88,8 @@ def _used_by(module: ModuleType) -> set[str]:
     return named.union(name for name in defined if isinstance(name, str))
 
 
-def _is_users(module: Any) -> bool:
+def is_of_user(module: Any) -> bool:
+    """Tell whether a module is one of the user's own, in a file."""
     file = getattr(module, "__file__", None)
     named = isinstance(module, ModuleType) and module.__name__ != "__main__"
     return named and isinstance(file, str) and _is_users_file(file)

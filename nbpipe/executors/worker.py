@@ -19,6 +19,7 @@ from ..base.seeding import NUMBER
 from ..base.threads import hold_library_threads
 from .channel import Channel
 from .remote_errors import pack_error
+from .settings import WorkerSettings
 from .shipping import load
 
 ENTRY = f"{__name__}:serve"
@@ -56,6 +57,8 @@ class _JobServer:
         self._channel = channel
         self._results = channel.writer()
         self._program: Any = None
+        self._data = b""
+        self._settings = WorkerSettings()
         self._children: Iterator[Any] = iter(())
 
     def handle(self, kind: str, arguments: list[Any]) -> None:
@@ -85,16 +88,19 @@ class _JobServer:
             self._results.drop()
             self._channel.send(("error", pack_error(error)))
 
-    def _load(self, data: bytes) -> tuple[Any, ...]:
+    def _load(self, data: bytes, settings: bytes) -> tuple[Any, ...]:
         first = self._program is None
-        self._program = load(data)
+        self._settings.apply(settings)
+        if data != self._data:
+            self._program, self._data = load(data), data
+        notes = self._settings.apply_to_modules(self._program.label)
         hold_library_threads()
         if first:
             try:
                 self._program.prepare()
             except BaseException as error:
-                return ("ready", pack_error(error))
-        return ("ready", None)
+                return ("ready", pack_error(error), notes)
+        return ("ready", None, notes)
 
     def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
         """Do the work on entries; the answer says whether all was done and the epoch goes on."""

@@ -23,6 +23,7 @@ from ...engine.stats import Row
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
+from ...executors.settings import WorkerSettings, warn_once
 from ...executors.shipping import load
 from ...executors.worker import LineSender, LogSender
 from ...ops.checkpoint import caches
@@ -101,7 +102,12 @@ class LoadedRun:
             self._changed.notify_all()
 
     def begin(
-        self, number: int, epoch: int, given: Sequence[Any] | None, node_state: Stages | None
+        self,
+        number: int,
+        epoch: int,
+        given: Sequence[Any] | None,
+        node_state: Stages | None,
+        settings: WorkerSettings,
     ) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
 
@@ -110,6 +116,7 @@ class LoadedRun:
             epoch: number of the epoch.
             given: the indices of its order, or None for the pipeline's own.
             node_state: where its stages go on.
+            settings: of the parent; those of modules are set when the run was built.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -124,6 +131,7 @@ class LoadedRun:
         with self._beginning:  # a run is closed before it begins an epoch, or after
             if self.run is None:
                 raise RunClosedError("the run was closed")
+            warn_once(settings.apply_to_modules(next(iter(addresses(self._chain)))))
             self.run.set_epoch(epoch)
             return self.run.begin_epoch(None if given is None else Listed(given), node_state)
 
@@ -179,6 +187,7 @@ class ItemServer:
         self._loaded = loaded
         self._data = data
         self._epoch: EpochIterator | None = None
+        self._settings = WorkerSettings()
         self._token = self._ended = self._left = 0
         self._late: deque[Outcome] = deque()  # of the epoch in progress
         self._changed = threading.Condition()
@@ -237,14 +246,9 @@ class ItemServer:
         except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
-    def _begin(
-        self,
-        token: int,
-        program: int,
-        number: int,
-        given: Sequence[Any] | None,
-        node_state: Stages | None,
-    ) -> None:
+    def _begin(self, token: int, program: int, *where: Any) -> None:
+        """Begin an epoch of the run with this number; `where` is as `RemoteIterator` sends it."""
+        number, given, node_state, settings = where
         self._late.clear()
         with self._changed:  # the end of the one before comes another way than this question
             self._changed.wait_for(lambda: self._epoch is None or self._token <= self._left)
@@ -252,7 +256,10 @@ class ItemServer:
         if token <= self._ended:
             return
         with self._changed:  # its first calls may begin at once: whoever ends it waits until then
-            self._epoch = epoch = self._loaded.begin(program, number, given, node_state)
+            self._settings.apply(settings)  # in this thread: its stages take over what holds here
+            self._epoch = epoch = self._loaded.begin(
+                program, number, given, node_state, self._settings
+            )
             ended = token <= self._ended
         if ended:
             epoch.close()

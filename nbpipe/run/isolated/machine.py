@@ -23,6 +23,7 @@ from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import CHUNK_MAX, Row, StageStats
 from ...executors.base import Answer, Caller, Job
 from ...executors.reloads import Versions, are_current, reloaded
+from ...executors.settings import current_settings
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
@@ -59,6 +60,7 @@ class RemoteSource(EpochItems):
 
     Attributes:
         node_state: where the stages go on over there in the epoch that begins.
+        settings: of this process, which hold in that epoch.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class RemoteSource(EpochItems):
         self.ready = ready
         self.settle = settle
         self.node_state: Stages = {}
+        self.settings = b""
         self._tickets = itertools.count(1)
         self._now = RemoteIterator(self, 0, None)
 
@@ -187,7 +190,7 @@ class RemoteIterator(Iterator[Any]):
         data = self._link.ready()
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            where = self._epoch, self._given, self._node_state
+            where = self._epoch, self._given, self._node_state, self._source.settings
             begin = () if self._begun else (self._program, *where)
             data.send((self.ticket, self._source.ready.value + 1, *begin))
         if not (self._wanted or self._begun):  # the end came before there was whom to tell
@@ -297,6 +300,7 @@ class IsolatedMachine(Machine):
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
         self._versions: Versions = ()
+        self._modules: tuple[str, ...] = ()
         self._storages: tuple[object, ...] = ()
         self._sent: Values = {}
         self._request: tuple[float, Reply] | None = None
@@ -318,6 +322,7 @@ class IsolatedMachine(Machine):
         self._program += 1
         self.sources_read()
         self._digest, self._versions = shipped.digest, shipped.versions
+        self._modules = shipped.modules
         self._storages = shipped.storages  # held until they were opened there
         self._sent = values = self._values()
         order = (self._program, shipped.data, values, self._seed, self.limit_bytes)
@@ -354,6 +359,7 @@ class IsolatedMachine(Machine):
     ) -> tuple[int, ExternalOrder | None, Stages]:
         """Called when an epoch begins: send what a cell has changed, and the order."""
         self._source.node_state = node_state
+        self._source.settings = current_settings(self._modules)
         indices = external.indices if isinstance(external, Listed) else None
         ticket = self._source.begin(indices)
         if self._stale:
