@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -345,7 +346,10 @@ def decide(case: Case) -> Diagnosis:
     for rule in _RULES:
         found = rule(case)
         if found is not None and case.status.called != "run":
-            return replace(found, advice=_OF_LOADER.get(found.advice, found.advice))
+            advice = _OF_LOADER.get(found.advice, found.advice)
+            return replace(
+                found, text=_of_loader(found.text, case), advice=_of_loader(advice, case)
+            )
         if found is not None:
             return found
     return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
@@ -772,6 +776,22 @@ def _deeper(
         return replace(otherwise, advice=advice)
     advice = f"try {short_name(name)}.prefetch {value}"
     return replace(otherwise, advice=advice, suggestion=(name, "prefetch", value))
+
+
+def _of_loader(text: str, case: Case) -> str:
+    """Put the arguments of a `DataLoader` in the place of the knobs of the stage that they set."""
+
+    def factor(found: re.Match[str]) -> str:
+        return f"prefetch_factor {math.ceil(int(found[1]) / max(1, _loader_workers(case)))}"
+
+    text = re.sub(r"\b(?:fetch\.)?prefetch (\d+)\b", factor, text)
+    text = re.sub(r"\b(?:fetch\.)?concurrency\b", "num_workers", text)
+    return re.sub(r"\btry (num_workers|prefetch_factor) (\d+)", r"set \1=\2", text)
+
+
+def _loader_workers(case: Case) -> int:
+    rows = (row.concurrency for name, row in case.rows.items() if name == "fetch")
+    return next(rows, 1)
 
 
 _OF_LOADER = {  # what helps a `DataLoader`, by what helps a pipeline

@@ -474,6 +474,13 @@ def test_rather_busy_stage():
     assert decide(case(rows, 0.5)).suggestion == ("decode", "concurrency", 6)
 
 
+def test_a_loader_is_advised_in_its_arguments():
+    """The stage that a loader makes has knobs that are set by the loader's arguments."""
+    rows = {"files": IDLE, "decode": (0.7, 0.3, 0), "batch": STARVED}
+    found = decide(case(rows, 0.5, status=replace(RUNNING, called="loader.run")))
+    assert found.advice == "set num_workers=6"
+
+
 def test_nothing_stands_out():
     """Where no rule fits, that is said."""
     rows = {"files": (0, 1, 0), "decode": (0, 1, 0), "batch": (0, 1, 0)}
