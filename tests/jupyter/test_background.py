@@ -6,29 +6,31 @@ pytest.importorskip("ipykernel")
 
 pytestmark = pytest.mark.kernel
 
+# The loops of one test have nothing in common with those of the next.
 LOOP = """
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from tests.gates import HANG_S
-pipe = nbpipe.source(range(5), name="files")
-gate, go = threading.Event(), threading.Event()
-begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-errors = []
-def loop():
-    begun.release()
-    go.wait(HANG_S)
-    try:
-        for _ in range(2):
-            for x in start():
-                gate.wait(HANG_S)
-    except nbpipe.RunError as error:
-        errors.append(str(error))
-    ended.release()
-def start():
-    runs.append(pipe.start())
-    begun.release()
-    return runs[-1]
-pool = ThreadPoolExecutor(4)
+pipe, pool = nbpipe.source(range(5), name="files"), ThreadPoolExecutor(4)
+def made(runs):
+    gate, go, errors = threading.Event(), threading.Event(), []
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
+    def start():
+        runs.append(pipe.start())
+        begun.release()
+        return runs[-1]
+    def loop(epochs=1):
+        begun.release()
+        go.wait(HANG_S)
+        try:
+            for _ in range(epochs):
+                for x in start():
+                    gate.wait(HANG_S)
+        except nbpipe.RunError as error:
+            errors.append(str(error))
+        ended.release()
+    return gate, go, errors, begun, ended, start, loop
+gate, go, errors, begun, ended, start, loop = made(runs)
 """
 WAIT = "begun.acquire(timeout=HANG_S)"
 STARTS = {
@@ -66,7 +68,7 @@ def test_run_of_a_thread_belongs_to_its_cell(notebook, way, late):
 
 def test_loop_of_a_cell_that_has_run_again_starts_no_run(notebook):
     """The next epoch of such a loop over a pipeline is refused, and one line says why."""
-    notebook.run(f"go.set(); threading.Thread(target=loop).start(); {WAIT}; {WAIT}", "a")
+    notebook.run(f"go.set(); threading.Thread(target=loop, args=(2,)).start(); {WAIT}; {WAIT}", "a")
     notebook.run("pass", "a")
     said = notebook.run("gate.set(); ended.acquire(timeout=HANG_S); print(errors)").said
     assert said == (
