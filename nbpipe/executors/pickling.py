@@ -485,11 +485,26 @@ def _is_code(part: bytes) -> bool:
 # -- how arrays, memoryviews and tensors are taken apart ----------------------------------
 def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return how objects are taken apart: our way for a few types, else as registered."""
-    reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
+    reducers = _Reducers(registered)
+    reducers |= {np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not while it is being imported
     if tensor is not None:
         reducers[tensor] = reduce_tensor
     return reducers
+
+
+class _Reducers(dict[Any, Any]):
+    """How objects are taken apart, by their class; asked for each object of a class of users."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], _Reduced]:
+        if kind not in _DELEGATE:
+            _DELEGATE[kind] = _delegates(kind)
+        if _DELEGATE[kind]:
+            return _with_plain_state
+        raise KeyError(kind)
+
+
+_DELEGATE: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 def _axes(strides: Iterable[int]) -> tuple[int, ...]:

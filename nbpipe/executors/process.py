@@ -18,6 +18,7 @@ import psutil
 from ..base.format import shortened
 from ..base.threads import no_thread
 from ..errors import (
+    ArgumentTypeError,
     ExecutorBrokenError,
     StageTimeoutError,
     UnpicklableError,
@@ -498,6 +499,10 @@ class _Slot:
             self._channel.send(message)
         except (EOFError, OSError) as error:
             raise self._death(job, None) from error
+        except ArgumentTypeError as error:  # our own refusal says what to do
+            raise UnpicklableError(
+                f"an item cannot be sent to the worker of {job.program.label!r}: {error}"
+            ) from error
         except Exception as error:
             kinds = ", ".join(sorted({type(entry[1]).__name__ for entry in job.entries}))
             raise UnpicklableError(

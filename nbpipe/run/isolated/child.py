@@ -296,14 +296,16 @@ class ItemServer:
             self._late.extendleft(("items", ([item], True)) for item in reversed(rest))
             return "items", ([first], True)
         self._late.clear()
-        if isinstance(error, ArgumentTypeError):
-            return "error", pack_error(error)
         assert self._loaded.run is not None
         last = list(self._loaded.run.stages)[-1]
-        unsendable = UnpicklableError(
-            f"an item of stage {last!r} cannot be sent out of the process of the run: "
+        why = (
             f"{type(items[0]).__name__} cannot be pickled; hand on plain values, arrays or "
             "tensors, or start the run without isolate"
+        )
+        if isinstance(error, ArgumentTypeError):  # our own refusal says what to do
+            why = str(error)
+        unsendable = UnpicklableError(
+            f"an item of stage {last!r} cannot be sent out of the process of the run: {why}"
         )
         unsendable.__cause__ = error
         return "error", pack_error(unsendable)

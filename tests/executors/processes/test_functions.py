@@ -347,3 +347,12 @@ def test_a_wrapper_that_delegates(make):
     assert drained(placed(4, lambda n: (data[n], data.__len__()))) == [
         (n * times, 4) for n in range(4)
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": True}])
+def test_wrappers_that_delegate_are_items_and_results(options):
+    """They cross in both directions, alone and in a container."""
+    chain = placed([Wrapper(Inner()), Slotted(Inner())], lambda one: (one[1], [one]))
+    with chain.start(**options) as run:
+        got = [(number, one[2], type(one).__name__) for number, (one,) in drained(run)]
+    assert got == [(10, 20, "Wrapper"), (10, 20, "Slotted")]

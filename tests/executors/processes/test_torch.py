@@ -333,6 +333,24 @@ def test_a_result_that_requires_grad_is_refused(torch, wrap, options):
     assert "return tensor.detach()" in str(error)
 
 
+def test_an_item_that_requires_grad_is_refused(torch):
+    """On its way to a worker, too."""
+    weight = torch.ones(3, requires_grad=True)
+    chain = nbpipe.source(range(3)).map(lambda n: weight * n)
+    got, error = delivered(chain.map(len, name="fn", executor="process"))
+    assert (got, type(error.__cause__)) == ([], nbpipe.UnpicklableError)
+    assert ("'fn'" in str(error), "return tensor.detach()" in str(error)) == (True, True)
+
+
+def test_an_item_of_an_isolated_run_that_requires_grad_is_refused(torch):
+    """The stage that gave it is named."""
+    weight = torch.ones(3, requires_grad=True)
+    with nbpipe.source(range(3)).map(lambda n: weight * n, name="fn").start(isolate=True) as run:
+        got, error = delivered(run)
+    assert (got, type(error)) == ([], nbpipe.UnpicklableError)
+    assert ("'fn'" in str(error), "return tensor.detach()" in str(error)) == (True, True)
+
+
 def test_a_parameter_may_be_sent(torch):
     """A tensor that requires grad and that no computation gave has no graph to lose."""
     got = drained(placed(2, lambda n: torch.full((2,), float(n), requires_grad=True)))
