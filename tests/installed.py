@@ -27,7 +27,9 @@ assert list(nbpipe.source([1, 2, 3]).map(lambda n: n * n)) == [1, 4, 9]
 run = nbpipe.source(range(100)).map(abs, concurrency=4).batch(10).start()
 assert sum(map(len, run)) == 100
 run.close()
-panel = resources.files("nbpipe") / "jupyter" / "static" / "panel.js"
+static = resources.files("nbpipe") / "jupyter" / "static"
+panel = static / "panel.js"
+assert all((static / name).is_file() for name in ("panel.css", "pipeline.js", "stub.js"))
 extension = Path(sys.prefix, "share/jupyter/labextensions/jupyter-nbpipe")
 assert (extension / "package.json").exists() and (extension / "install.json").exists()
 print(nbpipe.__file__, len(panel.read_bytes()), "bytes of panel")

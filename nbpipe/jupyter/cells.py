@@ -33,6 +33,7 @@ from ..show.watch import (
     Watched,
     loader_made,
     open_runs,
+    run_closed,
     run_started,
 )
 from .display import OUTSIDE, RunDisplay, listen, unlisten
@@ -110,6 +111,7 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     formatter.for_type_by_name(*_PIPELINE, display.bundle_of_pipeline)
     display.show_pipeline = rules.show_pipeline
     listen(ip, display)
+    run_closed.append(display.keep_closed)
     History.of(ip).listen()
     rules.begin_late()
 
@@ -128,6 +130,7 @@ def unload_ipython_extension(ip: Any) -> None:
         for kind in (_RUN, _LOADER_RUN, _LOADER, _PIPELINE):
             ip.display_formatter.mimebundle_formatter.pop(".".join(kind), None)
         unlisten(ip)
+        run_closed.remove(rules.display.keep_closed)
         rules.magic.runs.close()
         History.of(ip).rest()
 
@@ -157,7 +160,7 @@ class CellRules:
         self.magic = magic
         self._executions = executions
         self._pump = pump
-        self._display = display
+        self.display = display
         self._history = history
         self._place_name = place_name
         self._runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
@@ -183,7 +186,7 @@ class CellRules:
                 _print(
                     f"nbpipe: ended the epoch that a thread of this cell iterated ({loader.title})"
                 )
-        self._display.begin(_place(execution))
+        self.display.begin(_place(execution))
         for other in self._executions.elsewhere(execution.cell):
             self._look_at_page(other)
 
@@ -194,7 +197,7 @@ class CellRules:
         """
         runs = other.open_runs
         if not runs:
-            self._display.begin(_place(other))
+            self.display.begin(_place(other))
             self._executions.forget(other)
         elif not other.is_told:
             other.is_told = True
@@ -214,7 +217,7 @@ class CellRules:
                     run.close_epochs()
         for run in self._open_runs():
             run.renew_functions()
-        self._display.keep_all()
+        self.display.keep_all()
 
     # -- runs -----------------------------------------------------------------------------
     def adopt(self, run: AttendedRun) -> None:
@@ -255,7 +258,7 @@ class CellRules:
     def show_pipeline(self, pipe: Any) -> None:
         """Show the buttons of a pipeline, which stand above its table."""
         execution = self._executions.current
-        self._display.show_bar(
+        self.display.show_bar(
             pipe, lambda pipe: copy_context().run(self._start_in, execution, pipe)
         )
 

@@ -270,6 +270,12 @@ class RunDisplay:
             for panel in tuple(self._panels):
                 if panel.feed.run is run:
                     panel.keep(now)
+                    panel.feed.snapshot()  # it remembers how the run was
+
+    def keep_closed(self, run: Watched) -> None:
+        """Called when a run was closed: it may be gone before it is looked at again."""
+        if run in self._places:
+            self.keep(run)
 
     def keep_all(self) -> None:
         """Bring all pictures up to date."""

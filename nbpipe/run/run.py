@@ -701,6 +701,8 @@ class Run(ShownRun):
         except BaseException:  # interrupted: what is left to do is done, without waiting
             uninterrupted(functools.partial(life.close, 0))
             raise
+        for told in tuple(watch.run_closed):
+            told(self)
 
     def _close(self, timeout_s: float) -> None:
         uninterrupted(self._let_go)

@@ -144,6 +144,7 @@ class AttendedLoader(Attended, Protocol):
 
 
 run_started: list[Callable[[AttendedRun], None]] = []  # called with every run that starts
+run_closed: list[Callable[[Watched], None]] = []  # called with every run that was closed
 loader_made: list[Callable[[AttendedLoader], None]] = []  # called as every loader is made
 
 
@@ -181,6 +182,7 @@ def open_runs() -> tuple[Open, ...]:
 
 
 def _close_all(hurried: bool) -> None:  # noqa: FBT001
+    run_closed.clear()  # what shows runs is about to end, too
     for one in open_runs():
         one.close(0 if hurried else _END_S)
 

@@ -147,6 +147,23 @@ def test_one_picture_is_kept_of_a_run_that_is_shown_in_a_loop(display):
     assert (len(places), updates) == (1, list(places))
 
 
+LOCAL = """
+def show():
+    with nbpipe.source(range(9), name="local").start() as mine:
+        display(mine)
+        list(mine)
+show()
+"""
+
+
+def test_a_run_that_a_function_showed_is_kept_as_it_ended(display):
+    """The picture of a run that is closed and gone says so, and how far it came."""
+    *_, (kind, _, data) = display.shown(LOCAL)
+    lines = data["text/plain"].splitlines()
+    assert (kind, lines[0]) == ("update_display_data", "local")
+    assert lines[1].startswith("closed, epoch 0, 9/9 items")
+
+
 INTERACTIVE = """
 def show(number):
     with nbpipe.source(range(number)).start() as mine:
