@@ -13,7 +13,6 @@ def scaled(x):
 MODES = {"explicit": "1\n%aimport {}", "all": "2", "complete": "3"}
 BEGIN = """
 import importlib, nbpipe, {0}
-%load_ext autoreload
 %autoreload {1}
 runs = [
     nbpipe.source(range(3)).map(fn, **options).start(isolate=isolate)
@@ -35,6 +34,7 @@ def helper(notebook):
 
     write.name = name
     write(2)
+    notebook.run("%load_ext autoreload")
     yield write
     notebook.run("%autoreload 0\nnbpipe.close_all()")
 
