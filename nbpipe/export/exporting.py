@@ -412,6 +412,7 @@ def _tried(
     plain = _text(whole, file, home)
     text = with_noqa(plain)
     _note_effects(whole, collector, home)
+    _note_paths(whole, collector)
     files = _assets(whole, collector)
     stages = addresses(chain)
     in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
@@ -447,6 +448,31 @@ def _note_effects(whole: Module, collector: Collector, home: Scope) -> None:
                 f"the module would use a function without what is added to it: {note}"
             )
         collector.found.notes[note] = note
+
+
+def _note_paths(whole: Module, collector: Collector) -> None:
+    """Note the absolute paths in values that were computed here: no cell spells them."""
+    typed = "\n".join(cell.text for scope in collector.scopes for cell in scope.cells.cells)
+    for piece in whole.pieces:
+        if piece.kind != "constant":
+            continue
+        nodes = [one for one in ast.walk(ast.parse(piece.text)) if isinstance(one, ast.Constant)]
+        texts = [one.value for one in nodes if isinstance(one.value, str)]
+        found = [one for one in texts if _is_of_machine(one) and one not in typed]
+        if found:
+            collector.found.notes[
+                f"{piece.words}, holds {found[0]!r}, a path of this machine that no cell spells; "
+                "make it by an expression that is true elsewhere, too, or change it in the module"
+            ] = None
+
+
+def _is_of_machine(text: str) -> bool:
+    """Report whether a text is the absolute path of a file or folder that is here."""
+    try:
+        path = Path(text)
+        return path.is_absolute() and len(path.parts) > 1 and os.path.lexists(path)
+    except (OSError, ValueError):  # no text that could be a path
+        return False
 
 
 def _assets(whole: Module, collector: Collector) -> dict[str, bytes]:
