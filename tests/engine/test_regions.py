@@ -1,19 +1,15 @@
 """Regions: neighbours outside the run's threads go through one worker, and change nothing else."""
 
 import os
-import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.executors.base import Answer
-from nbpipe.executors.futures import ForeignCaller
-from tests.gates import Gate, delivered, drained, finished
+from tests.gates import Gate, delivered, drained
 from tests.strategies import examples
 
 
@@ -119,38 +115,6 @@ def test_batch_is_made_where_its_items_are():
     assert [list(batch) for batch in got] == [list(batch * 2) for batch in plain]
     assert [stats[name].items_out for name in ("double", "batch", "after")] == [50, 7, 7]
     assert [stats[name].items_in for name in ("double", "batch", "after")] == [50, 50, 7]
-
-
-def test_an_epoch_ends_when_its_calls_are_counted(monkeypatch):
-    """The last results do not overtake the numbers of their job, however late it ends."""
-    call, over, looked = ForeignCaller.call, Gate(), threading.Event()
-
-    def late(self, job):
-        job.hand(call(self, job))
-        if job.entries[-1][1] == 39:
-            looked.wait(0.15)  # comes before its time where the epoch does not wait for this
-            over.open()
-        return Answer.of([], stages=1)
-
-    def items():
-        yield from range(40)
-        over.wait()
-
-    def counted():
-        got = []
-        for item in run:
-            got.append(item)
-            if item == 78:
-                over.open()
-        row = run.stats()["double"]
-        looked.set()
-        return got, row
-
-    monkeypatch.setattr(ForeignCaller, "call", late)
-    pool = ThreadPoolExecutor(1)
-    with pool, nbpipe.source(items).map(double, executor=pool).start() as run:
-        got, row = finished(counted)
-    assert (got, row.items_in, row.items_out) == ([2 * n for n in range(40)], 40, 40)
 
 
 def test_error_inside_a_region_names_its_stage():
