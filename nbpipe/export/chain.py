@@ -302,8 +302,22 @@ class _ChainWriter:
         """Return the parameter for a device; stages on one device have one."""
         if target.device not in self._devices:
             self._devices[target.device] = name = self._parameter(stage, "device")
-            self._add(Parameter(name, "str", quoted(target.device)))
+            default = self._chosen_device(stage, target) or quoted(target.device)
+            self._add(Parameter(name, "str", default))
         return self._devices[target.device]
+
+    def _chosen_device(self, stage: Stage, target: Target) -> str | None:
+        """Return the user's variable for a device, where code chose its value; else None."""
+        keyword = "" if stage.op == "to_device" else "device"
+        place = self._place(stage, None, "device", stage.op, keyword)
+        name = place.node.id if isinstance(place.node, ast.Name) else ""
+        newest = self._home.newest(name)
+        value = None if newest is None else self._home.namespace.get(name)
+        if newest is None or value != target.device:
+            return None
+        parts = (ast.If, ast.IfExp, ast.BoolOp, ast.Call, ast.Try)
+        is_chosen = any(isinstance(one, parts) for one in ast.walk(newest.node))
+        return place.need(name) if is_chosen else None
 
     def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")

@@ -60,3 +60,16 @@ pipe.export('loader.py')
         "the stream of 'to_device' is a live Stream; leave stream out, and the run makes its own"
         "\n  used by: stage 'to_device'"
     )
+
+
+def test_a_choice_of_a_device_is_kept(notebook: Notebook):
+    """The default of the parameter is the choice, not what it gave here."""
+    done = notebook.exported(
+        """
+import nbpipe, torch
+device = 'cuda' if torch.cuda.is_available() else 'cpu'
+pipe = nbpipe.source(range(4)).map(torch.tensor).batch(2).to_device(device)
+pipe.export('loader.py')
+"""
+    )
+    assert "is_available()" in done.text
