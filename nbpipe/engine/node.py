@@ -487,7 +487,7 @@ class Node(ABC):
             spent_ns = max(0, spent_ns - away_ns)
             if done and not runtime.counters.histogram.until_ns:
                 self._workers_are_there(task, now_ns)
-        runtime.count(now_ns, done, spent_ns, max(0, away_ns))
+        runtime.count(now_ns, done, spent_ns, max(0, away_ns) - task.recording_ns)
         if task.following is None:
             runtime.active -= 1
             runtime.spent_ns += now_ns

@@ -438,14 +438,15 @@ class StageRuntime:
         self.active += calls
         self.spent_ns -= calls * now_ns
 
-    def count(self, now_ns: int, calls: int, busy_ns: int, away_ns: int = 0) -> None:
+    def count(self, now_ns: int, calls: int, busy_ns: int, aside_ns: int = 0) -> None:
         """Count calls that have ended.
 
         Args:
             now_ns: when.
             calls: how many.
             busy_ns: time that they took in all [ns].
-            away_ns: time that it took to get to where they are done [ns].
+            aside_ns: what to add for the decision how many items a task may take [ns]: the time
+                on the way to a worker, less the time of records of failures.
         """
         counters = self.counters
         counters.busy_ns += busy_ns
@@ -458,8 +459,8 @@ class StageRuntime:
         bucket = octave << 2 | (each_ns << 3 >> octave) & 3  # four an octave
         histogram.calls[bucket] += calls
         histogram.spent_ns[bucket] += busy_ns
-        if away_ns:
-            each_ns += away_ns // calls
+        if aside_ns:
+            each_ns += aside_ns // calls
         cost_ns = self.cost_ns
         self.cost_ns = cost_ns = each_ns if each_ns > cost_ns else 0.8 * cost_ns + 0.2 * each_ns
         if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
