@@ -141,7 +141,8 @@ class Progress(Iterator[Any]):
         self._epoch = None
         line, skipped = self._tally.last_line(self._now_s()), self._run.status().skipped
         line += f", {skipped:,} {unit_of(skipped, 'items')} skipped" if skipped else ""
-        self._shown.end(f"{self._named(line)}{self._nothing()}")
+        nothing = self._nothing()
+        self._shown.end(f"{self._named(line)}{nothing}", empty=bool(nothing))
         if not self._left or self._run.stopped:
             self.close()
 
@@ -308,7 +309,7 @@ class _Log:
         """Show how the epoch goes."""
         self._write(f"{line}\n")
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, *, empty: bool) -> None:
         """Show how the epoch went."""
         self._write(f"{line}\n")
 
@@ -337,7 +338,7 @@ class _Terminal(_Log):
         self._write(f"\r{shown.ljust(self._length)}")
         self._length = len(shown)
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, *, empty: bool) -> None:
         """Write how the epoch went, whole."""
         self._write(f"\r{line.ljust(self._length)}\n")
         self._length = 0
@@ -365,11 +366,12 @@ class _Bar:
         self._last = line, share
         self._draw(_bar(share, "var(--jp-brand-color1,#1976d2)"), line)
 
-    def end(self, line: str) -> None:
+    def end(self, line: str, *, empty: bool) -> None:
         """Keep how the epoch went."""
         self._last = None
         self._ended.append(line)
-        self._draw(_bar(1.0, "var(--jp-success-color1,#388e3c)"))
+        colour = "var(--jp-warn-color1,#f57c00)" if empty else "var(--jp-success-color1,#388e3c)"
+        self._draw(_bar(1.0, colour))
 
     def leave(self) -> None:
         """Tell that the bar goes no further."""

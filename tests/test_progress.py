@@ -309,7 +309,10 @@ def test_rate_is_that_of_the_last_seconds():
 
 @pytest.mark.kernel
 def test_bar_in_a_notebook():
-    """In a notebook there is one output: a bar, and a line for each epoch that has ended."""
+    """In a notebook a loop has one output: a bar, and a line for each epoch that has ended.
+
+    The bar of an epoch that gave nothing is no success.
+    """
     pytest.importorskip("ipykernel")
     from tests.kernel.client import running
 
@@ -322,7 +325,14 @@ print(sum(progress))
 """
     with running("--HistoryManager.enabled=False") as client:
         cell, _ = client.end(code, None)
+        empty, _ = client.end("list(nbpipe.progress(nbpipe.source([])))", None)
         heard = [one for one in client.heard if one["parent_header"].get("msg_id") == cell]
+        (drawn,) = [
+            one["content"]["data"]["text/html"]
+            for one in client.heard
+            if one["parent_header"].get("msg_id") == empty
+            and one["header"]["msg_type"] == "display_data"
+        ]
     kinds = [one["header"]["msg_type"] for one in heard if "display" in one["header"]["msg_type"]]
     data = [one["content"]["data"] for one in heard if "display" in one["header"]["msg_type"]]
     assert (kinds[0], set(kinds[1:])) == ("display_data", {"update_display_data"})
@@ -331,3 +341,4 @@ print(sum(progress))
     assert ("epoch 0: 4 items" in last, "epoch 1: 4 items" in last) == (True, True)
     assert ('aria-valuenow="100.0"' in last, "<b>" in last) == (True, False)
     assert client.output(cell) == "12\n"
+    assert ("success" in last, "success" in drawn, "gave 0 items" in drawn) == (True, False, True)

@@ -98,7 +98,8 @@ def test_waits_before_retries_double(monkeypatch, method, kind):
     assert waits_s == [hour_s, 2 * hour_s, 4 * hour_s, 8 * hour_s]
 
 
-def test_retried_flat_map_gives_no_child_twice():
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_retried_flat_map_gives_no_child_twice(concurrency):
     """A generator that is begun again leaves out the children it has given."""
     begun = []
 
@@ -109,7 +110,8 @@ def test_retried_flat_map_gives_no_child_twice():
                 raise OSError
             yield item, child
 
-    chain = nbpipe.source(range(4)).flat_map(children, concurrency=2, on_error=nbpipe.Retry(2))
+    retry = nbpipe.Retry(2)
+    chain = nbpipe.source(range(4)).flat_map(children, concurrency=concurrency, on_error=retry)
     assert drained(chain) == [(item, child) for item in range(4) for child in range(50)]
 
 

@@ -105,6 +105,35 @@ def test_arrays_of_several_shapes_need_a_pad():
     assert "got (2,) in sample 0 and (3,) in sample 1; pad=value" in str(caught.value.__cause__)
 
 
+def test_dates_texts_bytes_and_none():
+    """Dates and arrays of text are stacked; texts, bytes and None become lists."""
+    samples = [
+        {
+            "taken": np.datetime64("2024-02-28") + n,
+            "file": np.str_(f"{n}.jpg"),
+            "words": np.array(["ab"[: n + 1]]),
+            "raw": bytes(n),
+            "mask": None,
+        }
+        for n in range(2)
+    ]
+    (batch,) = nbpipe.source(samples).batch(2)
+    assert batch["taken"].dtype == "datetime64[D]"
+    assert batch["words"].tolist() == [["a"], ["ab"]]
+    assert (batch["file"], batch["raw"], batch["mask"]) == (
+        ["0.jpg", "1.jpg"],
+        [b"", b"\0"],
+        [None, None],
+    )
+
+
+def test_arrays_of_objects_are_refused():
+    """The error names their field, their dtype, and the way out."""
+    samples = [{"boxes": np.array([n, None])} for n in range(2)]
+    with pytest.raises(StageError, match=r"\['boxes'\].* object .*collate="):
+        list(nbpipe.source(samples).batch(2))
+
+
 def test_a_collate_that_fails():
     """Batches before it arrive; the cause is the function's error."""
 

@@ -821,6 +821,40 @@ def test_a_process_killed_while_writing(tmp_path):
     assert (again.stdout, names_in(tmp_path)) == (b"True\n", [ITEMS])
 
 
+RANK = """
+import sys
+import nbpipe
+
+def square(n):
+    if n == 5:
+        print("filling", flush=True)
+        sys.stdin.readline()
+    return n * n
+
+pipe = nbpipe.source(range(20)).map(square).cache(sys.argv[1])
+expected = [n * n for n in range(20)]
+print(list(pipe) == expected, list(pipe) == expected)
+"""
+
+
+def test_three_processes_that_fill_one_folder_together(tmp_path):
+    """The ranks of a machine may begin at once: each has its items, and one cache is left."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(tmp_path)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    filling = [finished(rank.stdout.readline) for rank in ranks]
+    said = [finished(rank.communicate, "go\n")[0] for rank in ranks]
+    assert (filling, said) == (["filling\n"] * 3, ["True True\n"] * 3)
+    assert names_in(tmp_path) == [ITEMS]
+
+
 def test_files_of_living_processes_are_left_alone(tmp_path):
     """What a process that has ended left is removed; others, and other machines, go on."""
     ended = subprocess.Popen([sys.executable, "-c", ""])

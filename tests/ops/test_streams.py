@@ -1,5 +1,7 @@
 """take, skip, enumerate, window, shuffle, shard, repeat: by index and on any stream."""
 
+import itertools
+import threading
 from collections import Counter
 
 import numpy as np
@@ -12,7 +14,7 @@ from nbpipe import ArgumentError
 from nbpipe.base.seeding import order_generator
 from tests import models
 from tests.chains import build
-from tests.gates import delivered, epochs
+from tests.gates import HANG_S, delivered, epochs
 from tests.models import sharded
 from tests.strategies import INDEX_STEPS, ITEMS, TAILS, recipes
 
@@ -207,6 +209,25 @@ def test_take_ends_the_epoch_early():
     assert list(nbpipe.source(source).take(3)) == [0, 1, 2]
     assert list(nbpipe.source(endless).take(5)) == [0, 1, 2, 3, 4]
     assert list(nbpipe.source(endless).take(0)) == []
+
+
+def test_an_endless_source_is_closed_where_the_loop_breaks():
+    """A loop of so many steps over a stream that never ends leaves no generator open."""
+    closed = threading.Event()
+
+    def endless():
+        try:
+            yield from itertools.count()
+        finally:
+            closed.set()
+
+    pipe = nbpipe.source(endless).shuffle(seed=0, buffer_size=10).batch(4, collate=len)
+    got = []
+    for size in pipe:
+        got.append(size)
+        if len(got) == 3:
+            break
+    assert (got, closed.wait(HANG_S)) == ([4, 4, 4], True)
 
 
 def test_take_in_the_middle():

@@ -123,3 +123,19 @@ def test_headers_are_not_kept(folder, monkeypatch):
     monkeypatch.setattr(tarfile, "open", lambda *a: opened.append(real(*a)) or opened[0])
     held = [len(opened[0].members) for _ in run_recipe("Tar shards")["files"]("many.tar")]
     assert (len(held), max(held)) == (1000, 0)
+
+
+def test_shard_that_was_cut_off(folder):
+    """Samples before the cut come, but for the last one; the failure names the shard."""
+    for shard in ("a", "b"):
+        with tarfile.open(f"{shard}.tar", "w") as tar:
+            for number in range(4):
+                add(tar, f"{shard}{number}.bin", bytes(3000))
+    with Path("a.tar").open("r+b") as file:
+        file.truncate(3 * 3584 + 512 + 1000)  # in the content of the last file
+    read_shard = run_recipe("Tar shards")["read_shard"]
+    with nbpipe.source(["a.tar", "b.tar"]).flat_map(read_shard, on_error="skip").start() as run:
+        keys = [sample["__key__"] for sample in run]
+        (failure,) = run.failures()
+    assert keys == ["a0", "a1", "b0", "b1", "b2", "b3"]
+    assert (failure.source, failure.error) == ("a.tar", "tarfile.ReadError: unexpected end of data")

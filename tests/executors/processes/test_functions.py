@@ -6,15 +6,19 @@ import os
 import random
 import re
 import signal
+import socket
+import sqlite3
 import threading
+from subprocess import CalledProcessError
 from typing import NamedTuple
+from urllib.error import HTTPError
 
 import pytest
 
 import nbpipe
 from tests.executors.processes.chain import placed
 from tests.executors.processes.work import LARGE_BYTES, Counted, draw
-from tests.gates import delivered, drained, finished
+from tests.gates import delivered, drained, finished, said_in_a_fork
 
 
 def test_captured_data_is_sent_once(bell):
@@ -80,18 +84,62 @@ def test_an_item_that_cannot_be_sent():
     assert "lock" in str(error)
 
 
-def test_a_result_that_cannot_be_sent():
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (threading.Lock, "lock"),
+        (lambda: (n for n in range(3)), "generator"),
+        (lambda: socket.socketpair()[0], "socket"),
+    ],
+)
+def test_a_result_that_cannot_be_sent(make, kind):
     """A result that cannot come back is an error of its item; the worker lives on."""
 
     def work(n):
-        return threading.Lock() if n == 3 else (n, os.getpid())
+        return make() if n == 3 else (n, os.getpid())
 
     with placed(8, work, concurrency=1, on_error="skip").start() as run:
         got = drained(run)
         (failure,) = run.failures()
     assert [n for n, _ in got] == [0, 1, 2, 4, 5, 6, 7]
     assert (len({pid for _, pid in got}), failure.path) == (1, 3)
-    assert "lock" in failure.error
+    assert kind in failure.error
+
+
+class TwoNeededError(Exception):
+    """Takes two arguments, and has one."""
+
+    def __init__(self, file, line):
+        super().__init__(f"{file}:{line}")
+
+
+class NamedError(Exception):
+    """Takes its arguments by name alone."""
+
+    def __init__(self, *, device):
+        super().__init__(f"{device} is gone")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TwoNeededError("a.csv", 3), "TwoNeededError: a.csv:3"),
+        (lambda: NamedError(device="disk"), "NamedError: disk is gone"),
+        (lambda: HTTPError("http://x", 404, "no such page", {}, None), "404: no such page"),
+        (
+            lambda: CalledProcessError(3, "ffmpeg"),
+            "Command 'ffmpeg' returned non-zero exit status 3",
+        ),
+    ],
+)
+def test_errors_that_their_arguments_alone_do_not_make(make, text):
+    """Whatever arguments an error's class takes, the stage's error has its message."""
+
+    def work(n):
+        raise make()
+
+    got, error = delivered(placed(1, work))
+    assert (got, error.stage, text in str(error)) == ([], "fn", True), str(error)
 
 
 class Bad:
@@ -180,6 +228,25 @@ def test_exceptions_with_slots():
     assert (type(error.__cause__), error.__cause__.place) == (TornError, 9)
 
 
+class Rows:
+    """A dataset that opens its database where it is made."""
+
+    def __init__(self):
+        self.db = sqlite3.connect(":memory:")
+
+    def read(self, n):
+        """Give a number."""
+        return n
+
+
+def test_a_database_that_is_open():
+    """A method of an object that holds a connection is refused: its attribute, the way out."""
+    rows = Rows()
+    with pytest.raises(nbpipe.UnpicklableError, match=r"'db' \(sqlite3.*worker_init"):
+        drained(placed(2, rows.read))
+    rows.db.close()
+
+
 def test_a_function_that_cannot_be_loaded():
     """A function that the worker cannot load ends the epoch, whatever `on_error`."""
     bad = Bad()
@@ -237,6 +304,20 @@ def test_a_pipeline_with_processes_in_a_stage():
         return sum(nbpipe.source(range(n)).map(lambda k: k + 1, executor="process"))
 
     assert drained(placed(3, work, concurrency=1)) == [0, 1, 3]
+
+
+def test_a_fork_in_the_middle_of_an_epoch():
+    """A process that is forked meanwhile has pipelines of its own, and the epoch goes on."""
+
+    def forked():
+        return str([list(nbpipe.source(range(3)).map(str)), list(placed(3, str))])
+
+    with placed(500, lambda n: n).start() as run:
+        items = iter(run)
+        first = next(items)
+        said = said_in_a_fork(forked)
+        rest = drained(items)
+    assert (said, [first, *rest]) == (str([["0", "1", "2"]] * 2), list(range(500)))
 
 
 # -- Random numbers in workers: they depend on the item, never on who works on it ------------------

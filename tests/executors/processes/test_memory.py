@@ -19,6 +19,7 @@ from tests.scripts import ROOT, ran
 MB = 1_000_000
 SHARED_MEMORY = Path("/dev/shm")
 MAPS = Path("/proc/self/maps")
+FILES = Path("/proc/self/fd")
 # Begins a command with a /dev/shm of its own, in which nothing is free.
 ALONE = (
     f"unshare -rm sh -c 'mount -t tmpfs -o size=4k tmpfs {SHARED_MEMORY} && "
@@ -219,6 +220,19 @@ def test_no_more_open_files(tmp_path):
     """
     code, out, err = ran(text, tmp_path)
     assert (code, out, err) == (0, "WorkerStartError True\n20\n", "")
+
+
+@linux_only
+@pytest.mark.parametrize("copy", [True, False])
+def test_kept_arrays_take_no_descriptors(copy):
+    """However many results are kept, no more files are open."""
+    counts, kept = [], []
+    with placed(100, lambda n: np.full(20_000, n), copy=copy).start() as run:
+        for _ in range(2):
+            kept += drained(run)
+            counts.append(len(list(FILES.iterdir())))
+    assert counts[0] == counts[1]
+    assert [int(array[-1]) for array in kept] == [*range(100)] * 2
 
 
 @linux_only

@@ -115,6 +115,39 @@ def test_the_end_of_the_interpreter(tmp_path, ending, method):
     assert (code, out, err, left) == (0, "", "", [])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(3)", 3), ("os._exit(4)", 4), ("loops.release(); return", 0)]
+)
+def test_the_exit_code_of_a_script_in_mid_epoch(tmp_path, end, code):
+    """It is the script's own, also where a thread still loops, and no worker is left."""
+    text = f"""
+        import os, sys, threading
+        import nbpipe
+
+        def loop(on):
+            for item in nbpipe.source(range(10**6)).map(abs, executor="process", concurrency=2):
+                if item == 5:
+                    print("looping", flush=True); sys.stdin.readline()
+                    loops.release()
+                if item >= 5 and not on:
+                    {end}
+
+        loops = threading.Semaphore(0)
+        if {code == 0}:
+            threading.Thread(target=loop, args=(True,), daemon=True).start()
+            loops.acquire()
+        else:
+            loop(False)
+    """
+    with Script(text, tmp_path) as script:
+        script.line()
+        script.look()
+        found = script.end()
+        left = script.left()
+    assert (found, left) == ((code, "", ""), [])
+
+
 STUCK = """
     import os, sys, threading
     import nbpipe

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -240,6 +241,17 @@ def test_close_while_workers_start(gate, after_s):
     finished(lambda: run.close(timeout_s=0))
     del items
     assert run["fn"].pids == ()
+
+
+def test_pipelines_in_several_threads():
+    """Each has workers of its own, and its items."""
+
+    def search(n):
+        return list(placed(100, lambda item: item + n, concurrency=1))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = drained(pool.map(search, range(4)))
+    assert found == [list(range(n, n + 100)) for n in range(4)]
 
 
 def test_many_short_lives():
