@@ -30,7 +30,15 @@ from .memory import (
     open_memory,
     size_class,
 )
-from .pickling import Classes, MessageLoader, MessagePickler, Pickled, dumps_message
+from .pickling import (
+    Classes,
+    MessageLoader,
+    MessagePickler,
+    Pickled,
+    dumps_message,
+    plain_array,
+    restore_array,
+)
 
 LOG = logging.getLogger("nbpipe")
 BUDGET_BYTES = 1 << 29
@@ -539,7 +547,8 @@ def _load(body: _Body, classes: Classes | None) -> Any:
 # -- Results: each pickled by itself, as soon as it is made ----------------------------------------
 # A function may fill the same memory again with its next call. So a result is pickled at once, and
 # its large buffers are copied to a slab. What stands twice in one result is one object there.
-# It is sent as a tuple: its pickle, whether classes are defined in that, and its buffers.
+# It is sent as a tuple: its pickle, whether classes are defined in that, and its buffers. An array
+# that is all of a result needs no pickle: it is sent as a list of what `restore_array` takes.
 _Buffer = tuple[int, int, int] | bytes  # number of a slab, place in it, size [bytes]; or all bytes
 
 
@@ -582,6 +591,12 @@ class ResultWriter:
         """
         if type(value) in _UNCHANGING:
             return value
+        if (plain := plain_array(value)) is not None:
+            memory, *how = plain
+            self._each_bytes = max(float(aligned(len(memory))), _FADING * self._each_bytes)
+            how.append(self._copied(memory))
+            self._most -= 1
+            return how
         pickled = self._pickler.dumps(value)
         sizes = [aligned(len(buffer)) for buffer in pickled.buffers]
         self._each_bytes = max(float(sum(sizes)), _FADING * self._each_bytes)
@@ -642,6 +657,9 @@ class ResultReader:
             OSError: this process could not map the memory that it lies in.
             Exception: whatever the loading raised.
         """
+        if type(value) is list:
+            *how, place = value
+            return restore_array(self._buffer(place), *how)
         if type(value) is not tuple:
             return value
         head, defines, buffers = value

@@ -520,9 +520,8 @@ def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
 def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
     """Take an array apart; one with gaps is made dense first, its axes as they lie."""
     if array.flags.forc or array.dtype.hasobject:
-        kind, order = array.dtype, "C" if array.flags.c_contiguous else "F"
-        if kind.isbuiltin == 1 and kind.metadata is None and not kind.hasobject:
-            return _restore_array, (PickleBuffer(cast(Any, array)), kind.char, array.shape, order)
+        if _is_plain(array):
+            return restore_array, (PickleBuffer(cast(Any, array)), *_how(array))
         return array.__reduce_ex__(PROTOCOL)
     axes = _axes(array.strides)
     dense = np.ascontiguousarray(array.transpose(axes))
@@ -531,7 +530,30 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
     return np.transpose, (dense, _back(axes))
 
 
-def _restore_array(raw: Any, kind: str, shape: tuple[int, ...], order: Any) -> Any:
+def plain_array(value: object) -> tuple[memoryview, str, tuple[int, ...], str] | None:
+    """Return the memory of a large plain array, and what else `restore_array` takes.
+
+    Returns:
+        None where the value is something else.
+    """
+    if type(value) is not np.ndarray or value.nbytes < SMALL_BYTES:
+        return None
+    if not (value.flags.forc and _is_plain(value)):
+        return None
+    return PickleBuffer(cast(Any, value)).raw(), *_how(value)
+
+
+def _is_plain(array: np.ndarray[Any, Any]) -> bool:
+    """Tell whether the elements are numbers of numpy's own, with nothing beside them."""
+    kind = array.dtype
+    return kind.isbuiltin == 1 and kind.metadata is None and not kind.hasobject
+
+
+def _how(array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...], str]:
+    return array.dtype.char, array.shape, "C" if array.flags.c_contiguous else "F"
+
+
+def restore_array(raw: Any, kind: str, shape: tuple[int, ...], order: Any) -> Any:
     """Build an array of numbers; numpy's own way costs twice as much for a small one."""
     return np.ndarray(shape, kind, raw, order=order)
 

@@ -109,6 +109,54 @@ def test_a_batch_of_a_buffer_that_is_filled_again(name):
     assert [(one.min(), one.max()) for one in got] == [(n, n) for n in range(60)]
 
 
+# -- An array that is all of a result --------------------------------------------------------------
+def frozen(array):
+    """Make an array that nobody can write to."""
+    array.flags.writeable = False
+    return array
+
+
+ARRAYS = {
+    "bool": lambda: np.arange(6000) % 3 == 0,
+    "complex": lambda: np.full((7, 300), 1 + 2j, np.complex64),
+    "longdouble": lambda: np.arange(600, dtype=np.longdouble),
+    "dates": lambda: np.arange(600).astype("M8[s]"),
+    "text": lambda: np.array(["one", "two"] * 300),
+    "record": lambda: np.zeros(300, [("a", "i4"), ("b", "f8")]),
+    "other byte order": lambda: np.arange(900, dtype=">f4"),
+    "with metadata": lambda: np.zeros(600, np.dtype("f8", metadata={"unit": "m"})),
+    "columns first": lambda: np.asfortranarray(np.arange(1200.0).reshape(30, 40)),
+    "with gaps": lambda: np.arange(1200.0).reshape(30, 40)[::2, ::3],
+    "backwards": lambda: np.arange(1200.0)[::-1],
+    "masked": lambda: np.ma.masked_less(np.arange(900.0), 30),
+    "read-only": lambda: frozen(np.arange(900.0)),
+    "none": lambda: np.zeros((0, 5)),
+    "one number": lambda: np.array(1.5),
+    "objects": lambda: np.array([None, "a"] * 300, object),
+}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_an_array_of_any_kind(copy):
+    """Its class, dtype, shape, order of axes and values are what the function gave."""
+    got = drained(placed(list(ARRAYS), lambda name: ARRAYS[name](), copy=copy))
+    for name, array in zip(ARRAYS, got, strict=True):
+        made = ARRAYS[name]()
+        kinds = [(type(one), one.dtype, one.shape) for one in (array, made)]
+        assert kinds[0] == kinds[1], name
+        assert array.tolist() == made.tolist(), name
+        assert array.flags.fnc == made.flags.fnc, name
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_an_array_may_be_written_to(copy):
+    """It belongs to the loop: what is written to one shows in no other."""
+    got = drained(placed(40, lambda n: np.full(6000, float(n)), copy=copy))
+    for array in got:
+        array[:] += 1000
+    assert [(one.min(), one.max()) for one in got] == [(n + 1000, n + 1000) for n in range(40)]
+
+
 # -- Objects that stand twice in one result --------------------------------------------------------
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("size", [10, 60_000])
