@@ -837,6 +837,7 @@ print(list(pipe) == expected, list(pipe) == expected)
 """
 
 
+@pytest.mark.slow
 def test_three_processes_that_fill_one_folder_together(tmp_path):
     """The ranks of a machine may begin at once: each has its items, and one cache is left."""
     ranks = [

@@ -243,6 +243,7 @@ def test_close_while_workers_start(gate, after_s):
     assert run["fn"].pids == ()
 
 
+@pytest.mark.slow
 def test_pipelines_in_several_threads():
     """Each has workers of its own, and its items."""
 
