@@ -163,6 +163,12 @@ def draw(item, rng):
     return number(rng)
 
 
+async def pair(item):
+    """Give two items as an async generator."""
+    yield item
+    yield item
+
+
 def expected(name, paths, *, seed=0, epoch=0):
     """Give the numbers that a stage draws at these paths."""
     return [number(generator_for(seed, epoch, name, path)) for path in paths]
@@ -183,6 +189,11 @@ def test_a_generator_depends_on_seed_epoch_name_and_path():
         (nbpipe.source([0] * 5).map(int).skip(1).take(3), [1, 2, 3]),
         (nbpipe.source([0] * 5).map(int).filter(lambda item: True).enumerate(), range(5)),
         (nbpipe.source([0, 0]).flat_map(lambda item: [1, 2]), [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (
+            nbpipe.source([0, 0]).flat_map(lambda item: [1, 2]).flat_map(lambda item: [1, 2]),
+            [(item, one, two) for item in (0, 1) for one in (0, 1) for two in (0, 1)],
+        ),
+        (nbpipe.source([0, 0]).flat_map(pair), [(0, 0), (0, 1), (1, 0), (1, 1)]),
         (nbpipe.source([0, 0]).repeat(2), [(0, 0), (1, 0), (0, 1), (1, 1)]),
         (nbpipe.source([0, 0]).map(int).repeat(2), [(0, 0), (1, 0), (0, 1), (1, 1)]),
         (nbpipe.source([0] * 5).batch(2), [0, 2, 4]),
@@ -203,6 +214,22 @@ def test_a_generator_depends_on_seed_epoch_name_and_path():
 def test_paths(pipe, paths):
     """The path is the place in the global order; `flat_map` and `repeat` add one element."""
     assert list(pipe.map(draw)) == expected("draw", paths)
+
+
+def test_a_call_that_is_tried_again_gives_its_children_their_paths():
+    """Those that came before the failure are left out; the others have the numbers they had."""
+    begun = []
+
+    def torn(item):
+        begun.append(item)
+        yield from range(3)
+        if begun.count(item) == 1:
+            raise OSError
+        yield from range(3)
+
+    inner = nbpipe.source([0, 1]).flat_map(torn, on_error=nbpipe.Retry(1))
+    paths = [(item, child) for item in (0, 1) for child in range(6)]
+    assert list(inner.map(draw)) == expected("draw", paths)
 
 
 def test_stages_of_other_names_draw_other_numbers():

@@ -32,7 +32,7 @@ from .failures import Failed
 from .lineage import Children, Drops
 from .node import Node, Stages, Task, draw
 from .stats import StageRuntime
-from .step import Chunk, EpochContext, Expansion, Step, child_path
+from .step import Chunk, EpochContext, Expansion, Step, child_paths
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
 _ALL = Remaining()
@@ -404,20 +404,20 @@ def _in_passes(entries: Iterable[Entry], passes: tuple[int, ...]) -> Iterator[En
 
 def children(path: Any, values: Iterator[Any], expansion: Expansion) -> Iterator[Entry]:
     """Return the entries of an item's children, but for those drawn before, or not wanted."""
-    wants = _wants(expansion)
-    for child, value in enumerate(values):
-        if wants(child):
-            yield (child_path(path, child), value)
+    entries = zip(child_paths(path), values)  # noqa: B905  the paths have no end
+    if expansion.wanted is None and not expansion.drawn:
+        return entries
+    return itertools.compress(entries, map(_wants(expansion), itertools.count()))
 
 
 async def _children_async(
     path: Any, values: AsyncIterator[Any], expansion: Expansion
 ) -> AsyncIterator[Entry]:
-    child, wants = -1, _wants(expansion)
+    paths, wants = enumerate(child_paths(path)), _wants(expansion)
     async for value in values:
-        child += 1
+        child, child_path = next(paths)
         if wants(child):
-            yield (child_path(path, child), value)
+            yield (child_path, value)
 
 
 def _wants(expansion: Expansion) -> Callable[[int], bool]:
@@ -452,6 +452,8 @@ def checked_children(stage: str, made: Any) -> Iterable[Any]:
     Raises:
         ArgumentTypeError: no iterable of items.
     """
+    if type(made) in (list, tuple):  # as most are
+        return made  # type: ignore[no-any-return]
     what = f"the function of {stage!r}"
     refuse_coroutine(what, made, takes_async=True)
     refuse_table(f"{what} must give", made)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol, final
 
@@ -632,6 +632,8 @@ class Expansion:
                     await close()
 
 
-def child_path(path: Path, child: int) -> Path:
-    """Return the path of the `child`-th child of the item at `path`."""
-    return (*path, child) if isinstance(path, tuple) else (path, child)
+def child_paths(path: Path) -> Iterator[Path]:
+    """Yield the paths of all children that the item at `path` may have."""
+    if isinstance(path, tuple):
+        return map(path.__add__, zip(count()))
+    return zip(repeat(path), count())
