@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..base.seeding import seed_item
 from ..base.threads import THREAD_VARIABLES, ExitCall, hold_library_threads
 from ..errors import ArgumentError, WorkerStartError
 from .pickling import share_tracker, tracker, working_folder
+from .settings import only_texts
 
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
 # The exit code of a worker that outlived its fork server, which alone is told.
@@ -462,7 +463,7 @@ def _code(function: str, arguments: tuple[int | str, ...]) -> str:
     """Write the program; the path comes first, for it may be what leads to nbpipe."""
     lines = (
         "import sys",
-        f"sys.path[:] = {_texts([*sys.path, _ROOT])!a}",
+        f"sys.path[:] = {only_texts([*sys.path, _ROOT])!a}",
         f"from {__package__}.launch import {function}",
         f"{function}{arguments!a}",
     )
@@ -494,9 +495,9 @@ def capture_environment() -> bytes:
     """Return this process's folder, import path, environment, command line and log levels."""
     noted = {
         "folder": working_folder() or None,
-        "path": _texts(sys.path),
+        "path": only_texts(sys.path),
         "environment": dict(os.environ),
-        "arguments": _texts(sys.argv),
+        "arguments": only_texts(sys.argv),
         "levels": _log_levels(),
         "disabled_level": logging.root.manager.disable,
     }
@@ -544,10 +545,6 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def _texts(values: Iterable[object]) -> list[str]:
-    return [value for value in values if isinstance(value, str)]
 
 
 # -- The fork server, in its own process -----------------------------------------------------------

@@ -173,20 +173,20 @@ _SETTINGS: dict[str, _Setting] = {
 
 
 # -- Reading them ----------------------------------------------------------------------------------
-def current_settings(modules: Iterable[str]) -> bytes:
+def current_settings(modules: Modules) -> bytes:
     """Return the settings of this process and thread, for `WorkerSettings`.
 
     Args:
-        modules: names of those that the functions need; their public variables are settings, too.
+        modules: those that the functions need; their public variables are settings, too.
     """
     found: dict[str, object] = {name: _read(setting) for name, setting in _SETTINGS.items()}
     limits = set(THREAD_VARIABLES)
     found["environment"] = {k: v for k, v in os.environ.items() if k not in limits}
-    found["path"] = texts(sys.path)
+    found["path"] = only_texts(sys.path)
     pickled = {name: _pickled(value) for name, value in found.items()}
     kept = {name: data for name, data in pickled.items() if data is not None}
     variables, marks = {}, {}
-    for name in modules:
+    for name in modules.names:
         module = sys.modules.get(name)
         for word, value in (_public if is_of_user(module) else _options)(module):
             data = _pickled(value) if _is_plain(value, [_MOST_VALUES]) else None
@@ -194,10 +194,10 @@ def current_settings(modules: Iterable[str]) -> bytes:
                 variables[name, word] = data
             else:
                 marks[name, word] = _mark(value)
-    return pickle.dumps((kept, variables, marks))
+    return pickle.dumps((kept, modules.imported, variables, marks))
 
 
-def texts(values: Iterable[object]) -> list[str]:
+def only_texts(values: Iterable[object]) -> list[str]:
     """Return the texts among some values: what else is in a path means something here alone."""
     return [value for value in values if isinstance(value, str)]
 
@@ -219,19 +219,42 @@ def _pickled(value: Any) -> bytes | None:
         return None
 
 
-def named_libraries(data: bytes) -> list[str]:
-    """Return the installed modules that pickled functions name, but for Python's own."""
-    texts = set()
+class Modules(NamedTuple):
+    """Modules that functions need.
+
+    Attributes:
+        names: of all of them.
+        imported: of these, the ones that workers import before the first call, as a function may
+            do it in its body.
+    """
+
+    names: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
+
+
+def modules_in(data: bytes, users: Iterable[str]) -> Modules:
+    """Return the modules that pickled functions need.
+
+    Args:
+        data: the functions.
+        users: the user's own modules among them, with those that these import in turn.
+    """
+    texts = set()  # the short ones in the data: names of modules and variables are among them
     for start in _TEXTS.finditer(data) if len(data) < _SEARCHED_BYTES else ():
         first = start.end()
         texts.add(data[first : first + data[first - 1]])
-    modules = tuple(sys.modules.items())
-    named = [(name, module) for name, module in modules if name.encode() in texts]
-    return [
+    libraries = [
         name
-        for name, module in named
-        if name.partition(".")[0] not in _OURS and not is_of_user(module)
+        for name, module in tuple(sys.modules.items())
+        if name.encode() in texts and name.partition(".")[0] not in _OURS and not is_of_user(module)
     ]
+    names = (*users, *libraries)
+    imported = tuple(
+        name
+        for name in names
+        if name.encode() in texts or texts.issuperset(name.encode().split(b"."))
+    )
+    return Modules(names, imported)
 
 
 _TEXTS = re.compile(rb"\x8c[\x01-\xff](?=[A-Za-z_])")  # as pickle begins a short text
@@ -288,11 +311,12 @@ class WorkerSettings:
     def __init__(self) -> None:
         self._known: dict[Any, bytes] = {}
         self._environment: dict[str, str] = dict(os.environ)
+        self._imported: tuple[str, ...] = ()
         self._late: list[dict[tuple[str, str], Any]] = [{}, {}]  # variables, marks
 
     def apply(self, data: bytes) -> None:
         """Set those of Python and of libraries; called before functions are loaded."""
-        kept, *self._late = pickle.loads(data)  # noqa: S301  of the process that started this one
+        kept, self._imported, *self._late = pickle.loads(data)  # noqa: S301  of the process that started this one
         for name in ("environment", "path", *_SETTINGS):
             changed = self._changed(name, kept)
             if changed is _MISSING:
@@ -316,13 +340,16 @@ class WorkerSettings:
             For `warn_once`, what is another function or object here than in the parent.
         """
         variables, marks = self._late
-        for name in dict.fromkeys(name for name, _ in (*variables, *marks)):
+        for name in self._imported:
             with contextlib.suppress(Exception):  # its import fails here: so will the function
                 importlib.import_module(name)
         for name, word in variables:
+            module = sys.modules.get(name)
+            if module is None:
+                continue
             value = self._changed((name, word), variables)
-            if value is not _MISSING and name in sys.modules:
-                _set_variable(sys.modules[name], word, value)
+            if value is not _MISSING:
+                _set_variable(module, word, value)
         notes = []
         for (name, word), mark in marks.items():
             own = vars(sys.modules.get(name, sys)).get(word, _MISSING)

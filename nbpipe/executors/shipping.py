@@ -28,7 +28,7 @@ from .base import Program
 from .memory import SharingPickler, is_mapped, is_shared
 from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
 from .reloads import Versions, reloaded, versions_in
-from .settings import current_settings, named_libraries
+from .settings import Modules, current_settings, modules_in
 
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
@@ -80,7 +80,7 @@ class Shipped:
         data: for `load`.
         size_bytes: length of `data` [bytes].
         versions: of the user's modules that it needs.
-        modules: names of these and of installed ones whose settings it may depend on.
+        modules: these, and installed ones whose settings it may depend on.
         settings: of this process, as `current_settings` gives them.
         storages: shared memory of torch that `data` only names; held until it was loaded.
     """
@@ -89,7 +89,7 @@ class Shipped:
     data: bytes
     size_bytes: int
     versions: Versions = ()
-    modules: tuple[str, ...] = ()
+    modules: Modules = dataclasses.field(default_factory=Modules)
     settings: bytes = b""
     storages: tuple[Any, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
@@ -115,7 +115,7 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     versions = versions_in(data)
     digest = blake2b(data, digest_size=16)
     digest.update(repr(versions).encode())
-    modules = (*dict(versions), *named_libraries(data))
+    modules = modules_in(data, dict(versions))
     settings = b"" if afar else current_settings(modules)
     return Shipped(digest.hexdigest(), data, len(data), versions, modules, settings, storages)
 

@@ -296,3 +296,22 @@ def test_modules_as_they_were_imported_are_not_named(helper, caplog):
     with caplog.at_level(logging.WARNING, "nbpipe"), start(helper.seen, "process") as run:
         assert list(run) == [(1, 1, 1, ["one"], 1)] * 2
     assert caplog.records == []
+
+
+def test_workers_import_no_module_that_the_functions_do_not_need(tmp_path, monkeypatch):
+    """Of a package, a worker has the modules that the functions name, not all that are loaded."""
+    package = tmp_path / "package_of_settings"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "training.py").write_text("RATE = 1\n")
+    (package / "reading.py").write_text(
+        "import sys\n\n\ndef read(_):\n    return [m for m in sys.modules if 'package_of' in m]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["package_of_settings", "package_of_settings.reading", "package_of_settings.training"]
+    loaded = [importlib.import_module(name) for name in names]
+    try:
+        assert list(nbpipe.source([1]).map(loaded[1].read, executor="process")) == [names[:2]]
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -23,7 +23,7 @@ from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import CHUNK_MAX, Row, StageStats
 from ...executors.base import Answer, Caller, Job
 from ...executors.reloads import Versions, are_current, reloaded
-from ...executors.settings import current_settings
+from ...executors.settings import Modules, current_settings
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
@@ -300,7 +300,7 @@ class IsolatedMachine(Machine):
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
         self._versions: Versions = ()
-        self._modules: tuple[str, ...] = ()
+        self._modules = Modules()
         self._storages: tuple[object, ...] = ()
         self._sent: Values = {}
         self._request: tuple[float, Reply] | None = None
