@@ -10,10 +10,11 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
+from queue import SimpleQueue
 from time import thread_time_ns
 from types import ModuleType
 from typing import Any, final
@@ -214,6 +215,123 @@ def _modes() -> Iterator[Callable[[], AbstractContextManager[Any]]]:
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             yield functools.partial(torch.autocast, device, dtype=dtype)
+
+
+# -- An iterator that has a thread of its own ------------------------------------------------------
+_LOOK_S = 1.0  # a wait for such a thread checks this often whether the thread is still there
+_LOOKS = 5  # who closes it waits at most so many times
+_END = object()
+
+
+class _Request:
+    """The next item that is asked for, and what came of it."""
+
+    __slots__ = ("answered", "error", "item")
+
+    def __init__(self) -> None:
+        self.answered = Latch()
+        self.item: object = _END
+        self.error: BaseException | None = None
+
+
+class _ReaderThread:
+    """The thread: it holds the iterator, and nothing else does."""
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        self._settings = ThreadSettings()
+        self._iterable = iterable
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()  # garbage may put below us
+        self.busy = self.over = False
+        self.thread = threading.Thread(target=self._run, name="nbpipe-sampler", daemon=True)
+
+    def ask(self) -> object:
+        """Wait for the next item, or `_END`; the first time `iter` is called."""
+        request = _Request()
+        self.busy = True
+        self._requests.put(request)
+        while not (request.answered.wait(_LOOK_S) or self.over or not self.thread.is_alive()):
+            pass
+        error, request.error = request.error, None
+        if error is not None:
+            raise error
+        return request.item
+
+    def leave(self) -> None:
+        """Have it let go of the iterator and end, after what it does now; nothing is waited for."""
+        self._requests.put(None)
+
+    def _run(self) -> None:
+        self._settings.of_thread().run(self._read)
+
+    def _read(self) -> None:
+        items: Iterator[Any] | None = None
+        with self._settings.enter():
+            while (request := self._requests.get()) is not None:
+                try:
+                    if items is None:
+                        items, request.item = iter(self._iterable), None
+                    else:
+                        request.item = next(items, _END)
+                except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
+                    request.error = error
+                over = request.item is _END
+                if over:
+                    items = None
+                self.busy = False
+                request.answered.open()
+                del request
+                if over:
+                    break
+            self.over = True
+            items = None  # a generator is closed here
+
+
+@final
+class OwnThread(Iterator[Any]):
+    """Gives the items of an iterable, whose iterator one thread and one context read.
+
+    Any thread may ask for the next item; one at a time. It ends with the iterator, or when it is
+    closed or dropped.
+
+    Args:
+        iterable: `iter` is called on it at once, in that thread.
+
+    Raises:
+        BaseException: what `iter` raised.
+        WorkerStartError: there can be no more threads.
+    """
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        self._reader = reader = _ReaderThread(iterable)
+        try:
+            uninterrupted(reader.thread.start)
+        except RuntimeError as error:
+            raise no_thread("a sampler", error) from error
+        reader.ask()
+
+    def __next__(self) -> Any:
+        item = _END if self._reader.over else self._reader.ask()
+        if item is _END:
+            raise StopIteration
+        return item
+
+    def leave(self) -> None:
+        """Have the iterator closed in its thread; nothing is waited for."""
+        self._reader.leave()
+
+    def close(self) -> None:
+        """Do so, and wait for that where it is not in the middle of an item."""
+        reader = self._reader
+        reader.leave()
+        if reader.thread is threading.current_thread():
+            return
+        for _ in range(_LOOKS):
+            if reader.busy or not reader.thread.is_alive():
+                return
+            reader.thread.join(_LOOK_S)
+
+    def __del__(self) -> None:
+        self._reader.leave()
 
 
 # -- Threads of libraries: one each where the workers are the parallelism --------------------------

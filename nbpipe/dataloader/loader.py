@@ -204,6 +204,7 @@ class LoaderEpoch(Iterator[Any]):
             self._items = made.begin(indices, self._progress)
         except BaseException:
             self.over = True
+            self._progress.close_sampler()
             self._loader.run.not_begun(self)
             raise
 
@@ -267,6 +268,7 @@ class LoaderEpoch(Iterator[Any]):
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
+        self._progress.close_sampler()
         self._loader.run.ended()
 
     def __len__(self) -> int:

@@ -15,6 +15,8 @@ from typing import Any, final
 
 from ..base.digest import check_seal, seal
 from ..base.format import shortened
+from ..base.threads import OwnThread
+from ..engine.external import is_array, is_plain
 from ..errors import StateError
 from ..run.run import Run
 
@@ -50,6 +52,21 @@ def read_anew(whole: Iterable[Any], items: Iterator[Any]) -> Iterator[Any]:
     """Return the items; where nothing comes the state was that of an end, and all is read."""
     first = next(items, END)
     yield from following(iter(whole)) if first is END else following(items, first)
+
+
+@final
+class ReadAnew:
+    """A sampler that was told the state of an end: where nothing comes, all of it is read.
+
+    Args:
+        whole: the sampler.
+    """
+
+    def __init__(self, whole: Iterable[Any]) -> None:
+        self._whole = whole
+
+    def __iter__(self) -> Iterator[Any]:
+        return read_anew(self._whole, iter(self._whole))
 
 
 def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
@@ -161,6 +178,23 @@ class RandomSources:
         found = next((one.generator for one in inside if type(one) in drawing), None)
         return next((one for one in self._generators if one is found), None)
 
+    def read(self, indices: Iterable[Any], *, ahead: bool) -> Iterator[Any]:
+        """Begin to read a sampler; one of the user's in a thread of its own, where others read on.
+
+        Args:
+            indices: the sampler, or what draws from it.
+            ahead: a thread of the run reads what follows.
+        """
+        return OwnThread(indices) if ahead and self._runs_user_code else iter(indices)
+
+    @property
+    def _runs_user_code(self) -> bool:
+        """Whether the samplers are others than torch's own, and plain lists."""
+        one: Any = next(iter(self._samplers), None)
+        while type(one) is self._torch.utils.data.BatchSampler:
+            one = one.sampler
+        return not (is_plain(one) or is_array(one) or _is_of_torch(one))
+
     @property
     def kinds(self) -> list[str]:
         """The classes of the samplers."""
@@ -237,6 +271,10 @@ class RandomSources:
                 self._torch.set_rng_state(before)
 
 
+def _is_of_torch(sampler: Any) -> bool:
+    return type(sampler).__module__.startswith("torch.utils.data.")
+
+
 def _counts(sampler: Any) -> bool:
     """Tell whether a sampler has an epoch that can be set."""
     is_told = callable(getattr(sampler, "set_epoch", None))
@@ -248,21 +286,21 @@ class StatefulIndices(Iterator[Any]):
     """What a sampler yields; the sampler's own state behind each is kept.
 
     Args:
-        sampler: has the state.
-        indices: gives indices, or lists of them.
+        read: begins to read indices, or lists of them.
         count: how many were given before these.
-        retry: begin again where there are none at all: the state was that of an end.
+
+    Attributes:
+        indices: what it has begun to read.
     """
 
-    def __init__(self, sampler: Any, indices: Iterable[Any], count: int, *, retry: bool) -> None:
+    def __init__(self, sampler: Any, read: Callable[[], Iterator[Any]], count: int) -> None:
         self._sampler = sampler
         self._count = count
         self._states = {count: state_of(sampler)}
-        begun = iter(indices)
-        self._indices = read_anew(indices, begun) if retry else begun
+        self.indices = read()
 
     def __next__(self) -> Any:
-        item = next(self._indices)
+        item = next(self.indices)
         self._states[self._count + 1] = state_of(self._sampler)
         self._count += 1
         return item
@@ -529,6 +567,8 @@ class EpochProgress:
         self.reading: Callable[[], tuple[Any, bool]] | None = None
         self._sampled = indices if isinstance(indices, StatefulIndices) else None
         self._drawn = indices if isinstance(indices, DrawnIndices) else None
+        read = indices if self._sampled is None else self._sampled.indices
+        self._apart = read if isinstance(read, OwnThread) else None
 
     def deliver(self) -> int:
         """Called when the loop gets a batch; return the number of all that it has had."""
@@ -544,6 +584,13 @@ class EpochProgress:
         self.left = True
         if self._drawn is not None:
             self._drawn.leave()
+        if self._apart is not None:
+            self._apart.leave()
+
+    def close_sampler(self) -> None:
+        """Close a sampler that has a thread of its own; wait for that."""
+        if self._apart is not None:
+            self._apart.close()
 
     def is_past(self, sampler_epoch: int | None) -> bool:
         """Tell whether the next epoch counts: this one has ended, or was left for another one."""
@@ -678,12 +725,15 @@ class LoaderState:
             indices, generator = self._samples.indices, sources.drawn_from
             if ahead and generator is not None:
                 return DrawnIndices(generator, indices, ahead)
-            return following(iter(indices))
+            read = sources.read(indices, ahead=ahead > 0)
+            return read if isinstance(read, OwnThread) else following(read)
         goes_on = position is not None and position.sampler is not None
         if goes_on:
             checked_state(sampler)
             sampler.load_state_dict(position.sampler)  # type: ignore[union-attr]
-        return StatefulIndices(sampler, self._samples.indices, start, retry=goes_on and not start)
+        indices = self._samples.indices
+        again = ReadAnew(indices) if goes_on and not start else indices
+        return StatefulIndices(sampler, lambda: sources.read(again, ahead=ahead > 0), start)
 
     def _seed_of(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool
