@@ -122,9 +122,8 @@ def refuse_table(what: str, items: Any, give: str = "{}") -> None:
 # -- Async functions and what a call of one gives --------------------------------------------------
 _NEVER_AWAITED = (Coroutine, AsyncGenerator)
 # Known by their type alone, as asking an abstract class takes ten times as long.
-_PLAIN = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, np.ndarray}
-)
+_NUMBERS = {bool, int, float, complex, np.bool_, np.int64, np.float32, np.float64}
+PLAIN = frozenset({*_NUMBERS, str, bytes, type(None), list, tuple, dict, set, np.ndarray})
 _CALLS = frozenset(number for name, number in dis.opmap.items() if "CALL" in name)
 
 
@@ -153,10 +152,16 @@ def may_give_coroutine(fn: object) -> bool:
     return code is None or not _CALLS.isdisjoint(code.co_code[::2])
 
 
+def is_unawaited(value: object) -> bool:
+    """Tell whether a value is a coroutine or an async generator."""
+    kind = type(value)
+    return kind not in PLAIN and issubclass(kind, _NEVER_AWAITED)
+
+
 def holds_coroutine(values: Iterable[object]) -> bool:
     """Tell whether one of these values is a coroutine; takes some nanoseconds for each."""
     kinds = set(map(type, values))
-    return not kinds <= _PLAIN and any(issubclass(kind, _NEVER_AWAITED) for kind in kinds)
+    return not kinds <= PLAIN and any(issubclass(kind, _NEVER_AWAITED) for kind in kinds)
 
 
 def refuse_coroutine(what: str, value: Any, *, takes_async: bool = False) -> None:
@@ -170,9 +175,9 @@ def refuse_coroutine(what: str, value: Any, *, takes_async: bool = False) -> Non
     Raises:
         ArgumentTypeError: it is a coroutine, or an async generator.
     """
-    kind = type(value)
-    if kind in _PLAIN or not issubclass(kind, _NEVER_AWAITED):
+    if not is_unawaited(value):
         return
+    kind = type(value)
     name, is_coroutine = getattr(value, "__name__", kind.__name__), isinstance(value, Coroutine)
     close_unawaited(value)
     word = "a coroutine" if is_coroutine else "an async generator"

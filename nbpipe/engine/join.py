@@ -176,9 +176,9 @@ class Chooser:
             ArgumentError: no branch has this key.
         """
         key = self._key(value)
-        refuse_coroutine(f"{self._stage} key", key)
         number = self._numbers.get(key)
         if number is None:
+            refuse_coroutine(f"{self._stage} key", key)
             known = ", ".join(repr(known) for known in self._numbers)
             raise ArgumentError(
                 f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter_ns
 from typing import Any, cast
 
-from ..base.checks import close_unawaited, holds_coroutine, may_give_coroutine
+from ..base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
 from ..base.seeding import Entry
 from ..base.tree import size_bytes
 from ..ops.remaining import Fold, Remaining
@@ -393,7 +393,7 @@ def run_predicate(task: Task) -> None:
     for number, value in enumerate(task.items):
         try:
             verdict = step.fn(value)
-            if type(verdict) is not bool:
+            if type(verdict) not in PLAIN:
                 step.refuse_coroutine(verdict)
             result = value if verdict else DROPPED
         except BaseException as error:

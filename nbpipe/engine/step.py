@@ -14,7 +14,7 @@ from itertools import chain, count, islice, repeat
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol, final
 
-from ..base.checks import refuse_coroutine
+from ..base.checks import PLAIN, is_unawaited, refuse_coroutine
 from ..base.seeding import Entry, Path, generator_for
 from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
@@ -382,14 +382,16 @@ class Step:
         Raises:
             ArgumentTypeError: the value is a coroutine.
         """
-        self.refuse_coroutine(value)
+        if type(value) not in PLAIN:
+            self.refuse_coroutine(value)
         if self.keeps:
             return entry if value else None
         return (entry[0], value)
 
     def refuse_coroutine(self, value: Any) -> None:
         """Refuse a coroutine as a result: nothing would await it."""
-        refuse_coroutine(f"the function of {self.stage!r}", value, takes_async=True)
+        if is_unawaited(value):  # only then words are needed
+            refuse_coroutine(f"the function of {self.stage!r}", value, takes_async=True)
 
     def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
         """Call the function; a failure is retried or becomes a `Failed`."""
