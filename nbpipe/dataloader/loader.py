@@ -217,6 +217,8 @@ class LoaderEpoch(Iterator[Any]):
             WorkerDiedError: each worker process that was given this batch died.
         """
         if self.over:
+            if isinstance(self._items, LocalRun):  # another thread may have closed it
+                self._items.close()
             raise StopIteration
         progress = self._progress
         progress.asked = True
@@ -280,12 +282,13 @@ class LoaderEpoch(Iterator[Any]):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # runs were closed; modules may be empty by now, arguments are not
             return
+        items = getattr(self, "_items", None)
+        if isinstance(items, LocalRun):
+            items.forget()
         if getattr(self, "over", True):
             return
         self.over = True
         self._progress.leave()
-        if isinstance(self._items, LocalRun):
-            self._items.forget()
         if self._closes:
             in_new_thread(self._leave)  # garbage may be found where a lock is held
 

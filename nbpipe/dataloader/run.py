@@ -7,9 +7,10 @@ import itertools
 import os
 import threading
 import weakref
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -33,7 +34,7 @@ from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.failed import Failures
-from ..run.iterator import ATTEND_S
+from ..run.iterator import ATTEND_S, LOOK_UP_S
 from ..run.run import LiveStage, Run, ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made
 from .chain import READER, SAMPLES, EpochIndices, is_local
@@ -85,8 +86,10 @@ class LocalRun(Iterator[Any]):
         self._between = between_waits
         self._error: BaseException | None = None
         self._stopping = False
-        self._going = threading.Event()
-        self._going.set()
+        self._held = False  # paused
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self._reader = threading.current_thread()
         self._lock = threading.RLock()  # stats are read while batches are made
         self._begun_ns = self._last_ns = now_ns
         self._asked_ns = 0  # since when the loop waits for a batch [ns], or 0
@@ -106,6 +109,7 @@ class LocalRun(Iterator[Any]):
         Raises:
             BaseException: what making it raised; the epoch is over then.
         """
+        self._reader = threading.current_thread()
         try:
             self._ask()
             batch = next(self._batches)
@@ -116,6 +120,8 @@ class LocalRun(Iterator[Any]):
             self.end(FAILED, error)
             raise
         self._made()
+        if self.closed:  # another thread did so meanwhile
+            self._let_go()
         return batch
 
     def _ask(self) -> None:
@@ -126,9 +132,14 @@ class LocalRun(Iterator[Any]):
         """
         if self._between is not None:
             self._between()
-        while not self._going.wait(ATTEND_S):
+        round_s = ATTEND_S if self._between else LOOK_UP_S
+        while self._held and not self.closed:
+            self._gate.acquire(timeout=round_s)  # an interrupt leaves no lock held here
             if self._between is not None:
                 self._between()
+        if self.closed:
+            self._let_go()
+            raise StopIteration
         if self._stopping:
             self.end(STOPPED)
             raise StopIteration
@@ -210,17 +221,22 @@ class LocalRun(Iterator[Any]):
     @property
     def paused(self) -> bool:
         """Whether no further batch is to be made."""
-        return not self._going.is_set()
+        return self._held
 
     def pause(self) -> None:
         """Make no further batch."""
-        self._going.clear()
+        self._held = True
         self._note_pause()
 
     def resume(self) -> None:
-        """Go on."""
-        self._going.set()
+        """Continue."""
+        self._wake()
         self._note_pause()
+
+    def _wake(self) -> None:
+        self._held = False
+        with suppress(RuntimeError):  # nothing waits, or another thread was quicker
+            self._gate.release()
 
     def _note_pause(self) -> None:
         with self._lock:
@@ -240,14 +256,24 @@ class LocalRun(Iterator[Any]):
         self.resume()
 
     def close(self, timeout_s: float = 0) -> None:
-        """End it, also in a pause; nothing is waited for."""
+        """End it, also in a pause; nothing is waited for.
+
+        The sampler belongs to the thread that iterates. So another thread leaves it open, and that
+        thread closes it when it asks for the next batch; one that has ended cannot.
+        """
         self.end(CANCELLED)
-        self._batches = iter(())
-        self._going.set()
+        if self._reader is threading.current_thread() or not self._reader.is_alive():
+            self._let_go()
+        self._wake()
 
     def forget(self) -> None:
-        """Called when nobody iterates it any more; no lock is taken: one may be held below us."""
-        self.closed, self._batches = True, iter(())
+        """Called when nothing iterates it any more; it takes no lock: one may be held below us."""
+        self.closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close what gives the batches, unless it is at work: then it closes when it is not."""
+        self._batches = iter(())
 
     def __getitem__(self, address: str) -> Stage:
         """Return a stage.

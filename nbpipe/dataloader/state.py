@@ -296,22 +296,14 @@ class StatefulIndices(Iterator[Any]):
     def __init__(self, sampler: Any, read: Callable[[], Iterator[Any]], count: int) -> None:
         self._sampler = sampler
         self._count = count
-        self._states = {count: state_of(sampler)}
+        self.states = {count: state_of(sampler)}
         self.indices = read()
 
     def __next__(self) -> Any:
         item = next(self.indices)
-        self._states[self._count + 1] = state_of(self._sampler)
+        self.states[self._count + 1] = state_of(self._sampler)
         self._count += 1
         return item
-
-    def at(self, count: int) -> Any:
-        """Return the sampler's state behind so many."""
-        return self._states[count]
-
-    def forget(self, count: int) -> None:
-        """Called when the state behind so many is no longer wanted."""
-        self._states.pop(count, None)
 
 
 @final
@@ -565,16 +557,16 @@ class EpochProgress:
         self.finished = self.left = False
         self.delivered = position.delivered
         self.reading: Callable[[], tuple[Any, bool]] | None = None
-        self._sampled = indices if isinstance(indices, StatefulIndices) else None
+        self._states = indices.states if isinstance(indices, StatefulIndices) else None
         self._drawn = indices if isinstance(indices, DrawnIndices) else None
-        read = indices if self._sampled is None else self._sampled.indices
+        read = indices.indices if isinstance(indices, StatefulIndices) else indices
         self._apart = read if isinstance(read, OwnThread) else None
 
     def deliver(self) -> int:
         """Called when the loop gets a batch; return the number of all that it has had."""
         self.delivered += 1
-        if self._sampled is not None:
-            self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
+        if self._states is not None:  # another thread may be taking one
+            self._states.pop(self.delivered - 2, None)
         if self._drawn is not None:
             self._drawn.had(self.delivered)
         return self.delivered
@@ -633,7 +625,7 @@ class EpochProgress:
 
     def _sampler_at(self, number: int) -> Any:
         """Return the sampler's own state behind so many batches, or None."""
-        return None if self._sampled is None else self._sampled.at(number)
+        return None if self._states is None else self._states[number]
 
 
 # -- the newest epoch, and the one that is to go on ------------------------------------------------
@@ -790,7 +782,7 @@ class LoaderState:
         """Return a beginning with what samplers and datasets tell."""
         sampler, sampled = sources.stateful, self.sampled
         if self.begins is not None and isinstance(sampled, StatefulIndices):
-            state = sampled.at(0)
+            state = sampled.states[0]
         else:
             state = None if sampler is None else state_of(sampler)
         dataset = self._state_of_dataset(by_loop=by_loop)

@@ -6,11 +6,12 @@ import sqlite3
 import threading
 
 import pytest
+import torch
 
 import nbpipe
-from tests.gates import until
+from tests.gates import Gate, until
 from tests.loader.conftest import WAYS
-from tests.loader.datasets import Numbers
+from tests.loader.datasets import Made, Numbers
 
 NOTE = contextvars.ContextVar("NOTE", default="blank")
 STAY = {
@@ -162,3 +163,92 @@ def test_the_settings_of_the_loop_hold_in_a_sampler(placed):
     finally:
         NOTE.reset(token)
     assert seen == {"of the loop"}
+
+
+class Loop:
+    """A loop over a loader without workers, in a thread that waits for its gate in each round.
+
+    It keeps its epoch when it ends.
+    """
+
+    def __init__(self, dataset=None, *, rounds=2):
+        self.sampler = Seen(count=10_000)
+        self.loader = nbpipe.DataLoader(dataset or Numbers(10_000), 2, sampler=self.sampler)
+        self.had, self.gate = threading.Event(), Gate()
+        self.epoch = None
+        self._rounds = rounds
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        self.epoch = iter(self.loader)
+        for number, _ in enumerate(self.epoch, 1):
+            self.had.set()
+            if number == self._rounds:
+                return
+            self.gate.wait()
+
+    def end(self):
+        """Wait for its end."""
+        self._thread.join(40)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+def test_an_epoch_without_workers_that_another_thread_closes(pauses):
+    """The sampler is closed in the thread of the loop, when that asks for its next batch."""
+    loop = Loop()
+    assert loop.had.wait(40)
+    if pauses:
+        loop.loader.run.pause()
+        loop.gate.open()
+    loop.loader.run.close()
+    loop.gate.open()
+    loop.end()
+    assert (loop.sampler.closed, len(loop.sampler.threads[0])) == (1, 1)
+    assert loop.loader.run.status().state == "cancelled"
+
+
+def test_another_thread_closes_an_epoch_in_the_middle_of_a_batch():
+    """The sampler is closed in the thread of the loop, when it has that batch."""
+    bell, gate = threading.Event(), Gate()
+
+    def make(number):
+        bell.set()
+        gate.wait()
+        return torch.tensor(number)
+
+    loop = Loop(Made(make, 10_000), rounds=1)
+    assert bell.wait(40)
+    loop.loader.run.close()
+    gate.open()
+    loop.end()
+    assert (loop.sampler.closed, len(loop.sampler.threads[0])) == (1, 1)
+
+
+def test_an_epoch_whose_thread_has_ended_is_closed_at_once():
+    """Where the thread of the loop has ended, another one closes the sampler."""
+    loop = Loop(rounds=1)
+    loop.end()
+    assert loop.sampler.closed == 0
+    loop.loader.run.close()
+    assert loop.sampler.closed == 1
+
+
+def test_a_sampler_with_a_state_is_closed_with_its_epoch():
+    """Leaving the loop closes it, though its states are kept."""
+
+    class Stateful(Seen):
+        def state_dict(self):
+            """Return how far it is."""
+            return {}
+
+        def load_state_dict(self, state):
+            """Take over a state."""
+
+    sampler = Stateful(count=100)
+    loader = nbpipe.DataLoader(Numbers(100), 2, sampler=sampler)
+    for _ in loader:
+        break
+    assert sampler.closed == 1
+    assert loader.state_dict()["delivered"] == 1
