@@ -230,7 +230,7 @@ def test_display_follows_all_epochs(way):
 
 def test_loader_without_workers_is_told_to_have_some():
     """Where the loop makes its batches itself, the advice is `num_workers`."""
-    loader = nbpipe.DataLoader(Made(torch.tensor, 6), 2, collate_fn=slow)
+    loader = nbpipe.DataLoader(Made(torch.tensor, 6), collate_fn=slow)
     list(loader)
     assert "num_workers=2" in loader.run.diagnose().advice
 
