@@ -888,18 +888,14 @@ class Readers:
     as a connection of sqlite is. A thread that finds an iterator still open after a task is bound
     to it, until it has come to its end or was closed. One that ends within a task binds nobody.
     Called under the scheduler's lock.
+
+    Attributes:
+        of: for each of them its node and its iterator.
     """
 
     def __init__(self, bind: Callable[..., object]) -> None:
         self._bind = bind
-        self._of: dict[Seat, tuple[ExpandNode, Expansion]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def of(self, seat: Seat) -> tuple[ExpandNode, Expansion]:
-        """Return the iterator that a thread is bound to, and its node."""
-        return self._of[seat]
+        self.of: dict[Seat, tuple[ExpandNode, Expansion]] = {}
 
     def settle(self, node: Node, expansion: Expansion, seat: Seat) -> None:
         """Called when a thread has drawn from an iterator: bind it, or let it go."""
@@ -907,14 +903,14 @@ class Readers:
             self.release(seat)
         elif expansion.owner is None and isinstance(node, ExpandNode):
             expansion.owner, expansion.closed = seat, Latch()
-            self._of[seat] = node, expansion
+            self.of[seat] = node, expansion
             self._bind(seat, bound=True)
             expansion.unwanted |= node.halted
 
     def release(self, seat: Seat) -> None:
         """Called when a thread has nothing more to do with its iterator."""
-        if seat in self._of:
-            _, expansion = self._of.pop(seat)
+        if seat in self.of:
+            _, expansion = self.of.pop(seat)
             self._bind(seat, bound=False)
             expansion.owner = None
             assert expansion.closed is not None
@@ -922,7 +918,7 @@ class Readers:
 
     def call(self) -> None:
         """Wake threads that may read on."""
-        for node in {node: None for node, _ in self._of.values()}:
+        for node in {node: None for node, _ in self.of.values()}:
             node.call_reader()
 
 

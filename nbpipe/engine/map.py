@@ -44,6 +44,7 @@ class MapNode(Node):
 
     Attributes:
         checks: a call may make a coroutine, which is no result.
+        known: types of results that are none.
         ends_at: number of the item that ends the epoch; none behind it is begun any more.
     """
 
@@ -53,6 +54,7 @@ class MapNode(Node):
         "ends_at",
         "first",
         "gather",
+        "known",
         "log",
         "ready",
         "returned",
@@ -75,6 +77,7 @@ class MapNode(Node):
         self.first = first
         self.lots = True
         self.checks = True
+        self.known: set[type] = {*PLAIN}
         self.sends = False  # `chunk` decides, also where calls are slow
         if epoch.memory is not None:
             self.new_results = Sized
@@ -359,8 +362,11 @@ def run_plain(task: Task) -> None:
     else:
         if len(out) < task.count and task.lacks(len(out)):
             problem = StopIteration()  # it ended the loop without a word
-    if node.checks and holds_coroutine(out) and not _part_coroutines(task):
-        return
+    if node.checks and not node.known.issuperset(map(type, out)):
+        if not holds_coroutine(out):
+            node.known.update(map(type, out))
+        elif not _part_coroutines(task):
+            return
     if problem is not None:
         result = step.recover(task.entry(len(out)), problem, task)
         if keep_result(task, result):

@@ -459,11 +459,11 @@ class Scheduler:
                     others = not (again or following.cheap or following.node.remote)
                 if others and not self._team.coming:
                     new_seat = self._wake(now_ns)
-                elif self._readers:
+                elif self._readers.of:
                     self._readers.call()
                 epoch = self.epoch
                 if epoch is not None:
-                    if epoch.waiting:
+                    if epoch.waiting and (epoch.has_results or epoch.exhausted or epoch.over):
                         epoch.look_after_consumer(following, now_ns)
                     _dropped = epoch.take_dropped() if epoch.dropped else None
             if new_seat is not None:
@@ -505,7 +505,7 @@ class Scheduler:
 
     def _read_on(self, seat: Seat, now_ns: int) -> Task | None:
         """Choose the next task of the iterator that a thread is bound to."""
-        reads = node, expansion = self._readers.of(seat)
+        reads = node, expansion = self._readers.of[seat]
         if expansion.unwanted:
             return None
         if self.epoch is node.epoch:
@@ -516,7 +516,7 @@ class Scheduler:
 
     def _let_go(self, seat: Seat) -> bool:
         """Close the iterator of a thread, in it, if it is not wanted; tell whether it was."""
-        _, expansion = self._readers.of(seat)
+        _, expansion = self._readers.of[seat]
         if not (expansion.unwanted or seat.dismissed):
             return False
         discard(expansion.close_here)
@@ -607,7 +607,7 @@ class Scheduler:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
         if self.paused:
             return None
-        if self._readers:
+        if self._readers.of:
             self._readers.call()
         if self._team.coming is not None:
             return None
