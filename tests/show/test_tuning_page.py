@@ -22,11 +22,18 @@ def docstrings(tree):
     return {body[0].value for body in bodies if isinstance(body[0], ast.Expr)}
 
 
+def patterns(tree):
+    """Return the nodes that are arguments of the functions of `re`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_re = [call for call in calls if getattr(getattr(call.func, "value", None), "id", "") == "re"]
+    return {argument for call in of_re for argument in call.args}
+
+
 def said():
     """Return all that the rules say: what stands between values."""
     for file in FILES:
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        aside = docstrings(tree)
+        aside = docstrings(tree) | patterns(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in aside:
                 yield plain(node.value)

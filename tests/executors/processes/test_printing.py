@@ -141,6 +141,7 @@ def test_replaced_streams_of_the_parent():
     assert texts == ["line 0\nline 1\nline 2\n"] * 2
 
 
+@pytest.mark.filterwarnings("default")  # those of the tests make it an error, in workers too
 def test_a_warning_in_a_worker_is_shown(capfd):
     """What a library warns of in a worker is on the parent's standard error."""
 
