@@ -81,9 +81,19 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _used_by(module: ModuleType) -> set[str]:
-    """Name the modules of what a module's variables hold."""
-    values = tuple(vars(module).values())
-    named = {value.__name__ for value in values if isinstance(value, ModuleType)}
+    """Name the modules of what a module's variables hold.
+
+    A package holds all of its modules that were imported by anyone; of these, those count that
+    the code of the module names.
+    """
+    values = [value for value in tuple(vars(module).values()) if value is not module]
+    modules = [value for value in values if isinstance(value, ModuleType)]
+    inside = f"{module.__name__}."
+    named = {one.__name__ for one in modules if not one.__name__.startswith(inside)}
+    packages = [one.__name__ for one in (module, *modules) if hasattr(one, "__path__")]
+    if packages:
+        words = {word for code in _codes(module) for word in code.co_names}
+        named.update(f"{package}.{word}" for package in packages for word in words)
     defined = (getattr(value, "__module__", None) for value in values)
     return named.union(name for name in defined if isinstance(name, str))
 

@@ -108,6 +108,32 @@ def test_reload_of_another_module_leaves_workers_alone(helper):
     assert len({pid for epoch in epochs(pipe, helper.edit) for pid in epoch}) == 1
 
 
+@pytest.mark.parametrize(
+    ("part", "workers"), [("reading", 2), ("sizes", 2), ("training", 1)], ids=str
+)
+def test_a_part_of_a_package_that_is_reloaded(tmp_path, monkeypatch, part, workers):
+    """Workers are replaced where a stage uses it, not where another part was imported."""
+    package = tmp_path / "package_of_reloads"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("sizes", "training"):
+        (package / f"{name}.py").write_text("import os\n\n\ndef own():\n    return os.getpid()\n")
+    (package / "reading.py").write_text(
+        "import package_of_reloads.sizes\n\n\ndef read(_):\n"
+        "    return package_of_reloads.sizes.own()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [package.name, *(f"{package.name}.{one}" for one in ("sizes", "reading", "training"))]
+    loaded = {name: importlib.import_module(name) for name in names}
+    try:
+        pipe = nbpipe.source(range(3)).map(loaded[names[2]].read, executor="process")
+        found = epochs(pipe, lambda: importlib.reload(loaded[f"{package.name}.{part}"]))
+    finally:
+        for name in names:
+            del sys.modules[name]
+    assert len({pid for epoch in found for pid in epoch}) == workers
+
+
 def test_workers_of_an_executor_of_yours_are_named(helper, caplog):
     """Workers that nbpipe did not start cannot be replaced: one warning names the module."""
     pipe = nbpipe.source(range(3)).map(STAGES["function"](helper.module), executor=Pickles())
