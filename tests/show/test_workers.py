@@ -14,7 +14,7 @@ from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch
 from nbpipe.show.picture import picture_html, picture_text, worker_words
 from nbpipe.show.snapshot import snapshot
-from tests.gates import Gate, drained, finished, held, seen_at_work, stage
+from tests.gates import Gate, drained, finished, held, seen_at_work, stage, until
 from tests.show.fakes import BEGUN_S, STATUS, FakeWatched, photographs, row
 
 PAGE = "http://127.0.0.1:8787/status"
@@ -202,6 +202,7 @@ def test_call_that_waited_for_a_worker_did_not_hang(monkeypatch):
         reader.start()
         seen_at_work(run, "abs")
         run.stop()
+        until(lambda: run.stopped)  # an epoch that only begins is stopped once it has begun
         stopped = diagnose(run)
         gate.open()
         reader.join()
