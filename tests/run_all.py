@@ -28,10 +28,10 @@ PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
 # Each part is one process of pytest, which collects and starts what its own folders need.
 # Those that take longest come first: parts begin in this order.
 FOLDERS = {
+    "notebook": ["browser", "jupyter", "kernel", "show"],
     "executors": ["executors"],
     "export": ["export"],
     "run": ["run", "engine"],
-    "notebook": ["browser", "jupyter", "kernel", "show"],
     "ops": ["base", "ops", "ranks", "recipes", "resume", "resume_tools"],
     "whole": ["cli", *sorted(path.name for path in TESTS.glob("test_*.py"))],
 }
@@ -74,8 +74,8 @@ TIERS = {
     },
     # What is slow, and random examples again: twice as many.
     "rest": {
-        "notebooks": [*NBVAL, *NOTEBOOKS],
         **parts_of("(slow or hypothesis)", "-slow"),
+        "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }
 PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
