@@ -29,7 +29,6 @@ ACCEPTANCE = (
     "tests/run/test_interrupts.py::test_iterator_goes_on[[]*",
     "tests/run/test_interrupts.py::test_next_epoch_is_whole[[]processes-iterate-600-]",
     # workers that are killed, turned up and down, and interrupted
-    "tests/executors/processes/test_kills.py::test_a_hundred_kills_in_one_epoch[[]True]",
     "tests/executors/processes/test_workers.py::test_thousands_of_changes_under_load[[]False]",
     "tests/executors/processes/test_scripts.py::test_interrupted_again_while_it_ends[[]0.0]",
     # states

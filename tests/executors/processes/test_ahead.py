@@ -217,6 +217,7 @@ def test_a_paused_run_sends_nothing_on(bell, gate):
         assert drained(items) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_lost_or_doubled_where_results_cannot_be_loaded(on_loading, seed):
     """Whatever takes long, and however many calls there may be: epochs are whole, and counted."""

@@ -380,6 +380,7 @@ def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     assert max(calls[n] for n in got) <= 2
 
 
+@pytest.mark.slow
 def test_what_shared_a_job_with_a_death_is_done_once_more(bell):
     """About 20 ms of work is lost; what came before that job, or behind it, is done once."""
 
@@ -439,6 +440,7 @@ def test_poison_in_a_region():
     assert "exit code 9" in str(error)
 
 
+@pytest.mark.slow
 def test_budget_counts_deaths():
     """Deaths count against `max_failures` as exceptions do."""
 

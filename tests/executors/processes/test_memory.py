@@ -158,6 +158,7 @@ def mapped_bytes():
 
 
 @linux_only
+@pytest.mark.slow
 def test_the_parents_memory_does_not_grow(traced):
     """Epoch after epoch of large results take no more memory than the first ones."""
     with placed(60, filled).start() as run:
@@ -171,6 +172,7 @@ def test_the_parents_memory_does_not_grow(traced):
     assert (max(kept) < 20 * MB, 0 < max(mapped) < 600 * MB) == (True, True)  # of 3,360 MB
 
 
+@pytest.mark.slow
 def test_the_workers_memory_does_not_grow():
     """A worker does not keep what it has sent."""
 
