@@ -173,7 +173,7 @@ def test_an_epoch_that_has_begun_and_is_not_known(monkeypatch, option):
     assert again == [[2 * n for n in range(12)]] * 2
 
 
-@pytest.mark.parametrize(("chain", "step"), [(threads, 2), (coroutines, 2), (joined, 5)])
+@pytest.mark.parametrize(("chain", "step"), [(threads, 5), (coroutines, 5), (joined, 13)])
 def test_iterator_goes_on(chain, step):
     """Wherever `next` is hit, the iterator goes on with the item that is next."""
     pipe = chain()
