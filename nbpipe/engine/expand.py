@@ -595,7 +595,7 @@ class ExpandNode(Node):
         """Return the most that the expansion at a place among the live ones may give."""
         if not self.ordered:
             return room
-        if place == 0:  # it goes on though later ones, or a lowered knob, leave no room
+        if place == 0:  # it continues though later ones, or a lowered knob, leave no room
             needed = not self.reserved and super().held() < (self.gathers or 1)
             return max(room, 1) if needed else room
         return min(room, self._room_ahead())
@@ -886,7 +886,7 @@ class Readers:
 
     What the user sets inside holds for a thread, as `torch.no_grad` does, or is refused in another,
     as a connection of sqlite is. A thread that finds an iterator still open after a task is bound
-    to it, until it has come to its end or was closed. One that ends within a task binds nobody.
+    to it, until it has come to its end or was closed. One that ends within a task binds no thread.
     Called under the scheduler's lock.
 
     Attributes:

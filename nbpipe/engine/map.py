@@ -374,7 +374,7 @@ def run_plain(task: Task) -> None:
 
 
 def _part_coroutines(task: Task) -> bool:
-    """Put a failure in the place of each result that is a coroutine; tell if the work goes on."""
+    """Put a failure in the place of each result that is a coroutine; tell if the work continues."""
     node: MapNode = task.node  # type: ignore[assignment]
     step, first = node.first, task.published
     made = task.results[first:]

@@ -522,7 +522,7 @@ def step_of(
 
 
 # -- Expansion: an iterator that items are drawn from ----------------------------------------------
-_LOOK_S = 1.0  # whoever waits for a thread looks so often whether it is still there,
+_LOOK_S = 1.0  # a wait for a thread checks this often that it is still there,
 _LOOKS = 5  # and so many times
 
 

@@ -584,7 +584,7 @@ class ResultWriter:
         return tuple(slab.number for slab in self._slabs)
 
     def add(self, value: Any) -> Any:
-        """Return what is sent in place of a value; one that nobody can change is sent as it is.
+        """Return what is sent in place of a value; one that cannot change is sent as it is.
 
         Raises:
             Exception: whatever the pickling raised.

@@ -298,7 +298,7 @@ def _is_plain(value: Any, left: list[int]) -> bool:
 
 
 def _mark(value: Any) -> str:
-    """Name a function or class, or the class of an object: alike where nobody has replaced it."""
+    """Name a function or class, or the class of an object: alike where it was not replaced."""
     kind = value if isinstance(value, FunctionType | type) else type(value)
     return f"{kind.__module__}.{kind.__qualname__}"
 

@@ -103,7 +103,7 @@ class _JobServer:
         return ("ready", None, notes)
 
     def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
-        """Do the work on entries; the answer says whether all was done and the epoch goes on."""
+        """Do the work on entries; the answer says if all was done and the epoch continues."""
         self._results.begin(len(entries))
         begun = self._announce if announces else None
 

@@ -68,7 +68,7 @@ class _Place(NamedTuple):
     """Where a run is shown, by the `display_id` of two outputs.
 
     Attributes:
-        panel: of its panel; "" where nobody updates that output.
+        panel: of its panel; "" where that output is not updated.
         picture: of its picture; that of the panel where both are one output.
     """
 
@@ -90,7 +90,7 @@ class RunDisplay:
             no cell runs.
 
     Attributes:
-        show_pipeline: shows what stands above the table of a pipeline.
+        show_pipeline: shows the part above the table of a pipeline.
     """
 
     def __init__(self, outputs: Outputs, cell: Callable[[], _Cell] = lambda: None) -> None:

@@ -87,7 +87,7 @@ def _culprit(
 
 
 class _Look(NamedTuple):
-    """What is known of the stages of an epoch that gave nothing.
+    """The stages of an epoch that gave nothing, and their numbers.
 
     Attributes:
         names: the address of each stage, by its `id`.

@@ -270,7 +270,7 @@ def test_a_pause_in_the_middle():
 
 
 def test_a_state_in_the_middle():
-    """A new run goes on behind the items that were had, in one thread."""
+    """A new run continues after the delivered items, in one thread."""
     first, second = Seen(), Seen()
     with nbpipe.source(first.items, prefetch=1).map(int).start() as run:
         items = iter(run)
@@ -307,7 +307,7 @@ def test_an_error_names_its_item_and_closing_it_is_quiet(caplog):
 
 
 def test_an_error_while_it_is_closed_is_logged(caplog):
-    """It goes to nobody else: the epoch is over."""
+    """No other stage sees it: the epoch is over."""
 
     def numbers():
         try:

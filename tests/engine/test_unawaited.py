@@ -79,7 +79,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_a_coroutine_is_an_error(given):
-    """A plain function that gives a coroutine is told to be the async function itself."""
+    """A plain function that returns a coroutine is refused: pass the async function itself."""
     with silence(), pytest.raises(StageError, match="nothing awaits") as raised:
         list(GIVEN[given])
     cause = raised.value.__cause__

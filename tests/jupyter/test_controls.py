@@ -116,7 +116,7 @@ def test_buttons(run, box):
 
 
 def test_button_of_a_run_that_was_paused_elsewhere(run, monkeypatch):
-    """The button says what it does, whoever paused the run, until the run is closed."""
+    """The button says what it does, also after a pause from elsewhere, until the run is closed."""
     with publisher_of(controls_module, monkeypatch) as publisher:
         box = run.controls()
         (label,) = publisher._feeds.values()

@@ -241,7 +241,7 @@ def test_timeout_does_not_count_a_pause(monkeypatch):
 
 
 def test_timeout_does_not_count_a_stop_of_the_process(monkeypatch):
-    """A process that is stopped for longer than the limit, and continued, goes on waiting."""
+    """A process that is stopped for longer than the limit, and continued, still waits."""
     rounds = Rounds(monkeypatch, 100, 0)
     raised = rounds.take()
     assert (len(rounds.got), raised) == (4, None)

@@ -309,7 +309,7 @@ def test_a_pipeline_with_processes_in_a_stage():
 
 @pytest.mark.slow
 def test_a_fork_in_the_middle_of_an_epoch():
-    """A process that is forked meanwhile has pipelines of its own, and the epoch goes on."""
+    """A process that is forked meanwhile has pipelines of its own, and the epoch continues."""
 
     def forked():
         return str([list(nbpipe.source(range(3)).map(str)), list(placed(3, str))])

@@ -111,7 +111,7 @@ def test_a_batch_of_a_buffer_that_is_filled_again(name):
 
 # -- An array that is all of a result --------------------------------------------------------------
 def frozen(array):
-    """Make an array that nobody can write to."""
+    """Make an array that is read-only."""
     array.flags.writeable = False
     return array
 
