@@ -27,7 +27,6 @@ ACCEPTANCE = (
     "tests/executors/test_contract.py::*[[]process*",
     "tests/executors/test_contract.py::*[[]dask*",
     "tests/run/test_interrupts.py::test_iterator_goes_on[[]*",
-    "tests/run/test_interrupts.py::test_next_epoch_is_whole[[]processes-iterate-600-]",
     # workers that are killed, turned up and down, and interrupted
     "tests/executors/processes/test_workers.py::test_thousands_of_changes_under_load[[]False]",
     "tests/executors/processes/test_scripts.py::test_interrupted_again_while_it_ends[[]0.0]",
