@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .base.format import format_bytes, shortened
-from .base.tree import size_bytes
 from .errors import ArgumentTypeError, full_tracebacks
-from .executors.device import Device, tensors
+from .executors.device import Device
 from .run.run import Run
 
 __all__ = ["DeviceLeaks", "Leaks", "full_tracebacks", "leaks"]
@@ -87,17 +86,15 @@ def leaks(run: Run) -> Leaks:
         raise ArgumentTypeError(
             f"leaks needs a run, as pipe.start() gives it, got {shortened(repr(run))}"
         )
-    return Leaks(tuple(_held(caller.device) for caller in run.devices))
+    return Leaks(tuple(map(_held, run.devices)))
 
 
 def _held(device: Device) -> DeviceLeaks:
     counts = device.held()
-    found = {id(tensor): tensor for batch in counts.batches for tensor in tensors(batch)}
-    kept = [tensor for tensor in found.values() if hasattr(tensor, "device")]
     return DeviceLeaks(
         device=device.name,
-        tensors=len(kept),
-        tensor_bytes=sum(map(size_bytes, kept)),
+        tensors=counts.tensors,
+        tensor_bytes=counts.tensor_bytes,
         sources=counts.sources,
         source_bytes=counts.source_bytes,
         events=counts.events,

@@ -123,8 +123,8 @@ class Pipeline:
             copy: copy results out of the memory shared with worker processes where many are
                 kept; False gives views, which hold their piece of it until they are dropped.
             region: False keeps a stage apart from its neighbours, in workers of its own.
-            device: call `fn` in the thread and on the stream of this device, as "cuda", one item
-                after the other: with what `to_device` gave, and in order before the loop.
+            device: call `fn` on the run's stream of this device, as "cuda", one item after the
+                other: with what `to_device` gave, and in order before the loop.
             depth: with a device, batches held ready on it [batches], 1 to 16; a live knob. 2, or
                 that of the neighbours on the device, where not given.
 
@@ -228,7 +228,7 @@ class Pipeline:
 
         Tensors in dicts, lists, tuples, named tuples and dataclasses are copied, arrays of
         numbers become tensors, and what has a method `to` is moved by it; other leaves pass.
-        Neighbours on one device run in its one thread, in order: copies, and `map(device=)`.
+        Neighbours on one device, copies and `map(device=)`, run one after the other, in order.
         What comes after, the loop included, waits for a batch on its own stream, not in its
         thread. Use a batch on one stream: where others read it, too, call `record_stream`.
 

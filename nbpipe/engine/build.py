@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from ..base.seeding import Path, order_generator
+from ..executors.device import Device
 from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Kept, Made, Recording
+from ..ops.call import Map
 from ..ops.chain import absorbed, unit_behind, unordered
+from ..ops.device import Devices, device_of
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Fold, Remaining
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
@@ -36,9 +41,9 @@ from .join import (
     numbers_of,
 )
 from .lineage import Drops
-from .map import FoldStep, MapNode, StreamNode
+from .map import FoldStep, GroupNode, MapNode, StreamNode
 from .node import Node, Stages, numbers_in
-from .regions import RegionNode, Regions, direct_node, node_of
+from .regions import RegionNode, Regions, node_of
 from .stats import StageRuntime
 from .step import EpochContext, Step, step_of
 
@@ -92,12 +97,11 @@ class Part:
 
     def add(self, group: Sequence[Stage]) -> None:
         """Add the nodes of one stage, or of stages that share their workers."""
+        if group[0].executor == "device":
+            self._on_device(group)
+            return
         if group[0].placement is not None and self._builder.regions is not None:
             self._region(group, self._builder.regions)
-            return
-        if group[0].executor == "device":
-            for stage in group:
-                self._append(direct_node(self._runtime(stage), self._epoch, stage))
             return
         for stage in group:
             self._add(stage)
@@ -192,6 +196,42 @@ class Part:
         node.order, node.free = self._order(runtimes), self._free(runtimes)
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
+        for place, budget in enumerate(budgets):
+            node.watch(budget, place)
+        self._append(node)
+
+    def _on_device(self, group: Sequence[Stage]) -> None:
+        """Add stages that share a device; in a peek each alone, and it leaves nothing in flight."""
+        devices = self._builder.devices
+        if devices is None:
+            for stage in group:
+                device = device_of(stage)
+                call = _call_on(device, stage.spec, first=True, last=True)
+                self._calls((stage,), [dataclasses.replace(call, fn=partial(device.run, call.fn))])
+            return
+        runtime = self._runtime(group[0])
+        device = devices.of(runtime.address, group[0])
+        ends = group[0], group[-1]
+        calls = [
+            _call_on(device, stage.spec, first=stage is ends[0], last=stage is ends[1])
+            for stage in group
+        ]
+        self._calls(group, calls)
+
+    def _calls(self, group: Sequence[Stage], calls: Sequence[Map]) -> None:
+        """Add the calls of neighbours that run one after the other, for one item at a time."""
+        runtimes = [self._runtime(stage) for stage in group]
+        budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
+        steps = [
+            step_of(runtime.address, call, self._context, runtime.stage.executor)
+            for runtime, call in zip(runtimes, calls, strict=True)
+        ]
+        *rest, last = runtimes
+        for runtime in rest:
+            runtime.prefetch = 0  # behind an inner stage nothing waits
+        node = GroupNode(last, self._epoch, steps) if rest else MapNode(last, self._epoch, steps[0])
+        node.rest_runtimes, node.rest_budgets = tuple(rest), tuple(budgets[:-1])
+        node.budget = budgets[-1]
         for place, budget in enumerate(budgets):
             node.watch(budget, place)
         self._append(node)
@@ -336,6 +376,19 @@ class Part:
         self._batched = unit_behind(stage, "batches" if self._batched else "items") == "batches"
 
 
+def _call_on(device: Device, spec: Operation, *, first: bool, last: bool) -> Map:
+    """Return what a stage on a device does as a map.
+
+    Args:
+        device: where.
+        spec: the operation.
+        first: its batches come from elsewhere.
+        last: its batches go elsewhere.
+    """
+    call = Map(fn=device.copy) if spec.runs == "device" else cast("Map", spec)
+    return dataclasses.replace(call, fn=partial(device.call, call.fn, first, last))
+
+
 def path_in(path: Any) -> Path:
     """Return a path that was written as JSON."""
     return tuple(path) if isinstance(path, list) else path
@@ -390,6 +443,7 @@ class Builder:
         regions: gives stages their workers outside the run's threads; None, as in a peek, lets
             each run by itself, like those in threads.
         node_state: where stages stand, by address, for an epoch that goes on in its middle.
+        devices: the run's; None, as in a peek, lets go of a device after each call.
 
     Attributes:
         budgets: of failures, by address: the next pass of a repeat counts on.
@@ -403,6 +457,8 @@ class Builder:
         runtime_of: Callable[[str, Stage, int], StageRuntime],
         regions: Regions | None = None,
         node_state: Stages | None = None,
+        *,
+        devices: Devices | None = None,
     ) -> None:
         self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
@@ -414,6 +470,7 @@ class Builder:
         self._addresses = address_book(chain)
         self.unordered = unordered(chain)
         self.regions = regions
+        self.devices = devices
 
     @property
     def replays(self) -> bool:

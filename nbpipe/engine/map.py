@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -347,6 +347,39 @@ class MapNode(Node):
             self.order.clear()  # what they wait for does not come any more
             self._hand_on_ready(perf_counter_ns())
         return not self.inbox.count and not self.reserved
+
+
+class GroupNode(MapNode):
+    """Calls the functions of several stages on each item, one after the other, in one thread.
+
+    The runtime is that of the last stage, behind which results wait; the stages before it have
+    rows of their own.
+
+    Args:
+        steps: those of the stages, first to last.
+    """
+
+    __slots__ = ("steps",)
+    own_first = False
+
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, steps: Sequence[Step]) -> None:
+        super().__init__(runtime, epoch, steps[-1])
+        self.steps = steps
+        self.counts_in = False  # `work` does
+
+    @property
+    def shares_workers(self) -> bool:
+        """Its tasks go through several stages."""
+        return True
+
+    def work(self, task: Task) -> None:
+        """Send every item through all steps."""
+        for path, value in zip(task.paths, task.items, strict=False):
+            if not keep_result(task, task.through((path, value), self.steps)):
+                break
+        if task.rows is not None:
+            *task.rows, own = task.rows
+            task.inputs = own[0]
 
 
 # -- The loops over the items of a task, without the lock ------------------------------------------

@@ -252,9 +252,10 @@ def run_timed(task: Task) -> None:
     begun_ns, (computed_ns, wanted_ns) = perf_counter_ns(), core_times_ns()
     task.node.perform(task)
     (cpu_ns, lacked_ns), ended_ns = core_times_ns(), perf_counter_ns()
-    timed_ns = ended_ns - begun_ns - (lacked_ns - wanted_ns)
-    with task.node.epoch.lock:
-        task.node.runtime.learn_cpu(timed_ns, cpu_ns - computed_ns)
+    timed_ns, node = ended_ns - begun_ns - (lacked_ns - wanted_ns), task.node
+    runtime = node.runtime if node.own_first else (*node.rest_runtimes, node.runtime)[0]
+    with node.epoch.lock:
+        runtime.learn_cpu(timed_ns, cpu_ns - computed_ns)
 
 
 def keep_result(task: Task, result: Entry | Failed | None) -> bool:

@@ -24,12 +24,10 @@ from ..errors import (
     WorkerStartError,
 )
 from ..executors.base import ROW, Answer, Caller, Job
-from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
-from ..ops.call import Call, FailurePolicy, Map
-from ..ops.device import device_of
+from ..ops.call import Call, FailurePolicy
 from ..ops.remaining import Remaining
-from ..ops.stage import Operation, Placement, Stage
+from ..ops.stage import Placement, Stage
 from .epoch import Epoch
 from .expand import CallOpener, ExpandNode, checked_children, children
 from .failures import Failed
@@ -253,7 +251,6 @@ class Region:
         steps: by address, for the failures that are noticed here.
         timeout_s: longest time of one call [s], or None.
         singly: items are sent one at a time.
-        strict: no more items are sent at once than may be held.
     """
 
     program: RegionProgram
@@ -261,7 +258,6 @@ class Region:
     steps: dict[str, Step]
     timeout_s: float | None = None
     singly: bool = False
-    strict: bool = False
 
     def step_for(self, error: BaseException) -> Step:
         """Return the step that an error is about; the first, where that is not known."""
@@ -328,8 +324,7 @@ class RegionNode(MapNode):
         if self.region.singly:
             return 1
         runtime = self.runtime
-        most = self.room() if self.region.strict else most_at_once(runtime.prefetch)
-        most = min(most, available, CHUNK_MAX)
+        most = min(most_at_once(runtime.prefetch), available, CHUNK_MAX)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.memory.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
@@ -561,7 +556,7 @@ def node_of(
     return RegionNode(runtime, epoch, region, ordered=ordered)
 
 
-# -- Regions: the workers of a run outside its own threads, and its devices ------------------------
+# -- Regions: the workers of a run outside its own threads ----------------------------------------
 _RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
 
 
@@ -579,7 +574,6 @@ class Regions:
         self._programs: dict[str, RegionProgram] = {}
         self._callers: dict[str, Caller] = {}
         self._of: dict[str, str] = {}
-        self._devices: dict[tuple[str, int], DeviceCaller] = {}
 
     def region(
         self, group: Sequence[Stage], addresses: Sequence[str], context: EpochContext
@@ -589,27 +583,21 @@ class Regions:
         caller = self._callers.get(head)
         if caller is None:
             caller = self._callers[head] = self._caller(group)
-            self._programs[head] = self._program(group, addresses, caller)
-            if not isinstance(caller, DeviceCaller):
-                self._of.update(dict.fromkeys(addresses, head))
+            self._programs[head] = self._program(group, addresses)
+            self._of.update(dict.fromkeys(addresses, head))
         steps = {
-            address: step_of(
-                address, _spec(stage, group, caller, whole=True), context, stage.executor
-            )
+            address: step_of(address, stage.spec, context, stage.executor)
             for stage, address in zip(group, addresses, strict=True)
         }
         calls: list[Any] = [stage.spec for stage in group if stage.spec.runs == "call"]
         timeout_s = calls[0].timeout_s if calls else None
         wears = group[0].placement is not None and group[0].placement.max_items_per_worker
         singly = timeout_s is not None or bool(wears)
-        strict = isinstance(caller, DeviceCaller)  # its memory is dear
-        return Region(self._programs[head], caller, steps, timeout_s, singly, strict)
+        return Region(self._programs[head], caller, steps, timeout_s, singly)
 
-    def _program(
-        self, group: Sequence[Stage], addresses: Sequence[str], caller: Caller
-    ) -> RegionProgram:
+    def _program(self, group: Sequence[Stage], addresses: Sequence[str]) -> RegionProgram:
         parts = [
-            RegionPart(address, _spec(stage, group, caller))
+            RegionPart(address, _spec(stage))
             for stage, address in zip(group, addresses, strict=True)
         ]
         placements = [stage.placement for stage in group if stage.placement is not None]
@@ -621,10 +609,6 @@ class Regions:
     def _caller(self, group: Sequence[Stage]) -> Caller:
         placement = group[0].placement
         assert placement is not None
-        if placement.executor == "device":
-            device = device_of(group[0])
-            key = device.name, id(device.given)
-            return self._devices.setdefault(key, DeviceCaller(device))
         if placement.executor == "process":
             return self._process_caller(placement, group)
         if placement.executor == "dask":
@@ -651,11 +635,6 @@ class Regions:
             max_items=placement.max_items_per_worker,
             **budget,
         )
-
-    @property
-    def devices(self) -> tuple[DeviceCaller, ...]:
-        """For each device, and each stream of the user's, its one thread."""
-        return tuple(self._devices.values())
 
     @property
     def serves(self) -> bool:
@@ -686,10 +665,6 @@ class Regions:
         for caller in list(self._callers.values()):
             hear(caller)
 
-    def has(self, ident: int) -> bool:
-        """Tell whether the thread with this id is one of a device."""
-        return any(caller.has(ident) for caller in self.devices)
-
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; give the stages that were still inside user code."""
         deadline_s = monotonic() + timeout_s
@@ -699,41 +674,8 @@ class Regions:
         return late
 
 
-def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
-    """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
-    device = device_of(stage)
-    spec = _on_device(stage.spec, device, first=True, last=True)
-    spec = dataclasses.replace(spec, fn=partial(device.run, spec.fn))
-    return MapNode(runtime, epoch, step_of(runtime.address, spec, epoch.context, stage.executor))
-
-
-def _on_device(spec: Operation, device: Device, *, first: bool, last: bool) -> Map:
-    """Return what a stage does as a map, run in the device's thread.
-
-    Args:
-        spec: the operation.
-        device: where.
-        first: its batches come from another thread.
-        last: its batches go to another thread.
-    """
-    if spec.runs == "device":
-        call = Map(fn=partial(device.call, device.copy) if first else device.copy)
-    else:
-        call = cast("Map", spec)
-        fn = partial(device.call if first else device.go_on, call.fn)
-        call = dataclasses.replace(call, fn=fn)
-    if last:
-        call = dataclasses.replace(call, fn=partial(device.finish, call.fn))
-    return call
-
-
-def _spec(
-    stage: Stage, group: Sequence[Stage], caller: Caller, *, whole: bool = False
-) -> Call | Batch:
+def _spec(stage: Stage) -> Call | Batch:
     """Return what a stage of a region does; the run decides on a `flat_map` that failed."""
-    if isinstance(caller, DeviceCaller):
-        first, last = stage is group[0], stage is group[-1]
-        return _on_device(stage.spec, caller.device, first=first, last=last)
-    if stage.spec.expands and not whole:
+    if stage.spec.expands:
         return dataclasses.replace(cast("Call", stage.spec), policy=FailurePolicy())
     return cast("Call | Batch", stage.spec)

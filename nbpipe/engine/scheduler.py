@@ -12,6 +12,7 @@ from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
+from ..ops.device import Devices
 from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
@@ -261,6 +262,7 @@ class Scheduler:
         self._running: set[Task] = set()  # on the event loop
         self._left_waiting = False  # since the last tick
         self.regions = Regions(seed, memory_bytes)
+        self.devices = Devices()
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
     def _build(
@@ -279,7 +281,7 @@ class Scheduler:
         epoch.at_work = self.at_work
         chain = self._chain if external is None else external_chain(self._chain, external)
         runtime_of = self._runtime if ahead is None else ahead.runtime
-        builder = Builder(chain, epoch, runtime_of, self.regions, node_state)
+        builder = Builder(chain, epoch, runtime_of, self.regions, node_state, devices=self.devices)
         builder.build()
         return builder
 
@@ -788,7 +790,7 @@ class Scheduler:
 
     def is_own_thread(self, ident: int) -> bool:
         """Tell whether a thread does work for this run."""
-        return self._team.has(ident) or self._loop.has(ident) or self.regions.has(ident)
+        return self._team.has(ident) or self._loop.has(ident)
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; give the addresses of stages still inside user code."""
@@ -808,4 +810,6 @@ class Scheduler:
         killed = self.regions.close(0 if late else timeout_s)  # it ends calls of its workers
         if killed:
             self._team.close(_LAST_TICK_S, seats)
+        for device in self.devices:
+            device.close()
         return sorted({task.node.runtime.address for task in inside})

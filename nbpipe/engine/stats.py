@@ -351,6 +351,7 @@ CHUNK_BYTES = 1 << 20  # and whose results are not larger
 BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
 BOOKED_NS = 500_000  # others no more often than this
 TIMING_NS = 50_000_000  # of a stage the processor time is measured no more often than this
+_SINGLY = ("coroutine", "device")  # they get one item at a time; memory of a device is dear
 _NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
 
@@ -411,7 +412,8 @@ class StageRuntime:
 
     def __post_init__(self, now_ns: int) -> None:
         self.skip_time(now_ns)
-        if self.stage.placement is not None or self.stage.executor == "coroutine":
+        elsewhere = self.stage.placement is not None and self.stage.executor != "device"
+        if elsewhere or self.stage.executor == "coroutine":
             self.timing_ns = _NEVER_NS
         self.read_knobs()
 
@@ -480,7 +482,7 @@ class StageRuntime:
     def limit_lot(self) -> None:
         """Decide how many items a task may take; called when cost, size or limit are others."""
         cost_ns = max(1.0, self.cost_ns)
-        if cost_ns >= CHEAP_NS or self.stage.executor == "coroutine":
+        if cost_ns >= CHEAP_NS or self.stage.executor in _SINGLY:
             self.lot, self.lot_from_ns, self.lot_to_ns = 1, CHEAP_NS, inf
             return
         self.lot_from_ns, self.lot_to_ns = cost_ns / 2, min(1.25 * cost_ns, CHEAP_NS)

@@ -1,8 +1,9 @@
 """Devices: batches copied to a device and worked on there, without a wait.
 
-Host memory is pinned in the thread that copies. An event is recorded for each batch: until it has
-come, the host memory stays alive; readers wait for it on their own streams. A thread whose stream
-is far behind it waits for that before it gets more: else all memory would be in use at once.
+The threads of a run copy, one at a time for each device. Host memory is pinned in the thread that
+copies. An event is recorded for each batch: until it has come, the host memory stays alive; readers
+wait for it on their own streams. A thread whose stream is far behind it waits for that before it
+gets more: else all memory would be in use at once.
 
 Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
 """
@@ -11,30 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import sys
+import operator
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 
-from ..base.threads import ThreadSettings
-from ..base.tree import MAX_DEPTH, children, leaves, map_leaves, rebuild, size_bytes
+from ..base.tree import MAX_DEPTH, children, map_leaves, rebuild, size_bytes
 from ..errors import ArgumentError, MissingExtraError, RunClosedError
-from .base import Answer, Caller, Job
 
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams
 _NUMERIC = frozenset("biufc")
-_numbers = itertools.count()
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, np.ndarray})  # of the host
 
 
 # -- Devices of a run ------------------------------------------------------------------------------
@@ -117,7 +113,7 @@ def _module(torch: Any, kind: str) -> ModuleType | None:
 
 
 class Device(ABC):
-    """A device as one run uses it. One thread at a time, but for `held` and `close`.
+    """A device as one run uses it: calls on it run one after the other, in any threads.
 
     As it stands here it has no streams: what a call returns is there.
 
@@ -131,20 +127,55 @@ class Device(ABC):
         self.name = name
         self.given = given
         self._holdings = Holdings(ahead)
+        self._lock = threading.Lock()  # held during a call
+        self._closed = False
+        self._copies: dict[int, tuple[Any, Any]] = {}  # of one batch, by the id of a leaf
 
-    def copy(self, value: Any) -> Any:
-        """Begin to copy a batch to the device; a leaf that occurs twice is copied once."""
-        known: dict[int, tuple[Any, Any]] = {}
+    def call(
+        self,
+        fn: Callable[..., Any],
+        first: bool,  # noqa: FBT001
+        last: bool,  # noqa: FBT001
+        value: Any,
+        /,
+        **options: Any,
+    ) -> Any:
+        """Call a function in this thread, with the device and its stream active.
 
-        def move(leaf: Any) -> Any:
-            if id(leaf) not in known:
-                known[id(leaf)] = leaf, self._copied(leaf)
-            return known[id(leaf)][1]
+        Args:
+            fn: the function of a stage.
+            first: the batch comes from another device or the host.
+            last: the result goes there; an event is recorded for each device that it lies on.
+            value: the batch.
+            **options: for the function.
 
+        Raises:
+            RunClosedError: the device was closed.
+        """
         try:
-            return _moved(value, move)
+            with self._lock:
+                if self._closed:
+                    raise RunClosedError(f"the run was closed: nothing goes to {self.name}")
+                with self.active():
+                    batch = self._received(value) if first else value
+                    made = fn(batch, **options)
+                    return self._in_flight(made) if last else made
+        finally:
+            if self._closed:
+                self._release()
+
+    def copy(self, batch: Any) -> Any:
+        """Begin to copy a batch to the device; a leaf that occurs twice is copied once."""
+        try:
+            return _moved(batch, self._moved_once)
         finally:  # where there was no room for all of it, the error must not keep the rest there
-            known.clear()
+            self._copies.clear()
+
+    def _moved_once(self, leaf: Any) -> Any:
+        known = self._copies.get(id(leaf))
+        if known is None:
+            known = self._copies[id(leaf)] = leaf, self._copied(leaf)
+        return known[1]
 
     @abstractmethod
     def _copied(self, leaf: Any) -> Any:
@@ -154,46 +185,53 @@ class Device(ABC):
         """Make it this thread's device, and the run's stream the one its work goes to."""
         return contextlib.nullcontext()
 
-    def receive(self, value: Any) -> Any:
+    def _received(self, value: Any) -> Any:
         """Open what came from elsewhere, for work on the device."""
         await_stream(value)
         return opened(value)
 
-    def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function with what came from elsewhere."""
-        return fn(self.receive(value), **options)
+    def _in_flight(self, made: Any) -> Any:
+        """Record an event on this thread's stream of each device that a result lies on."""
+        found = placed(made)
+        devices = dict.fromkeys([(one.backend, one.device) for one in found])
+        marks = [Mark(backend, name, backend.current_stream(name)) for backend, name in devices]
+        self._settle([mark.event for mark in marks if mark.device == self.name])
+        return InFlight(made, tuple(marks), found, self._holdings) if marks else made
 
-    def go_on(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function with what the stage before made here."""
-        return fn(opened(value), **options)
+    def _settle(self, events: Sequence[Event] = ()) -> None:
+        """Keep the sources of copies that were begun until an event has come."""
 
-    def finish(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function, and record an event for each device that what it made lies on."""
-        made = fn(value, **options)
-        marks = _marks(made)
-        self._settle(next((mark.event for mark in marks if mark.device == self.name), None))
-        return InFlight(made, marks, self._holdings) if marks else made
-
-    def _settle(self, event: Event | None = None) -> None:
-        """Keep the sources of what was begun until an event has come."""
-
-    def run(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function on the device, and wait until nothing is under way."""
+    def run(self, call: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Make a call on the device, wait until nothing is in flight, and let go of everything."""
         try:
-            with self.active():
-                made = fn(value, **options)
+            made = call(value, **options)
             if isinstance(made, InFlight):
                 made.wait()
             return opened(made)
         finally:
-            self.close()
+            self._release()
 
     def held(self) -> Counts:
         """Count what is held."""
         return self._holdings.counts()
 
     def close(self) -> None:
-        """Wait until nothing is under way, and let go of everything."""
+        """Wait until nothing is in flight, and let go of everything; refuse further calls.
+
+        A call that is in progress does so at its end.
+        """
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock.acquire(blocking=False):
+            try:
+                self._let_go()
+            finally:
+                self._lock.release()
+
+    def _let_go(self) -> None:
+        """Wait until nothing is in flight, and let go of everything."""
 
 
 @final
@@ -222,21 +260,19 @@ class _StreamDevice(Device):
         """Make the stream this thread's."""
         return self._backend.active(self.name, self._stream)
 
-    def receive(self, value: Any) -> Any:
+    def _received(self, value: Any) -> Any:
         """Open a batch for the stream; what a stage made on a device by itself is waited for."""
         self._settle()  # where the batch before has failed
-        batch = super().receive(value)
+        batch = super()._received(value)
         self._holdings.sweep()
         if batch is value:
-            for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
-                device = self._backend.device_of(leaf)
-                if device is not None:
-                    self._follow(leaf, device)
+            for one in placed(batch):
+                self._follow(*one)
         return batch
 
-    def _follow(self, leaf: Any, device: str) -> None:
+    def _follow(self, leaf: Any, backend: Backend, device: str) -> None:
         """Wait on the stream for the default one: nobody knows where else a leaf was made."""
-        backend, stream = self._backend, self._backend.current_stream(device)
+        stream = backend.current_stream(device)
         backend.wait_event(stream, backend.record_event(backend.default_stream(device)))
         backend.record_stream(leaf, stream)
 
@@ -248,14 +284,15 @@ class _StreamDevice(Device):
         self._begun.append(source)
         return backend.copy(source, self.name)
 
-    def _settle(self, event: Event | None = None) -> None:
-        """Keep the sources of what was begun until an event has come."""
+    def _settle(self, events: Sequence[Event] = ()) -> None:
+        """Keep the sources of copies that were begun until an event has come."""
         if self._begun:
-            self._holdings.hold(event or self._backend.record_event(self._stream), self._begun)
+            event = events[0] if events else self._backend.record_event(self._stream)
+            self._holdings.hold(event, self._begun)
             self._begun = []
 
-    def close(self) -> None:
-        """Wait until nothing is under way, and let go of everything; leave the stream to others."""
+    def _let_go(self) -> None:
+        """Wait until nothing is in flight, and let go of everything; leave the stream to others."""
         try:
             self._settle()
             self._holdings.wait()
@@ -288,20 +325,24 @@ class _DirectDevice(Device):
         self._entered = contextlib.ExitStack()
         self._streams: dict[str, tuple[Backend, Any]] = {}
 
-    def active(self) -> AbstractContextManager[Any]:
-        """Leave the streams that are taken meanwhile, at the end."""
-        return self._entered
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Make the streams that were taken this thread's."""
+        with contextlib.ExitStack() as self._entered:
+            for device, (backend, stream) in self._streams.items():
+                self._entered.enter_context(backend.active(device, stream))
+            yield
 
-    def receive(self, value: Any) -> Any:
-        """Open what came from elsewhere, on streams of this thread's own."""
+    def _received(self, value: Any) -> Any:
+        """Open what came from elsewhere, on streams of its own."""
         for mark in value.marks if type(value) is InFlight else ():
             if mark.device not in self._streams:
                 stream = _free_stream(mark.backend, mark.device)
                 self._streams[mark.device] = mark.backend, stream
                 self._entered.enter_context(mark.backend.active(mark.device, stream))
-        return super().receive(value)
+        return super()._received(value)
 
-    def close(self) -> None:
+    def _let_go(self) -> None:
         """Let go of everything; leave the streams to others."""
         while self._streams:
             device, (backend, stream) = self._streams.popitem()
@@ -311,98 +352,6 @@ class _DirectDevice(Device):
         tensor = _as_tensor(leaf)
         there = str(getattr(tensor, "device", "")) == self.name
         return tensor if there else tensor.to(self.name)
-
-
-# -- The thread of a device ------------------------------------------------------------------------
-_Asked = tuple[Job, Future[Answer], ThreadSettings]  # and what holds in the thread that asks
-
-
-@final
-class DeviceCaller(Caller):
-    """Has the jobs of all stages on one device done in one thread, which starts with the first.
-
-    Args:
-        device: where.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self._torch: Any = sys.modules.get("torch")  # a backend may be somebody else's
-        self._cores = 0 if self._torch is None else self._torch.get_num_threads()
-        self._lock = threading.Lock()
-        self._jobs: SimpleQueue[_Asked | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def call(self, job: Job) -> Answer:
-        """Have a job done, and wait for it in this thread."""
-        answer: Future[Answer] = Future()
-        with self._lock:
-            if self._closed:
-                raise RunClosedError(f"the run was closed: nothing goes to {self.device.name}")
-            if self._thread is None:
-                self._start()
-            self._jobs.put((job, answer, ThreadSettings()))
-        return answer.result()
-
-    def _start(self) -> None:
-        name = f"nbpipe-{self.device.name}-{next(_numbers)}"
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:
-            self._thread = None
-            raise
-
-    def _serve(self) -> None:
-        try:
-            if self._cores:
-                # A new thread has as many as were last asked for in any: one, where a loader of
-                # torch's has pinned memory; to pin it takes eight times as long then.
-                self._torch.set_num_threads(self._cores)
-            with self.device.active():
-                self._answer_all(_answer)
-        except BaseException as error:  # the device cannot be made active, or left
-            self._answer_all(functools.partial(_refuse, error))
-        finally:
-            self.device.close()
-
-    def _answer_all(self, answer_of: Callable[[Job], Answer]) -> None:
-        while (asked := self._jobs.get()) is not None:
-            job, answer, settings = asked
-            try:
-                with settings.enter():
-                    answer.set_result(settings.of_call().run(answer_of, job))
-            except BaseException as error:
-                answer.set_exception(error)
-            del asked, job, answer, settings  # a batch must not stay with a thread that waits
-        self._jobs.put(None)  # it is the end for whoever asks again
-
-    def has(self, ident: int) -> bool:
-        """Tell whether the thread with this id is the device's."""
-        thread = self._thread
-        return thread is not None and thread.ident == ident and thread.is_alive()
-
-    def close(self, timeout_s: float) -> list[str]:
-        """End the thread once what it does is done; whoever waits for it is named elsewhere."""
-        with self._lock:
-            first, self._closed = not self._closed, True
-            thread = self._thread
-        if first:
-            self._jobs.put(None)
-        if thread is None:
-            self.device.close()
-        elif thread is not threading.current_thread():
-            thread.join(timeout_s)
-        return []
-
-
-def _answer(job: Job) -> Answer:
-    return job.program.work(job.entries, job.epoch)
-
-
-def _refuse(error: BaseException, _: Job) -> NoReturn:
-    raise error
 
 
 # -- Batches in flight: their copy or computation may not be done yet ------------------------------
@@ -416,14 +365,18 @@ class InFlight:
     Args:
         batch: nested tensors.
         marks: one for each device that still works on it; at least one.
+        placed: what of it lies on these devices.
         holdings: count it.
     """
 
-    __slots__ = ("__weakref__", "batch", "holdings", "marks")
+    __slots__ = ("__weakref__", "batch", "holdings", "marks", "placed")
 
-    def __init__(self, batch: Any, marks: tuple[Mark, ...], holdings: Holdings) -> None:
+    def __init__(
+        self, batch: Any, marks: tuple[Mark, ...], placed: Sequence[Placed], holdings: Holdings
+    ) -> None:
         self.batch = batch
         self.marks = marks
+        self.placed = placed
         self.holdings = holdings
         holdings.add(self)
 
@@ -443,11 +396,8 @@ class InFlight:
         before = first.backend.record_event(streams[first.device])
         for mark in self.marks:
             mark.let_wait(streams[mark.device])
-        for tensor in tensors(self.batch):
-            found = _place(tensor)
-            if found is not None:
-                backend, device = found
-                backend.record_stream(tensor, streams.get(device) or backend.current_stream(device))
+        for leaf, backend, device in self.placed:
+            backend.record_stream(leaf, streams[device])
         return before
 
     def wait(self) -> None:
@@ -478,21 +428,6 @@ class Mark:
             self.backend.wait_event(stream, self.event)
 
 
-def _marks(made: Any) -> tuple[Mark, ...]:
-    """Record an event on this thread's stream of each device that something lies on."""
-    found = dict.fromkeys(filter(None, map(_place, tensors(made)))) if BACKENDS else ()
-    return tuple(Mark(backend, name, backend.current_stream(name)) for backend, name in found)
-
-
-def _place(leaf: Any) -> tuple[Backend, str] | None:
-    """Return the device with streams that a leaf lies on, or None."""
-    for backend in tuple(BACKENDS.values()):
-        name = backend.device_of(leaf)
-        if name is not None:
-            return backend, name
-    return None
-
-
 def opened(value: Any) -> Any:
     """Return a batch in flight opened, and any other value as it is."""
     return value.open() if type(value) is InFlight else value
@@ -509,18 +444,60 @@ def seen(value: Any) -> Any:
     return value.batch if type(value) is InFlight else value
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """Return what may hold memory of a device: the leaves, and what is inside opaque objects."""
-    for leaf in leaves(value):
-        yield from _inside(leaf)
+class Placed(NamedTuple):
+    """What lies on a device with streams.
+
+    Attributes:
+        leaf: a tensor.
+        backend: that of its device.
+        device: the full name.
+    """
+
+    leaf: Any
+    backend: Backend
+    device: str
 
 
-def _inside(leaf: Any) -> Iterable[Any]:
-    held = getattr(leaf, "__dict__", None)
-    if not held or hasattr(leaf, "record_stream") or not callable(getattr(leaf, "to", None)):
-        return (leaf,)
-    parts = (part for part in held.values() if not callable(part))
-    return itertools.chain((leaf,), itertools.chain.from_iterable(map(leaves, parts)))
+def placed(value: Any) -> list[Placed]:
+    """List what of a nested batch lies on devices with streams, each tensor once.
+
+    Opaque objects with a method `to` are looked into, too.
+    """
+    found: list[Placed] = []
+    if not BACKENDS:
+        return found
+    backends, seen, left = tuple(BACKENDS.values()), {}, [value]
+    while left:
+        one = left.pop()
+        kind = type(one)
+        if kind in _PLAIN or id(one) in seen:
+            continue
+        seen[id(one)] = one  # its id must stay its own
+        if kind is dict:
+            left.extend(one.values())
+        elif kind is list or kind is tuple:
+            left.extend(one)
+        else:
+            for backend in backends:
+                device = backend.device_of(one)
+                if device is not None:
+                    found.append(Placed(one, backend, device))
+                    break
+            else:
+                left.extend(_inside(one))
+    return found
+
+
+def _inside(one: Any) -> list[Any]:
+    """List what a node holds, or an opaque object that moves itself."""
+    if hasattr(one, "record_stream"):  # a tensor of the host
+        return []
+    held = children(one)
+    if held is not None:
+        return [value for _, value in held]
+    if not callable(getattr(one, "to", None)):
+        return []
+    return [part for part in getattr(one, "__dict__", {}).values() if not callable(part)]
 
 
 # -- What is held: sources of copies under way, batches that nobody opened -------------------------
@@ -600,14 +577,15 @@ class Holdings:
         with self._lock:
             held = [source for _, sources in self._sources for source in sources]
             events = [event for event, _ in self._sources]
-        batches = [one for one in (ref() for ref in list(self._flights.values())) if one]
-        events += [mark.event for one in batches for mark in one.marks]
-        sizes = (int(getattr(source, "nbytes", 0)) for source in held)
+        flights = [one for one in (ref() for ref in list(self._flights.values())) if one]
+        events += [mark.event for one in flights for mark in one.marks]
+        tensors = {id(one.leaf): one.leaf for flight in flights for one in flight.placed}
         return Counts(
             len(held),
-            sum(sizes),
+            sum(int(getattr(source, "nbytes", 0)) for source in held),
             len({id(event) for event in events}),
-            tuple(one.batch for one in batches),
+            len(tensors),
+            sum(map(size_bytes, tensors.values())),
         )
 
 
@@ -618,13 +596,15 @@ class Counts(NamedTuple):
         sources: tensors on the host that a copy may still read.
         source_bytes: their size [bytes].
         events: events that these copies, or batches that nobody opened, wait for.
-        batches: batches that nobody opened yet, and that are not lost either.
+        tensors: of batches that nobody opened yet, and that are not lost either.
+        tensor_bytes: their size [bytes].
     """
 
     sources: int
     source_bytes: int
     events: int
-    batches: tuple[Any, ...]
+    tensors: int
+    tensor_bytes: int
 
 
 # -- Nested batches: each leaf copied --------------------------------------------------------------
@@ -633,17 +613,22 @@ def _moved(batch: Any, move: Callable[[Any], Any], depth: int = 0) -> Any:
 
     What has a method `to` is one, whatever it holds: it knows best what of it goes where.
     """
-    if _is_movable(batch):
+    kind = type(batch)
+    if kind is dict:
+        held = [*batch.values()]
+    elif kind is list or kind is tuple:
+        held = batch
+    elif _is_movable(batch):
         return move(batch)
-    held = children(batch)
-    if held is None:
-        return batch
+    else:
+        pairs = children(batch)
+        if pairs is None:
+            return batch
+        held = [value for _, value in pairs]
     if depth > MAX_DEPTH:
         return map_leaves(lambda leaf: leaf, batch)  # raises
-    values = [_moved(value, move, depth + 1) for _, value in held]
-    if all(new is old for new, (_, old) in zip(values, held, strict=True)):
-        return batch
-    return rebuild(batch, values)
+    values = [_moved(value, move, depth + 1) for value in held]
+    return batch if all(map(operator.is_, values, held)) else rebuild(batch, values)
 
 
 def _is_movable(value: Any) -> bool:

@@ -411,13 +411,13 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
     if is_coroutine_function(fn):
         raise ArgumentError(
             f"{name} must be a plain function on a device, got a coroutine function: calls run "
-            "one after the other in the device's thread"
+            "one after the other in threads of the run"
         )
     for word in _NOT_ON_DEVICE:
         if options[word] is not None:
             raise ArgumentError(
                 f"{name} {word} does not go with device, got {options[word]!r}: calls on a device "
-                "run one after the other in its own thread; leave it out"
+                "run one after the other in threads of the run; leave it out"
                 + (", or give depth" if word == "prefetch" else "")
             )
     if not flag(f"{name} ordered", options["ordered"]):

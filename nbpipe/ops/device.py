@@ -1,11 +1,12 @@
-"""Copies to a device: in its own thread, one batch after the other. Device stages end a chain."""
+"""Copies to a device, and other stages on it: one call at a time. Device stages end a chain."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from ..base.knobs import Knob
 from ..errors import ArgumentError
@@ -64,6 +65,31 @@ def device_of(stage: Stage) -> Device:
     return device_named(stage.name, target.device, target.stream, ahead=lambda: depth.value)
 
 
+@final
+class Devices:
+    """The devices of one run: it keeps each, with its stream, for all its epochs."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Device] = {}  # by the address of the first stage of neighbours
+
+    def of(self, address: str, stage: Stage) -> Device:
+        """Return the device of a stage; stages on the same device and stream share it.
+
+        Raises:
+            ArgumentError: this machine has no such device.
+            MissingExtraError: torch is not installed.
+        """
+        device = self._of.get(address)
+        if device is None:
+            made = device_of(stage)
+            same = (one for one in self if (one.name, one.given) == (made.name, made.given))
+            device = self._of[address] = next(same, made)
+        return device
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter({id(one): one for one in self._of.values()}.values())
+
+
 def check_end(chain: Chain) -> None:
     """Check that the last stage of a chain may stand there: stages on a device end a chain.
 
@@ -113,7 +139,7 @@ def _stream(name: str, stream: object) -> object:
 def place_on_device(
     chain: Chain, spec: Operation, target: Target, depth: int | None, *, name: str, named: bool
 ) -> Chain:
-    """Append a stage; neighbours on one device share their thread's turn, and the depth."""
+    """Append a stage; neighbours on one device share the depth: a call goes through all of them."""
     shared: dict[str, Knob] = {}
     above = _neighbour(chain, target)
     if above is not None:

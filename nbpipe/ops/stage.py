@@ -235,10 +235,10 @@ WORDS_TEXT = ", ".join(map(repr, WORDS))
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Workers outside the run's threads.
+    """Where the calls of a stage run: in workers outside the run's threads, or on a device.
 
     Attributes:
-        executor: "process", "dask", "executor" or "device": the thread of a device.
+        executor: "process", "dask" or "executor"; "device": threads of the run, one at a time.
         given: the executor object, Dask client or `DaskExecutor`, where one was given; the
             `Target` of a device.
         worker_init: called once in each worker, before its first item.
@@ -344,7 +344,7 @@ class Stage:
         op: word for the operation, as "map".
         fn: the user's function, or None.
         executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
-            any other executor, "executor"; "device": in a device's thread.
+            any other executor, "executor"; "device": on a device, one at a time.
         placement: what is to know of workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.

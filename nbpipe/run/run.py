@@ -23,7 +23,7 @@ from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
-from ..executors.device import DeviceCaller
+from ..executors.device import Device
 from ..ops.chain import known_length, length, units
 from ..ops.checkpoint import EpochPlace, check_caches, read, written
 from ..ops.remaining import Remaining
@@ -386,9 +386,9 @@ class Run(ShownRun):
         return tuple(kept)
 
     @property
-    def devices(self) -> tuple[DeviceCaller, ...]:
-        """The threads of the devices that this run uses; `nbpipe.debug` looks at them."""
-        return self._scheduler.regions.devices
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that this run uses; `nbpipe.debug` looks at them."""
+        return tuple(self._scheduler.devices)
 
     @property
     def turn(self) -> tuple[int, int]:

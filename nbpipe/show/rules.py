@@ -223,7 +223,8 @@ def _load(
     most = max(parts, key=lambda name: parts[name])
     away = 0.0
     # A slot is taken until the answer is back; while workers start, they are what it waits for.
-    if stages[host].placement is not None and not rows[host].starting:
+    elsewhere = stages[host].placement is not None and stages[host].executor != "device"
+    if elsewhere and not rows[host].starting:
         last = rows[group[-1]]
         away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
     used = min(float(slots), sum(parts.values()) + away * slots)

@@ -126,7 +126,7 @@ def test_modes_of_torch(where, torch):
 
 
 def test_modes_of_torch_in_a_stage_on_a_device(torch):
-    """The thread of a device takes over the modes, too."""
+    """A stage on a device takes over the modes, too."""
     pipe = nbpipe.source(range(4)).batch(2).to_device("cpu")
     pipe = pipe.map(lambda _: torch.is_grad_enabled(), device="cpu")
     with pipe.start() as run:

@@ -114,6 +114,7 @@ class World:
         streams: all that were made.
         waited: pairs of a stream that was to wait, and the one it was to wait for.
         eager_copies: streams carry out at once what is given them; the default ones do not.
+        at_once: by device, the most threads in which it was active at the same time.
     """
 
     def __init__(self, *, records=True, waits=True, eager_copies=False):
@@ -129,7 +130,8 @@ class World:
         self.blocks = 0
         self.streams = []
         self.idle = {}
-        self.threads = set()
+        self.at_once = {}
+        self._active = []
         self._free = {}
         self._deferred = []
         self._current = threading.local()
@@ -157,10 +159,12 @@ class World:
     def active(self, device, stream):
         before = dict(getattr(self._current, "streams", {}))
         self._current.streams = {**before, str(device): stream}
-        self.threads.add(threading.current_thread().name)
+        self._active.append(str(device))
+        self.at_once[device] = max(self.at_once.get(device, 0), self._active.count(device))
         try:
             yield
         finally:
+            self._active.remove(str(device))
             self._current.streams = before
 
     def record_event(self, stream):

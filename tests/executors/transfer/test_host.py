@@ -9,6 +9,7 @@ import pytest
 import nbpipe
 from nbpipe import MissingExtraError, StageError
 from nbpipe.debug import leaks
+from tests.gates import Calls
 from tests.samples import Pair, Sample
 
 pytestmark = pytest.mark.torch
@@ -121,19 +122,20 @@ def test_deep_nesting_is_refused():
         moved(batch)
 
 
-def test_a_map_on_the_host_has_one_thread_for_the_life_of_the_run():
-    """Calls run one after the other in it, epoch after epoch, with the copies."""
-    threads = set()
+def test_a_map_on_the_host_runs_in_the_threads_of_the_run():
+    """Its calls run one after the other, in the order of the batches, epoch after epoch."""
+    calls, threads = Calls(), set()
 
     def note(batch):
-        threads.add(threading.current_thread().name)
+        calls.enter(batch)
+        threads.add(threading.current_thread().name.rpartition("-")[0])
+        calls.leave()
         return batch
 
     pipe = nbpipe.source(range(8)).to_device("cpu").map(note, device="cpu")
     with pipe.start() as run:
-        for _ in range(3):
-            list(run)
-    assert (len(threads), {name.startswith("nbpipe-cpu-") for name in threads}) == (1, {True})
+        given = [list(run) for _ in range(3)]
+    assert (given, calls.peak, threads) == (3 * [list(range(8))], 1, {"nbpipe-worker"})
 
 
 def test_a_pipeline_in_a_process_of_its_own_copies_here():
@@ -191,18 +193,3 @@ def test_a_missing_torch_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'jupyter-nbpipe\[torch\]'"):
         nbpipe.source(range(3)).to_device("cuda").start()
-
-
-def test_the_thread_of_a_device_computes_as_the_one_that_starts_it(torch):
-    """With as many threads, though another one, as that in which torch pins, has asked for one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        other = threading.Thread(target=torch.set_num_threads, args=(1,))
-        other.start()
-        other.join()
-        pipe = nbpipe.source([0]).to_device("cpu")
-        (found,) = pipe.map(lambda _: torch.get_num_threads(), device="cpu")
-    finally:
-        torch.set_num_threads(before)
-    assert found == 3

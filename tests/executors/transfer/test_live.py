@@ -115,7 +115,7 @@ def test_two_hundred_epochs_leave_nothing(world):
     assert world.seen == 200 * [1, 2, 3, 4, 5, 6]
 
 
-def test_the_thread_of_a_device_cannot_iterate_its_run(world):
+def test_a_stage_on_a_device_cannot_iterate_its_run(world):
     """A stage on a device is a stage: it must not iterate the run that runs it."""
     runs = []
 
@@ -147,6 +147,30 @@ def test_a_close_names_the_function_that_does_not_end(world, caplog):
     gate.open()
     thread.join()
     assert "still inside user code: stuck" in caplog.text
+
+
+def test_a_call_that_ends_after_the_close_lets_go_of_the_device(world):
+    """Its copies are waited for, and its stream goes to the next run."""
+    gate, begun, threads = Gate(), Gate(), []
+
+    def stuck(tensor):
+        threads.append(threading.current_thread())
+        begun.open()
+        gate.wait()
+        return tensor
+
+    pipe = numbers(3).to_device("fake").map(stuck, device="fake")
+    run = pipe.start()
+    thread = threading.Thread(target=lambda: list(run), daemon=True)
+    thread.start()
+    begun.wait()
+    run.close(timeout_s=0.01)
+    before = dict(world.idle)
+    gate.open()
+    thread.join()
+    threads[0].join()
+    assert (before, world.idle) == ({}, {"fake:0": world.streams})
+    assert not leaks(run)
 
 
 def test_an_epoch_that_is_left_ends_at_once(world):
@@ -183,7 +207,7 @@ def test_a_device_that_limits_is_named_with_what_helps():
 
 
 def test_the_panel_shows_depth_and_no_workers(world):
-    """A device's thread is no worker; the knob is shown as any other."""
+    """A device has no workers; the knob is shown as any other."""
     pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
     with pipe.start() as run:
         list(run)

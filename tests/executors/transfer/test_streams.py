@@ -63,13 +63,52 @@ def test_reading_does_not_wait_in_the_thread(world):
     assert undone == [None] * ITEMS
 
 
-def test_one_stream_and_one_thread_for_the_life_of_a_run(world):
-    """Epochs do not make streams, and every stage on a device runs in its one thread."""
-    pipe = numbers().to_device("fake").map(lambda x: x, device="fake", name="same")
+def test_one_stream_for_the_life_of_a_run(world):
+    """Epochs do not make streams, and calls on a device run one after the other."""
+    pipe = (
+        numbers()
+        .to_device("fake:0")
+        .to_device("fake:1")
+        .to_device("fake:0", depth=4)
+        .map(lambda x: x, device="fake:0", name="same")
+    )
     with pipe.start() as run:
         for _ in range(3):
             read_all(world, run)
-    assert (len(world.streams), len(world.threads)) == (1, 1)
+    assert len(world.streams) == 2, "one for each device"
+    assert (world.at_once, world.wrong) == ({"fake:0": 1, "fake:1": 1}, [])
+    assert world.seen == 3 * list(range(ITEMS))
+
+
+def test_the_threads_of_a_run_keep_their_own_streams(world):
+    """A stage before the device works on the default stream, whatever its thread did before."""
+    streams = set()
+
+    def load(n):
+        streams.add(world.current_stream("fake:0"))
+        return host(n)
+
+    read_all(world, nbpipe.source(range(40)).map(load, concurrency=3).to_device("fake"))
+    assert (streams, world.seen) == ({world.default_stream("fake:0")}, list(range(40)))
+
+
+def test_two_devices_work_at_the_same_time(world):
+    """A call on one device waits for a call on the other, which is possible."""
+    both = threading.Barrier(2)
+
+    def meet(tensor):
+        both.wait(20)
+        return tensor
+
+    pipe = (
+        numbers(6, pinned=True)
+        .to_device("fake:0", depth=6)
+        .map(lambda tensor: meet(tensor) if tensor.block.data != 0 else tensor, device="fake:0")
+        .to_device("fake:1", depth=6)
+        .map(lambda tensor: meet(tensor) if tensor.block.data != 5 else tensor, device="fake:1")
+    )
+    world.eager_copies = True
+    assert read_all(world, pipe) == list(range(6))
 
 
 def test_a_pinned_source_is_not_pinned_again(world):
@@ -183,7 +222,7 @@ def test_a_map_on_a_device_may_stand_alone(world):
     assert read_all(world, pipe) == [0, 1, 2, 3]
 
 
-def test_two_devices_have_a_stream_and_a_thread_each(world):
+def test_two_devices_have_a_stream_each(world):
     """A batch goes from one device to another, and its copy waits for the first."""
     pipe = numbers(6).to_device("fake:0").to_device("fake:1")
     devices = set()
@@ -192,7 +231,7 @@ def test_two_devices_have_a_stream_and_a_thread_each(world):
         world.compute(batch)
     world.finish()
     assert (world.seen, devices) == (list(range(6)), {"fake:1"})
-    assert (len(world.streams), len(world.threads), world.wrong) == (2, 2, [])
+    assert (len(world.streams), world.wrong) == (2, [])
 
 
 @pytest.mark.torch
