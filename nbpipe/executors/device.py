@@ -490,12 +490,10 @@ def placed(value: Any) -> list[Placed]:
 
 def _inside(one: Any) -> list[Any]:
     """List what a node holds, or an opaque object that moves itself."""
-    if hasattr(one, "record_stream"):  # a tensor of the host
-        return []
     held = children(one)
     if held is not None:
         return [value for _, value in held]
-    if not callable(getattr(one, "to", None)):
+    if hasattr(one, "record_stream") or not callable(getattr(one, "to", None)):
         return []
     return [part for part in getattr(one, "__dict__", {}).values() if not callable(part)]
 

@@ -43,6 +43,38 @@ def test_memory_is_kept_for_the_stream_that_reads(monkeypatch):
     assert without.seen != list(range(ITEMS)), "the fake does not notice a missing record"
 
 
+class Fields(dict):
+    """A mapping that can record a stream itself, as a TensorDict can."""
+
+    def record_stream(self, stream):
+        raise AssertionError("its tensors are asked")
+
+
+class Opaque:
+    """An object of a library that moves itself, and shows no parts."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def to(self, device):
+        raise AssertionError(f"it lies on {device} already")
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda tensor: Fields(x=[tensor]), lambda batch: batch["x"][0]),
+        (lambda tensor: Opaque({"x": (tensor,)}), lambda batch: batch.held["x"][0]),
+    ],
+    ids=["mapping", "opaque"],
+)
+def test_memory_inside_other_objects_is_kept(monkeypatch, make, read):
+    """Tensors are found in what a stage puts around them."""
+    world = machine(monkeypatch, eager_copies=True)
+    pipe = numbers().to_device("fake").map(make, device="fake", name="wrap")
+    assert read_all(world, map(read, pipe)) == list(range(ITEMS))
+
+
 def test_readers_wait_for_the_copy(monkeypatch):
     """A stream that works at once waits for a copy that has not been carried out."""
     world = machine(monkeypatch)
