@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,20 @@ from .fitting import (
     tensor_as,
 )
 from .format import shortened
-from .tree import MAX_DEPTH, children, is_tensor, is_tensor_collection, rebuild
+from .tree import MAX_DEPTH, children, is_tensor, is_tensor_collection, rebuild, words_of
 
 _WAY_OUT = "collate=fn gathers a list of samples your way (collate=list keeps it as it is)"
 _SHOWN = 8  # names shown in a message
+
+
+class BatchMemory(Protocol):
+    """Allocates the arrays and tensors that samples are stacked into."""
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Return an array without values; None where it has no memory for one."""
+
+    def tensor(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a tensor without values; None where it has no memory for one."""
 
 
 def collate(
@@ -35,6 +45,7 @@ def collate(
     names: Sequence[str] | None = None,
     dtype: Any = None,
     pad: Any = None,
+    memory: BatchMemory | None = None,
 ) -> Any:
     """Stack B samples of one nesting into a batch of the same nesting.
 
@@ -58,6 +69,7 @@ def collate(
             torch dtype; integers and bools stay as they are.
         pad: value with which arrays and tensors of different shapes, but as many dimensions,
             are filled at the end of every axis on which they differ.
+        memory: allocates the batch; None leaves that to numpy and torch.
 
     Raises:
         ArgumentError: the samples do not fit together; the message names the field.
@@ -68,7 +80,7 @@ def collate(
     if not samples:
         raise ArgumentError("a batch must have at least 1 sample, got none")
     check_options(names, pad=pad)
-    how = _How(_floating(dtype), pad, _holds_tensor(samples[0], 0))
+    how = _How(_floating(dtype), pad, _holds_tensor(samples[0], 0), memory)
     if names is None:
         return _gather(samples, how, "sample", 0)
     columns = _columns(samples, tuple(names))
@@ -97,6 +109,11 @@ class _How:
     floating: str | None  # name of the dtype of all that is floating
     pad: Any
     tensors: bool  # numbers become tensors
+    memory: BatchMemory | None  # allocates arrays and tensors
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Return an array to stack into; None where numpy is to make it."""
+        return None if self.memory is None else self.memory.array(shape, dtype)
 
 
 def _holds_tensor(sample: Any, depth: int) -> bool:
@@ -245,16 +262,23 @@ def _stack_arrays(arrays: list[Any], how: _How, where: str) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore", over="raise"):
             if shapes.count(shapes[0]) == len(shapes):
-                return np.array(arrays, dtype=dtype)
-            return _padded(arrays, dtype, _padded_shape(shapes, how, where), how.pad, where)
+                batch = how.array((len(arrays), *shapes[0]), dtype)
+                if batch is None:
+                    return np.array(arrays, dtype=dtype)
+                return np.stack([*map(np.asarray, arrays)], out=batch, casting="unsafe")
+            return _padded(arrays, dtype, _padded_shape(shapes, how, where), how, where)
     except FloatingPointError:
         raise overflow(arrays, dtype, where) from None
 
 
 def _padded(
-    arrays: list[Any], dtype: np.dtype[Any], shape: tuple[int, ...], pad: Any, where: str
+    arrays: list[Any], dtype: np.dtype[Any], shape: tuple[int, ...], how: _How, where: str
 ) -> NDArray[Any]:
-    batch = np.full((len(arrays), *shape), pad_as(pad, dtype, where), dtype)
+    pad, shape = pad_as(how.pad, dtype, where), (len(arrays), *shape)
+    batch = how.array(shape, dtype)
+    if batch is None:
+        batch = np.empty(shape, dtype)
+    batch[...] = pad
     for row, array in zip(batch, arrays, strict=True):
         row[tuple(map(slice, array.shape))] = array
     return batch
@@ -330,7 +354,11 @@ def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
     if len(dtypes) > 1:
         tensors = [tensor_as(tensor, dtype, where) for tensor in tensors]
     if shapes.count(shapes[0]) == len(shapes):
-        return tensor_as(torch.stack(tensors), dtype, where)
+        batch = _tensor_for(tensors, shapes[0], dtype, how)
+        if batch is None:
+            return tensor_as(torch.stack(tensors), dtype, where)
+        np.stack([*map(words_of, tensors)], out=words_of(batch))
+        return batch
     shape = _padded_shape(shapes, how, where)
     if tensors[0].layout != torch.strided:
         raise ArgumentError(
@@ -338,10 +366,29 @@ def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
             f"to_dense() before, or {_WAY_OUT}"
         )
     pad = pad_for_tensors(how.pad, dtype, where)
-    batch = tensors[0].new_full((len(tensors), *shape), pad, dtype=dtype)
+    batch = _tensor_for(tensors, shape, dtype, how)
+    if batch is None:
+        batch = tensors[0].new_full((len(tensors), *shape), pad, dtype=dtype)
+    else:
+        batch.fill_(pad)
     for row, tensor in zip(batch, tensors, strict=True):
         row[tuple(map(slice, tensor.shape))] = tensor_as(tensor, dtype, where)
     return batch
+
+
+def _tensor_for(tensors: list[Any], shape: tuple[int, ...], dtype: Any, how: _How) -> Any:
+    """Return a tensor to stack plain tensors of one dtype into; None where torch is to make it."""
+    if how.memory is None or not all(_is_plain(tensor, dtype) for tensor in tensors):
+        return None
+    return how.memory.tensor((len(tensors), *shape), dtype)
+
+
+def _is_plain(tensor: Any, dtype: Any) -> bool:
+    """Tell whether the memory of a tensor on the host holds its values, and nothing else does."""
+    torch: Any = sys.modules["torch"]
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    special = tensor.requires_grad or tensor.is_conj() or tensor.is_neg()
+    return plain and tensor.dtype == dtype and tensor.device.type == "cpu" and not special
 
 
 def _common_torch(dtypes: set[Any], where: str) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentError
 
@@ -230,6 +231,21 @@ def is_tensor(value: object) -> bool:
     """Tell whether `value` is a torch tensor, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def words_of(tensor: Any) -> NDArray[Any]:
+    """Return the memory of a dense tensor on the host as an array of the same shape.
+
+    Numpy can copy it, whatever dtype it has in torch, and does so in the calling thread alone. For
+    a large copy torch uses other threads too, which compete for cores with busy workers.
+    """
+    torch: Any = sys.modules["torch"]
+    word = getattr(torch, _WORDS[tensor.element_size()])
+    words: NDArray[Any] = tensor.detach().view(word).numpy()
+    return words
+
+
+_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}  # by their bytes
 
 
 def is_tensor_collection(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..base.seeding import Path, order_generator
 from ..executors.device import Device
-from ..ops.batch import split_batch
+from ..ops.batch import BatchByCost, Collate, split_batch
 from ..ops.cache import CacheStore, Kept, Made, Recording
 from ..ops.call import Map
 from ..ops.chain import absorbed, unit_behind, unordered
@@ -211,6 +211,9 @@ class Part:
             return
         runtime = self._runtime(group[0])
         device = devices.of(runtime.address, group[0])
+        collate = _collate_of(self._nodes[-1])
+        if collate is not None:
+            collate.memory = device.batch_memory
         ends = group[0], group[-1]
         calls = [
             _call_on(device, stage.spec, first=stage is ends[0], last=stage is ends[1])
@@ -387,6 +390,16 @@ def _call_on(device: Device, spec: Operation, *, first: bool, last: bool) -> Map
     """
     call = Map(fn=device.copy) if spec.runs == "device" else cast("Map", spec)
     return dataclasses.replace(call, fn=partial(device.call, call.fn, first, last))
+
+
+def _collate_of(node: Node) -> Collate | None:
+    """Return what stacks batches in this process, where that is the last thing a node does."""
+    if isinstance(node, StreamNode):
+        operation = node.step.operation
+        return operation.collate if isinstance(operation, BatchByCost) else None
+    if not isinstance(node, MapNode) or isinstance(node, RegionNode) or node.rest:
+        return None
+    return node.first.fn if isinstance(node.first.fn, Collate) else None
 
 
 def path_in(path: Any) -> Path:

