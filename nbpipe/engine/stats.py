@@ -54,11 +54,14 @@ class StageStats:
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
         cpu_share: share of the time of its calls, measured on some of them over the last 5 s, in
-            which they computed; the rest they waited. Time in which they waited for a core does
-            not count. None where that is not known. Of stages that run together, of all of them,
-            in the row of the first.
+            which they computed; the rest they waited. Time in which they waited for a core or
+            for the interpreter lock does not count. None where that is not known. Of stages that
+            run together, of all of them, in the row of the first.
         cpu_share_p50: that of the median call: where others use the machine, some calls wait for
             one that holds a lock and waits for a core, and this is nearer to what calls do.
+        lock_share: share of the time of these calls, waits for a core left out, in which they
+            waited for the interpreter lock. None where that is not known: outside the run's
+            threads.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         worker_threads: calls that they can make at once: one each, or one for each thread of a Dask
@@ -93,6 +96,7 @@ class StageStats:
     bytes_out: int = 0
     cpu_share: float | None = None
     cpu_share_p50: float | None = None
+    lock_share: float | None = None
     workers: int = 0
     worker_threads: int = 0
     starting: int = 0
@@ -149,6 +153,8 @@ class Reading(NamedTuple):
     timed_ns: int = 0
     cpu_ns: int = 0
     rest_ns: int = 0
+    asked_ns: int = 0
+    locked_ns: int = 0
 
 
 _at_ns = itemgetter(0)  # of a reading
@@ -219,8 +225,10 @@ class Counters:
     blocked_ns: int = 0
     slot_ns: int = 0
     first_ns: int = 0
-    timed_ns: int = 0  # of the calls whose processor time was measured
+    timed_ns: int = 0  # of the calls whose processor time was measured, without waits for the lock
     cpu_ns: int = 0
+    asked_ns: int = 0  # of those of which it is known how long they waited for the lock
+    locked_ns: int = 0
     cpu_shares: deque[float] = field(default_factory=lambda: deque(maxlen=_SHARES_KEPT))
     rest_ns: int = 0  # since the first epoch began, in which none was in progress
     histogram: Histogram = field(default_factory=Histogram)
@@ -252,6 +260,8 @@ class Counters:
             self.timed_ns,
             self.cpu_ns,
             self.rest_ns,
+            self.asked_ns,
+            self.locked_ns,
         )
 
     def sample(self, now_ns: int, running_ns: int) -> None:
@@ -304,8 +314,9 @@ def stats_of(
         latency_p95_s=p95,
         latency_p99_s=p99,
         bytes_out=int(counters.bytes_out),
-        cpu_share=_cpu_share(old, new),
+        cpu_share=_share(old, new, "cpu_ns", "timed_ns"),
         cpu_share_p50=_median(counters.cpu_shares),
+        lock_share=_share(old, new, "locked_ns", "asked_ns"),
         oldest_s=oldest[0] / 1e9,
         oldest_item=oldest[1],
     )
@@ -316,12 +327,12 @@ def _between_s(old: Reading, new: Reading) -> float:
     return max(new.at_ns - old.at_ns - (new.rest_ns - old.rest_ns), 1) / 1e9
 
 
-def _cpu_share(old: Reading, new: Reading) -> float | None:
-    """Return the share of measured time that calls computed: lately, or else in the whole run."""
-    timed_ns, cpu_ns = new.timed_ns - old.timed_ns, new.cpu_ns - old.cpu_ns
-    if timed_ns <= 0:
-        timed_ns, cpu_ns = new.timed_ns, new.cpu_ns
-    return min(1.0, cpu_ns / timed_ns) if timed_ns > 0 else None
+def _share(old: Reading, new: Reading, part: str, whole: str) -> float | None:
+    """Return one time as a share of another: lately, or else in the whole run."""
+    part_ns, whole_ns = getattr(new, part), getattr(new, whole)
+    if whole_ns > getattr(old, whole):
+        part_ns, whole_ns = part_ns - getattr(old, part), whole_ns - getattr(old, whole)
+    return min(1.0, part_ns / whole_ns) if whole_ns > 0 else None
 
 
 def _median(shares: Collection[float]) -> float | None:
@@ -505,13 +516,24 @@ class StageRuntime:
             self.cost_ns = duration_ns
             self.limit_lot()
 
-    def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
-        """Count calls that took so long, not counting waits for a core, and computed so much."""
+    def learn_cpu(self, timed_ns: int, cpu_ns: int, locked_ns: int | None = None) -> None:
+        """Count calls of which it was measured how long they computed.
+
+        Args:
+            timed_ns: time that they took, without waits for a core [ns].
+            cpu_ns: time in which they computed [ns].
+            locked_ns: time in which they waited for the interpreter lock [ns], or None.
+        """
+        counters = self.counters
+        if locked_ns is not None and timed_ns > 0:
+            counters.asked_ns += timed_ns
+            counters.locked_ns += locked_ns
+            timed_ns -= locked_ns
         if timed_ns > 0:
             cpu_ns = max(0, min(cpu_ns, timed_ns))
-            self.counters.timed_ns += timed_ns
-            self.counters.cpu_ns += cpu_ns
-            self.counters.cpu_shares.append(cpu_ns / timed_ns)
+            counters.timed_ns += timed_ns
+            counters.cpu_ns += cpu_ns
+            counters.cpu_shares.append(cpu_ns / timed_ns)
 
     def measured(self, size_bytes: int) -> None:
         """Take note of the size of one result."""
@@ -598,6 +620,8 @@ class StageRuntime:
         counters.retries += done.retries
         counters.bytes_out += done.bytes_out
         self.learn_cpu(done.timed_ns, done.cpu_ns)
+        counters.asked_ns += done.asked_ns
+        counters.locked_ns += done.locked_ns
         self.estimate(other)
 
     def estimate(self, other: StageRuntime) -> None:

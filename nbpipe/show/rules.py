@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
+from ..base.gil import is_locked
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
 from ..executors.base import MOST_PROCESSES
@@ -46,6 +47,7 @@ class Load(NamedTuple):
         cpu_share: share of their time in which the calls compute, as was measured, or None.
         share_of_call: that of one call; where others use the machine, of the median one, if it is
             larger: some wait for one that holds a lock and waits for a core.
+        lock_share: share of their time in which the calls wait for the interpreter lock, or None.
     """
 
     address: str
@@ -58,13 +60,20 @@ class Load(NamedTuple):
     away: float = 0.0
     cpu_share: float | None = None
     share_of_call: float | None = None
+    lock_share: float | None = None
 
     @property
     def cpu_cores(self) -> float | None:
         """Processor time of its calls, where it was measured [cores]."""
         if self.cpu_share is None:
             return None
-        return self.cpu_share * self.slots * (1.0 - self.away / max(self.share, 1e-9))
+        computing = self.cpu_share * (1.0 - (self.lock_share or 0.0))
+        return computing * self.slots * (1.0 - self.away / max(self.share, 1e-9))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its calls wait for the interpreter lock for much of their time."""
+        return self.lock_share is not None and self.lock_share >= TAKES_TURNS
 
 
 class Case(NamedTuple):
@@ -232,7 +241,7 @@ def _load(
     p50_s, of_call = _time_of_call_s(stages[most], rows[most]), row.cpu_share
     if crowded and of_call is not None:
         of_call = max(of_call, row.cpu_share_p50 or 0.0)
-    shares = (away, row.cpu_share, of_call)
+    shares = (away, row.cpu_share, of_call, row.lock_share)
     return Load(most, stages[most], host, used / slots, used, p50_s, knob, *shares)
 
 
@@ -261,12 +270,6 @@ def quota_cores(file: Path) -> int:
         return sys.maxsize
 
 
-def is_locked() -> bool:
-    """Tell whether this interpreter lets one thread run Python at a time."""
-    enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-    return enabled()
-
-
 # -- Rules ----------------------------------------------------------------------------------------
 CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 FULL = 0.85  # a stage so loaded limits
@@ -278,6 +281,7 @@ ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lo
 COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stage computes
 WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
+TAKES_TURNS = 0.3  # of the time of its calls they wait for the interpreter lock
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long wait for room and not for a thread, and are worth their way [s]
 FEW = 16  # results so large that no more of them fit into the budget may be what waits for room
@@ -418,8 +422,12 @@ _FAR = 0.1  # a way that takes less of the time is not worth a word
 
 
 def _spent(load: Load) -> str:
-    """Tell whether calls compute or wait, where that was measured of them alone."""
-    if load.share_of_call is None or load.address != load.host:
+    """Tell whether calls compute or wait, and for what, where that was measured of them alone."""
+    if load.address != load.host:
+        return ""
+    if load.takes_turns:
+        return f" ({format_share(load.lock_share or 0.0)} of it waiting for the interpreter lock)"
+    if load.share_of_call is None:
         return ""
     computes = load.share_of_call >= 1 / 2
     share = load.share_of_call if computes else 1.0 - load.share_of_call
@@ -523,11 +531,14 @@ def _without_knob(case: Case, load: Load) -> str:
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     """Tell whether more calls at once would help, and how many."""
     address, computes, full = load.address, _computing(case, load), case.fullness(load)
-    if computes and full:
+    held = _is_held(case, load)
+    if computes and full and not (held and load.takes_turns):
         text = f"{text}; the machine is full, {full}"
         return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
-    if _is_held(case, load):
+    if held:
         why, cure = _HELD[case.stages[load.host].executor]
+        if load.takes_turns and (case.status.cpu_cores or 0.0) > ONE_CORE[1]:
+            why = _WAITS_FOR_LOCK
         return Diagnosis(address, f"{text}; {why}", cure)
     growth = case.past and case.past.growth(load.host)
     if growth:
@@ -644,15 +655,25 @@ _HELD = {  # by executor: why, and what helps
     ),
 }
 
+_WAITS_FOR_LOCK = "its threads wait for Python's interpreter lock"  # and use more than one core
+
 
 def _is_held(case: Case, load: Load) -> bool:
-    """Tell whether calls of a stage take turns on one core that nothing else explains."""
+    """Tell whether calls of a stage take turns on one core that nothing else explains.
+
+    Where others use the machine, threads that take turns get less than a core: then it must have
+    been measured that they wait for the lock.
+    """
     executor = case.stages[load.host].executor
-    cpu = case.status.cpu_cores
+    cpu, own = case.status.cpu_cores, case.own_cores(load)
     if not case.locked or executor not in _HELD or case.cores == 1 or load.slots < TURNS:
         return False
-    own = case.own_cores(load)
-    return own is not None and _in_one_core(cpu) and own >= OWN_CORES
+    if cpu is None or own is None:
+        return False
+    if load.lock_share is None:
+        return _in_one_core(cpu) and own >= OWN_CORES
+    least = CROWDED_CORE if is_crowded(case.status, case.cores) else ONE_CORE[0]
+    return load.takes_turns and cpu >= least and own >= OWN_CORES * min(1.0, cpu)
 
 
 def _in_one_core(cpu_cores: float | None, least: float = ONE_CORE[0]) -> bool:

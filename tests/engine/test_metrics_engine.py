@@ -5,11 +5,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import perf_counter_ns
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import nbpipe
+from nbpipe.base import gil
 from nbpipe.base.threads import holds
 from nbpipe.engine import machine, node, regions, scheduler
 from nbpipe.engine.machine import Consumer, RunRecord
@@ -364,6 +366,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
     here = module is node
     monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
     monkeypatch.setattr(module, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
+    monkeypatch.setattr(node, "sleeps", lambda: 0)
     with ThreadPoolExecutor(1) as pool:
         chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
         if more > 1:
@@ -374,6 +377,31 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
     assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (share, None)
     assert rows["w"].cpu_share_p50 == share
     assert more == 1 or rows["more"].cpu_share is None
+
+
+@pytest.mark.parametrize(
+    ("slept", "interval_s", "shares"),
+    [
+        (30, 0.0002, (1.0, 0.75)),  # a thread that waits for the lock asks for it again and again
+        (1, 0.0002, (3 / 11.7, 0.025)),  # one that waits for a disk does not
+        (0, 0.0002, (0.25, 0.0)),
+        (30, 0.005, (0.25, None)),  # it may do so where the interval is long
+    ],
+)
+def test_waits_for_the_lock_are_no_waits_for_something_else(monkeypatch, slept, interval_s, shares):
+    """They are told apart by how often a thread wakes up, and count as neither part of a call."""
+    work, asleep = Work(12_000_000, 3_000_000), itertools.count(0, slept)
+    monkeypatch.setattr(node, "perf_counter_ns", lambda: work.now_ns)
+    monkeypatch.setattr(node, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
+    monkeypatch.setattr(node, "sleeps", asleep.__next__)
+    monkeypatch.setattr(gil, "COUNTS_SLEEPS", True)
+    monkeypatch.setattr(gil, "is_locked", lambda: True)
+    interval = SimpleNamespace(getswitchinterval=lambda: interval_s)
+    monkeypatch.setattr(gil, "sys", interval)
+    with nbpipe.source(range(9)).map(work, name="w").start() as run:
+        assert list(run) == list(range(9))
+        found = run.stats()["w"]
+    assert (found.cpu_share, found.lock_share) == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(("idle_ns", "idle"), [(100_000_000, 0.4), (None, None)])

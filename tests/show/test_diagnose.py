@@ -286,6 +286,60 @@ def test_when_more_threads_help(cpu, cores, locked, concurrency, words):
     assert (found.suggestion is not None) == ("try" in words)
 
 
+@pytest.mark.parametrize(
+    ("cpu", "idle", "lock_share", "held"),
+    [
+        (1.0, 1.0, 0.7, True),
+        (0.6, 0.05, 0.7, True),  # others fill the machine: they get less than a core
+        (0.35, 0.0, 0.5, True),
+        (0.6, 1.0, 0.7, False),  # a core is free: whoever had the lock would use one
+        (1.0, 1.0, 0.05, False),  # one core is used, and nobody waits for the lock
+        (0.6, 0.05, 0.05, False),
+    ],
+)
+@pytest.mark.parametrize("called", ["run", "loader.run"])
+def test_waits_for_the_lock_are_measured(cpu, idle, lock_share, held, called):
+    """Threads that take turns are told so on a busy machine too, and never to try more calls."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.96, cpu_share_p50=0.98, lock_share=lock_share)
+    status = replace(RUNNING, cpu_cores=cpu, idle_cores=idle, called=called)
+    found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(4), status, cores=2))
+    waits = "of it waiting for the interpreter lock)" in found.text
+    process = 'executor="process"' if called == "run" else 'workers="process"'
+    assert ("Python's interpreter lock" in found.text, process in found.advice) == (held, held)
+    assert (waits, found.suggestion) == (lock_share > 0.3, None)
+
+
+def test_threads_that_use_more_than_a_core_may_wait_for_the_lock():
+    """Functions that hold it for a part of their time end at as many threads as that allows."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.97, lock_share=0.5)
+    status = replace(RUNNING, cpu_cores=4.8, idle_cores=11.0)
+    found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(14), status, cores=16))
+    words = "its threads wait for Python's interpreter lock, more threads will not help"
+    assert (words in str(found).replace("; more", ", more"), found.suggestion) == (True, None)
+
+
+def test_calls_that_wait_for_the_lock_of_another():
+    """A stage that hardly computes is not blamed for the lock: it has its threads to wait."""
+    decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.05, lock_share=0.4)
+    status = replace(RUNNING, cpu_cores=1.0, idle_cores=1.0)
+    found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.6, chain(4), status, cores=2))
+    assert found.suggestion == ("decode", "concurrency", 8)
+
+
+@pytest.mark.parametrize(
+    ("lock_share", "words"), [(0.1, "(96 % of it computing)"), (0.4, "waiting for the interpreter")]
+)
+@pytest.mark.parametrize("where", ["files", "inline"])
+def test_one_call_at_a_time_may_wait_for_the_lock(where, lock_share, words):
+    """A source, or an inline stage in it, that waits for the lock is not said to wait for data."""
+    told = row(0.97, 0.01, 0, 100.0, cpu_share=0.96, lock_share=lock_share)
+    rows = {"files": told, "decode": STARVED, "batch": STARVED}
+    status = replace(RUNNING, cpu_cores=1.0, idle_cores=0.0)
+    stages = chain(executor="inline") if where == "inline" else chain()
+    found = decide(case(rows, 0.9, stages, status, cores=2))
+    assert (words in found.text, found.suggestion) == (True, None)
+
+
 def test_other_stage_may_use_the_core():
     """Where another stage may be what uses the one core, the lock is not blamed."""
     rows = {**DECODE_LIMITS, "batch": (0.8, 0.2, 0)}
@@ -513,9 +567,10 @@ def test_advice_that_is_code(advice, code):
 
 SHARES = st.tuples(*[st.floats(0, 1)] * 4).map(lambda s: [x / max(1e-9, sum(s)) for x in s])
 ROWS = st.builds(
-    lambda s, rate, p50, ratio, items, cpu_share: StageStats(
+    lambda s, rate, p50, ratio, items, cpu_share, lock_share: StageStats(
         items_out=items,
         cpu_share=cpu_share,
+        lock_share=lock_share,
         cpu_share_p50=cpu_share and min(1.0, ratio * cpu_share),
         items_per_s=rate,
         busy=s[0],
@@ -530,6 +585,7 @@ ROWS = st.builds(
     st.sampled_from([0.0, 1e-7, 0.004, 10.0]),
     st.floats(1, 1e9),
     st.integers(0, 1000),
+    st.none() | st.floats(0, 1),
     st.none() | st.floats(0, 1),
 )
 STATUSES = st.builds(
