@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 from _thread import allocate_lock
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, final
 
 from .base.describe import Description, describe, thumbnail_png
-from .base.format import format_seconds, html_table, text_table
+from .base.format import format_seconds, html_table, shortened, text_table
+from .base.gil import LockProbe, LockUse, is_locked
 from .base.seeding import Entry
 from .base.tree import children
 from .engine.build import Builder
@@ -32,15 +34,19 @@ from .ops.stage import Chain, Stage, address_book, addresses
 _HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
 _FIELDS = 8  # fields of an item that are looked through for a picture
 _WARM_UP_S = 1.0  # one more item is run for its times where all before took less [s]
+_MOST_ITEMS = 1000  # run in order to see how long calls hold the interpreter lock,
+_MOST_S = 2.0  # and for so long for each stage, but for the call in progress then [s]
+_NAME = 60
 _CLOSE_S = 5.0  # how long a coroutine may take to end once it is cancelled
 
 
-def peek(chain: Chain, n: int) -> Peek:
+def peek(chain: Chain, n: int, *, lock: bool = False) -> Peek:
     """Run items through `chain` until `n` came out; leave nothing running.
 
     It is the beginning of epoch 0 with seed 0. A cache is read, never written. Where a stage was
     called once, one more item is run, unless that takes long or may be waited for: the first call
-    of a function opens, imports and compiles what later ones have.
+    of a function opens, imports and compiles what later ones have. With `lock`, items are run again
+    to see how long each function holds the interpreter lock.
 
     Raises:
         StageError: a stage failed before the last of the items, as in a run.
@@ -48,7 +54,51 @@ def peek(chain: Chain, n: int) -> Peek:
     table = _Table(chain)
     engine = InlineEngine(chain, table)
     items = engine.items(n)
-    return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes)))
+    uses = lock_uses(chain) if lock else {}
+    return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes, uses)))
+
+
+# -- how long calls hold the interpreter lock ------------------------------------------
+_NO_LOCK = "this Python has no interpreter lock: threads run side by side"
+_ELSEWHERE = {  # why calls that are made elsewhere have no figure
+    "process": "it runs in processes, which have a lock each",
+    "dask": "it runs in the processes of a cluster",
+    "coroutine": "its calls take turns on the event loop, in one thread",
+    "device": "it is done for one batch after the other, in one thread",
+    "inline": "it is a part of the calls of the stage before it",
+}
+
+
+def lock_uses(chain: Chain) -> dict[str, LockUse]:
+    """Run the first items again, up to 1,000, and return what is found of each function's stage."""
+    called = {name: one for name, one in addresses(chain).items() if one.spec.runs == "call"}
+    if not is_locked():
+        return dict.fromkeys(called, LockUse(why_none=_NO_LOCK))
+    in_threads = [name for name, stage in called.items() if stage.executor == "thread"]
+    found: Mapping[str, LockUse] = {}
+    if in_threads:
+        with LockProbe(in_threads) as probe:
+            if probe.can_tell():
+                _run_again(chain, probe, _MOST_S * len(in_threads))
+            found = probe.uses()
+    return {name: found.get(name) or _no_use(stage) for name, stage in called.items()}
+
+
+def _no_use(stage: Stage) -> LockUse:
+    return LockUse(why_none=_ELSEWHERE.get(stage.executor, "it runs in an executor of yours"))
+
+
+def _run_again(chain: Chain, probe: LockProbe, limit_s: float) -> None:
+    """Run the epoch's items until enough is known, and begin again where there are few."""
+    until_ns, left = perf_counter_ns() + int(1e9 * limit_s), _MOST_ITEMS
+
+    def goes_on() -> bool:
+        return not probe.is_over and perf_counter_ns() < until_ns
+
+    with contextlib.suppress(Exception):  # a failure of a further item does not matter
+        while left > 0 and goes_on():
+            given = InlineEngine(chain, _Table(chain), probe.make).run(left, goes_on)
+            left -= given or _MOST_ITEMS
 
 
 @final
@@ -69,6 +119,8 @@ class StagePeek:
         note: what else there is to know: items skipped, calls tried again; "first call" where the
             time is that of the first; "not run" where a cache has what it would make, or a join
             behind it reads by index.
+        lock: how long a call holds the interpreter lock, of a stage that calls a function where
+            that was asked for; else None.
     """
 
     address: str
@@ -79,6 +131,7 @@ class StagePeek:
     output: Description | None
     thumbnail: bytes | None
     note: str
+    lock: LockUse | None = None
 
     def row(self) -> list[str]:
         """Return the cells of a table."""
@@ -124,12 +177,18 @@ class Peek:
         end = len(_HEAD) if noted else -1
         return list(_HEAD[:end]), [stage.row()[:end] for stage in self.stages]
 
+    def _lock_lines(self) -> list[str]:
+        """Return a sentence for each stage that was asked how long it holds the lock."""
+        known = ((one.lock, shortened(one.address, _NAME)) for one in self.stages)
+        return [lock.sentence(name) for lock, name in known if lock is not None]
+
     def __repr__(self) -> str:
-        return f"{self._caption()}\n{text_table(*self._table())}"
+        return "\n".join((self._caption(), text_table(*self._table()), *self._lock_lines()))
 
     def _repr_html_(self) -> str:
         pictures = [stage.thumbnail for stage in self.stages]
-        return html_table(*self._table(), caption=self._caption(), pictures=pictures)
+        table = html_table(*self._table(), caption=self._caption(), pictures=pictures)
+        return table + "".join(f"<div>{html.escape(line)}</div>" for line in self._lock_lines())
 
 
 def _counted(things: tuple[Any, ...], word: str) -> str:
@@ -215,7 +274,9 @@ class _Table:
         self._full = True
         return any(noted.calls == 1 for noted in self._notes.values())
 
-    def rows(self, runtimes: dict[str, StageRuntime]) -> Iterator[StagePeek]:
+    def rows(
+        self, runtimes: dict[str, StageRuntime], uses: Mapping[str, LockUse]
+    ) -> Iterator[StagePeek]:
         """Return what was noted, stage by stage."""
         came = any(noted.items for noted in self._notes.values())
         for address, stage in self._stages.items():
@@ -244,6 +305,7 @@ class _Table:
                 output=noted.output,
                 thumbnail=noted.thumbnail,
                 note="; ".join(noted.notes),
+                lock=uses.get(address),
             )
 
 
@@ -274,14 +336,21 @@ class InlineEngine:
     Args:
         chain: the stages.
         table: notes what they do.
+        around: makes a call of a stage, given its address; None makes it as it is.
 
     Attributes:
         runtimes: counters by address.
     """
 
-    def __init__(self, chain: Chain, table: _Table) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        table: _Table,
+        around: Callable[[str, Callable[[], object]], object] | None = None,
+    ) -> None:
         self.runtimes: dict[str, StageRuntime] = {}
         self._table = table
+        self._around = around
         self._loop = EventLoop(self)
         self._answered = allocate_lock()
         self._answered.acquire()
@@ -313,6 +382,17 @@ class InlineEngine:
             self._close()
         return given
 
+    def run(self, n: int, goes_on: Callable[[], bool]) -> int:
+        """Run at most `n` items and note nothing; return how many came. Then close everything."""
+        count = 0
+        self._table.fill()
+        try:
+            while count < n and self._next(goes_on) is not None:
+                count += 1
+        finally:
+            self._close()
+        return count
+
     def _warm_up(self) -> None:
         """Run one more item, unless that takes long; what becomes of it is no matter."""
         busy_ns = sum(runtime.counters.busy_ns for runtime in self.runtimes.values())
@@ -320,9 +400,9 @@ class InlineEngine:
             with contextlib.suppress(Exception):
                 self._next()
 
-    def _next(self) -> Entry | None:
+    def _next(self, goes_on: Callable[[], bool] = lambda: True) -> Entry | None:
         epoch = self._epoch
-        while True:
+        while goes_on():
             epoch.changed = False
             self._pump()
             if epoch.sink.count and not epoch.urgent:
@@ -336,6 +416,7 @@ class InlineEngine:
                 self._do(task)
             elif not epoch.changed:
                 raise RuntimeError("no stage can go on, and none has ended: please report this")
+        return None
 
     def _pump(self) -> None:
         """Make the joins move what they can, and note it."""
@@ -375,6 +456,8 @@ class InlineEngine:
             self._answered.acquire()
             if self._crash is not None:
                 raise self._crash
+        elif self._around is not None:
+            self._around(node.runtime.address, task.run)
         else:
             task.run()
         for result in task.results:

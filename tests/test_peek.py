@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 import nbpipe.peek  # so that its clock can be set
+from nbpipe.base import gil
 from tests.chains import build, outcome, words_in
 from tests.gates import set_clock
 from tests.strategies import RECIPES
@@ -431,3 +432,115 @@ def test_a_failure_of_the_further_item_does_not_matter():
     for options in ({}, {"on_error": "skip"}):
         peek = nbpipe.source(range(2)).map(fail, **options).peek()
         assert (peek.items, peek.stages[1].note) == ((0,), "")
+
+
+# -- how long calls hold the interpreter lock -------------------------------------------------
+def timed(call_ns, held_ns):
+    """Return stand-ins for both ways to time a call; they make it."""
+
+    def beside(self, call, limit_ns):
+        call()
+        return gil.TimedCall(2 * call_ns, 0.0, held_ns)
+
+    def alone(call):
+        call()
+        return gil.TimedCall(call_ns, 0.0)
+
+    return alone, beside
+
+
+@pytest.fixture
+def a_third(monkeypatch):
+    """Have a call of a stage hold the lock for a third of 1.5 ms, in an interpreter with one."""
+    alone, beside = timed(1_500_000, 500_000)
+    monkeypatch.setattr(gil, "timed_alone", alone)
+    monkeypatch.setattr(gil.Spinner, "timed_beside", beside)
+    monkeypatch.setattr(gil.LockProbe, "can_tell", lambda _: True)
+    monkeypatch.setattr(gil, "_BUDGET_NS", 0)
+    monkeypatch.setattr(nbpipe.peek, "is_locked", lambda: True)
+
+
+@pytest.mark.usefixtures("a_third")
+def test_share_of_the_lock_is_told_below_the_table():
+    """A sentence for each function that runs in threads; a reason for those that do not."""
+    pipe = nbpipe.source(range(50), name="files").map(pair, name="decode")
+    pipe = pipe.filter(bool, executor="inline").map(slow).map(str, executor="process").batch(2)
+    plain, peek = pipe.peek(), pipe.peek(lock=True)
+    lines = [
+        (
+            "decode holds the lock 33 % of 1.5 ms: about 3 threads help; use "
+            'executor="process" for more'
+        ),
+        "bool: no figure, it is a part of the calls of the stage before it",
+        "slow: no figure, its calls take turns on the event loop, in one thread",
+        "str: no figure, it runs in processes, which have a lock each",
+    ]
+    assert repr(peek).splitlines()[-4:] == lines
+    assert [stage.lock for stage in plain.stages] == [None] * 6
+    assert [stage.lock is None for stage in peek.stages] == [True, *[False] * 4, True]
+    assert round(peek.stages[1].lock.threads) == 3
+    assert peek.items == plain.items
+    assert "<div>bool: no figure" in peek._repr_html_()
+
+
+@pytest.mark.usefixtures("a_third")
+@pytest.mark.parametrize(("items", "most"), [(3, 50), (5000, 50)])
+def test_items_are_run_again(items, most):
+    """The first items go to the functions again, and again where there are few; then no more."""
+    seen = []
+    nbpipe.source(range(items)).map(lambda n: seen.append(n) or n, name="see").peek(lock=True)
+    once = list(range(min(items, len(seen))))
+    assert (seen[:2], seen[2 : 2 + len(once)][:3], len(seen) <= most) == ([0, 1], once[:3], True)
+    assert len(seen) > 6
+
+
+@pytest.mark.usefixtures("a_third")
+def test_a_further_item_that_fails_does_not_matter():
+    """What is known by then is told; an interrupt is one."""
+
+    def fail(number):
+        if number == failing:
+            raise error
+        return number
+
+    failing, error = 2, ValueError("so")
+    peek = nbpipe.source(range(9)).map(fail).peek(lock=True)
+    assert (peek.items, peek.stages[1].lock.why_none) == ((0,), "it makes too few calls to tell")
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        nbpipe.source(range(9)).map(fail).peek(lock=True)
+    assert raised.type is KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("a_third")
+def test_nothing_is_left_of_it():
+    """Sources are closed and no thread is left; knobs and caches are as before."""
+    before, closed = threading.active_count(), []
+
+    def files():
+        try:
+            yield from range(100)
+        finally:
+            closed.append(1)
+
+    pipe = nbpipe.source(files).map(pair, concurrency=3).cache()
+    pipe.peek(lock=True)
+    assert (threading.active_count(), closed) == (before, [1, 1])
+    assert (pipe["pair"].concurrency, pipe["cache"].spec.store.complete) == (3, False)
+
+
+def test_on_a_busy_machine_nothing_is_run_again(monkeypatch):
+    """Where the machine is too busy to tell, functions are given no further items."""
+    monkeypatch.setattr(gil.LockProbe, "can_tell", lambda _: False)
+    monkeypatch.setattr(nbpipe.peek, "is_locked", lambda: True)
+    seen = []
+    pipe = nbpipe.source(range(50)).map(lambda n: seen.append(n) or n, name="see")
+    told = pipe.peek(2, lock=True).stages[1].lock.why_none
+    assert (told, seen) == ("the machine is too busy to tell; peek again", [0, 1])
+
+
+def test_without_an_interpreter_lock(monkeypatch):
+    """Free-threaded Python has none, and nothing is run to see it."""
+    monkeypatch.setattr(nbpipe.peek, "is_locked", lambda: False)
+    use = nbpipe.source(range(50)).map(pair).peek(2, lock=True).stages[1].lock
+    assert (use.share, "no interpreter lock" in use.why_none) == (None, True)

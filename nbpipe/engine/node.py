@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ..base.checks import holds_coroutine
-from ..base.seeding import Entry
 from ..base.gil import lock_wait_ns, sleeps
+from ..base.seeding import Entry
 from ..base.threads import ThreadSettings, core_times_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError

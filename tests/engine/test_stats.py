@@ -130,7 +130,10 @@ def test_stats_are_frozen_and_plain():
         stats.items_in = 2
     assert list(stats.as_dict()) == fields
     texts = [name for name, value in stats.as_dict().items() if not isinstance(value, int | float)]
-    assert (texts, stats.cpu_share) == (["cpu_share", "cpu_share_p50", "lock_share", "oldest_item"], None)
+    assert (texts, stats.cpu_share) == (
+        ["cpu_share", "cpu_share_p50", "lock_share", "oldest_item"],
+        None,
+    )
 
 
 # -- counts of a run ----------------------------------------------------------------------
