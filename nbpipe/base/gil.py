@@ -18,7 +18,7 @@ from .threads import core_times_ns
 with contextlib.suppress(ImportError):  # not on Windows
     import resource
 
-COUNTS_SLEEPS = hasattr(globals().get("resource"), "RUSAGE_THREAD")  # on Linux
+COUNTS_SWITCHES = hasattr(globals().get("resource"), "RUSAGE_THREAD")  # on Linux
 _LATE_NS = 100_000  # what a wait takes longer than was asked for: the timer's slack, the way back
 _SHORT_NS = 1_000_000  # longer intervals say nothing: calls wait as long for a disk
 
@@ -29,30 +29,65 @@ def is_locked() -> bool:
     return enabled()
 
 
-def sleeps() -> int:
-    """Return how often this thread has left its core to wait for something."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if COUNTS_SLEEPS else 0
+class Switches(NamedTuple):
+    """How often a thread has left its core.
+
+    Attributes:
+        slept: to wait for something.
+        preempted: because another thread got it.
+    """
+
+    slept: int
+    preempted: int
 
 
-def lock_wait_ns(waited_ns: int, slept: int) -> int | None:
-    """Return how long a thread waited for the interpreter lock, at most [ns].
+def switches() -> Switches:
+    """Return how often this thread has left its core; zeros where the system does not count it."""
+    if not COUNTS_SWITCHES:
+        return Switches(0, 0)
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return Switches(usage.ru_nvcsw, usage.ru_nivcsw)
+
+
+class LockWait(NamedTuple):
+    """How long a thread waited for the interpreter lock.
+
+    Attributes:
+        sure_ns: in short sleeps, as only such a wait has them in a row [ns].
+        most_ns: with sleeps that are longer where others use the cores: who gives the lock away
+            waits until the next thread has it and a core [ns].
+    """
+
+    sure_ns: int
+    most_ns: int
+
+
+def lock_wait(
+    waited_ns: int, no_core_ns: int, before: Switches, after: Switches
+) -> LockWait | None:
+    """Return how long a thread waited for the interpreter lock.
 
     A thread that waits for it wakes up after each switch interval to ask for it, so it sleeps
     often. One that waits for a disk or a server sleeps once.
 
     Args:
         waited_ns: time in which it neither computed nor waited for a core [ns].
-        slept: how often it slept in that time.
+        no_core_ns: time in which it waited for a core [ns].
+        before: how often it had left its core at the beginning.
+        after: the same at the end.
 
     Returns:
-        None where that cannot be told: sleeps are not counted, or the interval is long.
+        None where that cannot be told: switches are not counted, or the interval is long.
     """
     if not is_locked():
-        return 0
+        return LockWait(0, 0)
     interval_ns = round(1e9 * sys.getswitchinterval())
-    if not COUNTS_SLEEPS or interval_ns > _SHORT_NS:
+    if not COUNTS_SWITCHES or interval_ns > _SHORT_NS:
         return None
-    return max(0, min(waited_ns, slept * (interval_ns + _LATE_NS)))
+    slept, waited_ns = after.slept - before.slept, max(0, waited_ns)
+    left = slept + after.preempted - before.preempted
+    sleep_ns, core_ns = interval_ns + _LATE_NS, max(0, no_core_ns) // max(1, left)
+    return LockWait(min(waited_ns, slept * sleep_ns), min(waited_ns, slept * (sleep_ns + core_ns)))
 
 
 # -- What part of a call holds the lock ------------------------------------------------------------

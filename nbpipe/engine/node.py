@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ..base.checks import holds_coroutine
-from ..base.gil import lock_wait_ns, sleeps
+from ..base.gil import lock_wait, switches
 from ..base.seeding import Entry
 from ..base.threads import ThreadSettings, core_times_ns
 from ..base.tree import size_bytes
@@ -250,15 +250,15 @@ async def _nothing() -> None:
 
 def run_timed(task: Task) -> None:
     """Do a task as its node does, and measure how long this thread computes and waits."""
-    begun_ns, slept, (computed_ns, wanted_ns) = perf_counter_ns(), sleeps(), core_times_ns()
+    begun_ns, before, (computed_ns, wanted_ns) = perf_counter_ns(), switches(), core_times_ns()
     task.node.perform(task)
-    (cpu_ns, lacked_ns), woken, ended_ns = core_times_ns(), sleeps(), perf_counter_ns()
-    timed_ns, node = ended_ns - begun_ns - (lacked_ns - wanted_ns), task.node
-    cpu_ns -= computed_ns
-    locked_ns = lock_wait_ns(timed_ns - cpu_ns, woken - slept)
+    (cpu_ns, lacked_ns), after, ended_ns = core_times_ns(), switches(), perf_counter_ns()
+    cpu_ns, lacked_ns = cpu_ns - computed_ns, lacked_ns - wanted_ns
+    timed_ns, node = ended_ns - begun_ns - lacked_ns, task.node
+    wait = lock_wait(timed_ns - cpu_ns, lacked_ns, before, after)
     runtime = node.runtime if node.own_first else (*node.rest_runtimes, node.runtime)[0]
     with node.epoch.lock:
-        runtime.learn_cpu(timed_ns, cpu_ns, locked_ns)
+        runtime.learn_cpu(timed_ns, cpu_ns, wait)
 
 
 def keep_result(task: Task, result: Entry | Failed | None) -> bool:

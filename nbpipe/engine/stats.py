@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
+from ..base.gil import LockWait
 from ..errors import UnknownStageError, near_match
 from ..ops.stage import CONSUMER, LOOP, Stage
 
@@ -60,8 +61,8 @@ class StageStats:
         cpu_share_p50: that of the median call: where others use the machine, some calls wait for
             one that holds a lock and waits for a core, and this is nearer to what calls do.
         lock_share: share of the time of these calls, waits for a core left out, in which they
-            waited for the interpreter lock. None where that is not known: outside the run's
-            threads.
+            surely waited for the interpreter lock. None where that is not known: outside the
+            run's threads.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         worker_threads: calls that they can make at once: one each, or one for each thread of a Dask
@@ -516,19 +517,19 @@ class StageRuntime:
             self.cost_ns = duration_ns
             self.limit_lot()
 
-    def learn_cpu(self, timed_ns: int, cpu_ns: int, locked_ns: int | None = None) -> None:
+    def learn_cpu(self, timed_ns: int, cpu_ns: int, wait: LockWait | None = None) -> None:
         """Count calls of which it was measured how long they computed.
 
         Args:
             timed_ns: time that they took, without waits for a core [ns].
             cpu_ns: time in which they computed [ns].
-            locked_ns: time in which they waited for the interpreter lock [ns], or None.
+            wait: how long they waited for the interpreter lock, or None.
         """
         counters = self.counters
-        if locked_ns is not None and timed_ns > 0:
+        if wait is not None and timed_ns > 0:
             counters.asked_ns += timed_ns
-            counters.locked_ns += locked_ns
-            timed_ns -= locked_ns
+            counters.locked_ns += wait.sure_ns
+            timed_ns -= wait.most_ns
         if timed_ns > 0:
             cpu_ns = max(0, min(cpu_ns, timed_ns))
             counters.timed_ns += timed_ns

@@ -393,7 +393,11 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     # Of equals the upper one: were the lower one slower, the upper one would be blocked.
     load = next(load for load in case.loads if load.share >= top - 0.01)
     mean = " on average" if load.stage.op == "flat_map" else ""
-    calls = f"a call takes {format_seconds(load.p50_s)}{mean}{_spent(load)}, " if load.p50_s else ""
+    calls = (
+        f"a call takes {format_seconds(load.p50_s)}{mean}{_spent(case, load)}, "
+        if load.p50_s
+        else ""
+    )
     name = short_name(load.address)
     busy = f"busy {format_share(load.share - load.away)}"
     if load.away >= _FAR:
@@ -421,12 +425,12 @@ _ON_DEVICE = {  # by whether it is the copy to the device
 _FAR = 0.1  # a way that takes less of the time is not worth a word
 
 
-def _spent(load: Load) -> str:
+def _spent(case: Case, load: Load) -> str:
     """Tell whether calls compute or wait, and for what, where that was measured of them alone."""
     if load.address != load.host:
         return ""
-    if load.takes_turns:
-        return f" ({format_share(load.lock_share or 0.0)} of it waiting for the interpreter lock)"
+    if _is_held(case, load) and load.lock_share is not None:
+        return f" ({format_share(load.lock_share)} of it waiting for the interpreter lock)"
     if load.share_of_call is None:
         return ""
     computes = load.share_of_call >= 1 / 2

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from nbpipe.base import gil
-from nbpipe.base.gil import LockLook, LockProbe, LockUse, Spinner, TimedCall
+from nbpipe.base.gil import LockLook, LockProbe, LockUse, Spinner, Switches, TimedCall
 
 MS = 1_000_000
 DATA = os.urandom(100_000)
@@ -17,47 +17,52 @@ DATA = os.urandom(100_000)
 
 @pytest.fixture
 def locked(monkeypatch):
-    """Stand for an interpreter with a lock, that counts sleeps, with an interval of 0.2 ms."""
+    """Stand for an interpreter with a lock, that counts switches, with an interval of 0.2 ms."""
     monkeypatch.setattr(gil, "is_locked", lambda: True)
-    monkeypatch.setattr(gil, "COUNTS_SLEEPS", True)
+    monkeypatch.setattr(gil, "COUNTS_SWITCHES", True)
     monkeypatch.setattr(gil, "sys", SimpleNamespace(getswitchinterval=lambda: 0.0002))
 
 
 # -- how long a thread waits for it -----------------------------------------------------------
 @pytest.mark.parametrize(
-    ("waited_ns", "slept", "locked_ns"),
+    ("waited_ms", "no_core_ms", "slept", "preempted", "found_ms"),
     [
-        (10 * MS, 50, 10 * MS),  # it asked for the lock every 0.2 ms
-        (10 * MS, 1, 300_000),  # it slept once: for a disk
-        (10 * MS, 0, 0),
-        (-5, 9, 0),  # clocks differ a little
+        (10, 0, 50, 0, (10, 10)),  # it asked for the lock every 0.2 ms
+        (10, 0, 1, 0, (0.3, 0.3)),  # it slept once: for a disk
+        (10, 0, 0, 0, (0, 0)),
+        (-0.01, 0, 9, 0, (0, 0)),  # clocks differ a little
+        (4, 16, 4, 4, (1.2, 4)),  # to get a core took 2 ms each time, so a turn takes so long, too
+        (10, 4, 1, 1, (0.3, 2.3)),  # a disk, on a busy machine
     ],
 )
 @pytest.mark.usefixtures("locked")
-def test_waits_for_the_lock(waited_ns, slept, locked_ns):
+def test_waits_for_the_lock(waited_ms, no_core_ms, slept, preempted, found_ms):
     """A thread that waits for the lock wakes up after each interval."""
-    assert gil.lock_wait_ns(waited_ns, slept) == locked_ns
+    before, after = Switches(7, 2), Switches(7 + slept, 2 + preempted)
+    found = gil.lock_wait(int(waited_ms * MS), no_core_ms * MS, before, after)
+    assert found == tuple(int(ms * MS) for ms in found_ms)
 
 
 @pytest.mark.usefixtures("locked")
 def test_what_cannot_be_told(monkeypatch):
-    """Long intervals, or a system that counts no sleeps, tell nothing; no lock has no waits."""
-    monkeypatch.setattr(gil, "COUNTS_SLEEPS", False)
-    assert gil.lock_wait_ns(10 * MS, 50) is None
-    monkeypatch.setattr(gil, "COUNTS_SLEEPS", True)
+    """Long intervals, or a system that counts nothing, tell nothing; no lock has no waits."""
+    asked = (10 * MS, 0, Switches(0, 0), Switches(50, 0))
+    monkeypatch.setattr(gil, "COUNTS_SWITCHES", False)
+    assert (gil.lock_wait(*asked), gil.switches()) == (None, (0, 0))
+    monkeypatch.setattr(gil, "COUNTS_SWITCHES", True)
     monkeypatch.setattr(gil, "sys", SimpleNamespace(getswitchinterval=lambda: 0.005))
-    assert gil.lock_wait_ns(10 * MS, 50) is None
+    assert gil.lock_wait(*asked) is None
     monkeypatch.setattr(gil, "is_locked", lambda: False)
-    assert gil.lock_wait_ns(10 * MS, 50) == 0
+    assert gil.lock_wait(*asked) == (0, 0)
 
 
-@pytest.mark.skipif(not gil.COUNTS_SLEEPS, reason="Linux only")
+@pytest.mark.skipif(not gil.COUNTS_SWITCHES, reason="Linux only")
 def test_sleeps_are_counted():
-    """Each wait counts, and time at work does not."""
-    before = gil.sleeps()
+    """Each wait counts."""
+    before = gil.switches()
     for _ in range(5):
         time.sleep(0.0001)
-    assert gil.sleeps() - before >= 5
+    assert gil.switches().slept - before.slept >= 5
 
 
 # -- in words ---------------------------------------------------------------------------------

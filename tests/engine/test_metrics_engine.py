@@ -366,7 +366,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
     here = module is node
     monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
     monkeypatch.setattr(module, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
-    monkeypatch.setattr(node, "sleeps", lambda: 0)
+    monkeypatch.setattr(node, "switches", lambda: gil.Switches(0, 0))
     with ThreadPoolExecutor(1) as pool:
         chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
         if more > 1:
@@ -390,11 +390,11 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
 )
 def test_waits_for_the_lock_are_no_waits_for_something_else(monkeypatch, slept, interval_s, shares):
     """They are told apart by how often a thread wakes up, and count as neither part of a call."""
-    work, asleep = Work(12_000_000, 3_000_000), itertools.count(0, slept)
+    work, counts = Work(12_000_000, 3_000_000), itertools.count(0, slept)
     monkeypatch.setattr(node, "perf_counter_ns", lambda: work.now_ns)
     monkeypatch.setattr(node, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
-    monkeypatch.setattr(node, "sleeps", asleep.__next__)
-    monkeypatch.setattr(gil, "COUNTS_SLEEPS", True)
+    monkeypatch.setattr(node, "switches", lambda: gil.Switches(next(counts), 0))
+    monkeypatch.setattr(gil, "COUNTS_SWITCHES", True)
     monkeypatch.setattr(gil, "is_locked", lambda: True)
     interval = SimpleNamespace(getswitchinterval=lambda: interval_s)
     monkeypatch.setattr(gil, "sys", interval)

@@ -306,7 +306,7 @@ def test_waits_for_the_lock_are_measured(cpu, idle, lock_share, held, called):
     waits = "of it waiting for the interpreter lock)" in found.text
     process = 'executor="process"' if called == "run" else 'workers="process"'
     assert ("Python's interpreter lock" in found.text, process in found.advice) == (held, held)
-    assert (waits, found.suggestion) == (lock_share > 0.3, None)
+    assert (waits, found.suggestion) == (held, None)
 
 
 def test_threads_that_use_more_than_a_core_may_wait_for_the_lock():
@@ -326,18 +326,16 @@ def test_calls_that_wait_for_the_lock_of_another():
     assert found.suggestion == ("decode", "concurrency", 8)
 
 
-@pytest.mark.parametrize(
-    ("lock_share", "words"), [(0.1, "(96 % of it computing)"), (0.4, "waiting for the interpreter")]
-)
+@pytest.mark.parametrize("lock_share", [0.1, 0.4])
 @pytest.mark.parametrize("where", ["files", "inline"])
-def test_one_call_at_a_time_may_wait_for_the_lock(where, lock_share, words):
+def test_one_call_at_a_time_may_wait_for_the_lock(where, lock_share):
     """A source, or an inline stage in it, that waits for the lock is not said to wait for data."""
     told = row(0.97, 0.01, 0, 100.0, cpu_share=0.96, lock_share=lock_share)
     rows = {"files": told, "decode": STARVED, "batch": STARVED}
     status = replace(RUNNING, cpu_cores=1.0, idle_cores=0.0)
     stages = chain(executor="inline") if where == "inline" else chain()
     found = decide(case(rows, 0.9, stages, status, cores=2))
-    assert (words in found.text, found.suggestion) == (True, None)
+    assert ("(96 % of it computing)" in found.text, found.suggestion) == (True, None)
 
 
 def test_other_stage_may_use_the_core():
