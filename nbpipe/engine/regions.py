@@ -13,6 +13,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
 from ..base.checks import refuse_coroutine
+from ..base.gil import lock_wait, switches
 from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
 from ..base.threads import core_times_ns
 from ..errors import (
@@ -137,13 +138,16 @@ class RegionProgram:
 
     def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Do so, and measure what processor time it takes."""
-        begun_ns, (computed_ns, wanted_ns) = perf_counter_ns(), core_times_ns()
+        begun_ns, before, (computed_ns, wanted_ns) = perf_counter_ns(), switches(), core_times_ns()
         result = self._made_of(entry, steps, tally)
-        (cpu_ns, lacked_ns), ended_ns = core_times_ns(), perf_counter_ns()
+        (cpu_ns, lacked_ns), after, ended_ns = core_times_ns(), switches(), perf_counter_ns()
         self._timing_ns = ended_ns + TIMING_NS
+        cpu_ns, lacked_ns = cpu_ns - computed_ns, lacked_ns - wanted_ns
+        timed_ns = ended_ns - begun_ns - lacked_ns
+        wait = lock_wait(timed_ns - cpu_ns, lacked_ns, before, after)  # in threads of a pool
         assert tally.rows is not None
-        tally.rows[0][-2] += ended_ns - begun_ns - (lacked_ns - wanted_ns)
-        tally.rows[0][-1] += cpu_ns - computed_ns
+        tally.rows[0][-2] += timed_ns - (0 if wait is None else wait.most_ns)
+        tally.rows[0][-1] += cpu_ns
         return result
 
     def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
@@ -362,7 +366,7 @@ class RegionNode(MapNode):
             task.inputs, task.rows = rows[-1][0], rows[:-1]
             if rows[0][-2]:
                 with self.epoch.lock:
-                    (*self.rest_runtimes, self.runtime)[0].learn_cpu(*rows[0][-2:])
+                    (*self.rest_runtimes, self.runtime)[0].learn_cpu(rows[0][-2], rows[0][-1])
             spent_ns = perf_counter_ns() - task.started_ns
             busy_ns = sum(row[2] for row in rows)
             task.away_ns = spent_ns - busy_ns

@@ -388,20 +388,24 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
         (30, 0.005, (0.25, None)),  # it may do so where the interval is long
     ],
 )
-def test_waits_for_the_lock_are_no_waits_for_something_else(monkeypatch, slept, interval_s, shares):
+@pytest.mark.parametrize("module", [node, regions])
+def test_waits_for_the_lock_are_no_other_waits(monkeypatch, module, slept, interval_s, shares):
     """They are told apart by how often a thread wakes up, and count as neither part of a call."""
-    work, counts = Work(12_000_000, 3_000_000), itertools.count(0, slept)
-    monkeypatch.setattr(node, "perf_counter_ns", lambda: work.now_ns)
-    monkeypatch.setattr(node, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
-    monkeypatch.setattr(node, "switches", lambda: gil.Switches(next(counts), 0))
+    work, counts, here = Work(12_000_000, 3_000_000), itertools.count(0, slept), module is node
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
+    monkeypatch.setattr(module, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
+    monkeypatch.setattr(module, "switches", lambda: gil.Switches(next(counts), 0))
     monkeypatch.setattr(gil, "COUNTS_SWITCHES", True)
     monkeypatch.setattr(gil, "is_locked", lambda: True)
     interval = SimpleNamespace(getswitchinterval=lambda: interval_s)
     monkeypatch.setattr(gil, "sys", interval)
-    with nbpipe.source(range(9)).map(work, name="w").start() as run:
-        assert list(run) == list(range(9))
-        found = run.stats()["w"]
-    assert (found.cpu_share, found.lock_share) == pytest.approx(shares)
+    with ThreadPoolExecutor(1) as pool:
+        chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
+        with chain.start() as run:
+            assert list(run) == list(range(9))
+            found = run.stats()["w"]
+    share = shares[1] if here else None  # in the row of threads of the run alone
+    assert (found.cpu_share, found.lock_share) == pytest.approx((shares[0], share))
 
 
 @pytest.mark.parametrize(("idle_ns", "idle"), [(100_000_000, 0.4), (None, None)])
