@@ -125,11 +125,15 @@ class Device(ABC):
         name: its full name, as "cuda:0".
         given: the user's own stream, or None.
         ahead: as `device_named` takes it.
+
+    Attributes:
+        batch_memory: memory for batches that come here next; None where any will do.
     """
 
     def __init__(self, name: str, given: object = None, *, ahead: Callable[[], int]) -> None:
         self.name = name
         self.given = given
+        self.batch_memory: BatchMemory | None = None
         self._holdings = Holdings(ahead)
         self._lock = threading.Lock()  # held during a call
         self._closed = False
@@ -184,11 +188,6 @@ class Device(ABC):
     @abstractmethod
     def _copied(self, leaf: Any) -> Any:
         """Begin to copy a leaf; what is there already passes."""
-
-    @property
-    def batch_memory(self) -> BatchMemory | None:
-        """Pinned memory for batches that come here next; None where it needs none."""
-        return None
 
     def active(self) -> AbstractContextManager[Any]:
         """Make it this thread's device, and the run's stream the one its work goes to."""
@@ -258,13 +257,9 @@ class _StreamDevice(Device):
         self, backend: Backend, name: str, stream: object = None, *, ahead: Callable[[], int]
     ) -> None:
         super().__init__(name, stream, ahead=ahead)
+        self.batch_memory = PinnedMemory(backend, name)
         self._backend = backend
         self._begun: list[Any] = []  # what copies since the last event read
-
-    @property
-    def batch_memory(self) -> BatchMemory | None:
-        """Pinned memory for batches that come here next."""
-        return PinnedMemory(self._backend, self.name)
 
     @functools.cached_property
     def _stream(self) -> Any:
@@ -294,7 +289,7 @@ class _StreamDevice(Device):
         backend = self._backend
         if backend.device_of(leaf) == self.name:
             return leaf
-        source = backend.pinned(_as_tensor(leaf))
+        source = backend.pinned(_as_tensor(leaf, self.batch_memory))
         self._begun.append(source)
         return backend.copy(source, self.name)
 
@@ -656,17 +651,27 @@ def _has_tensors(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in _NUMERIC and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
-def _as_tensor(leaf: Any) -> Any:
-    """Make a tensor of a numpy array, sharing its memory where that may be."""
+def _as_tensor(leaf: Any, memory: BatchMemory | None = None) -> Any:
+    """Make a tensor of a numpy array, sharing its memory where that may be; else copy it.
+
+    Args:
+        leaf: an array, or what is returned as it is.
+        memory: where to copy it to.
+    """
     if not isinstance(leaf, np.ndarray):
         return leaf
     import torch
 
     array = np.asarray(leaf)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    native = array.dtype.newbyteorder("=")
     plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-    return torch.from_numpy(array if plain else array.copy())
+    if not plain or array.dtype != native:
+        copy = None if memory is None else memory.array(array.shape, native)
+        if copy is None:
+            copy = np.empty(array.shape, native)
+        np.copyto(copy, array)
+        array = copy
+    return torch.from_numpy(array)
 
 
 @final

@@ -141,6 +141,24 @@ def test_a_value_out_of_range_is_refused_in_pinned_memory_too():
         collate([np.array([1e30]), np.array([1.0])], dtype="float16", memory=memory)
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(1, 7).reshape(3, 2)[::-1],
+        np.arange(1, 7, dtype=">i4").reshape(3, 2),
+        np.broadcast_to(np.arange(1, 3), (3, 2)),
+        np.frombuffer(b"abcdef", np.uint8).reshape(3, 2),
+    ],
+    ids=["reversed", "other byte order", "broadcast", "read only"],
+)
+def test_an_odd_array_is_copied_once_on_the_host(world, array):
+    """A tensor cannot share its memory: the copy is made in pinned memory."""
+    (batch,) = nbpipe.source([array]).to_device("fake")
+    world.finish()
+    assert (batch.block.data, world.pinnings) == (array.tolist(), 0)
+    assert len(world.pinned_blocks) == 1
+
+
 @pytest.mark.skipif(not LINUX, reason="memory is looked up in a file of Linux")
 @pytest.mark.parametrize("isolate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_comes_from_a_process_is_copied_once_on_the_host(world, isolate):
