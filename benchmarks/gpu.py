@@ -73,7 +73,7 @@ def open_on_device(batches: Sequence[Any], count: int) -> Batches:
 
 @contextmanager
 def open_nbpipe(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
-    """Copy in the run's thread, on the run's stream."""
+    """Copy in a thread of the run, on the run's stream."""
     import nbpipe
 
     pipe = nbpipe.source(Held(batches, count)).to_device(DEVICE, depth=DEPTH)

@@ -484,7 +484,8 @@ class Node(ABC):
         done = len(results)
         spent_ns = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.rows is not None:
-            spent_ns -= self._settle_tally(task.rows, now_ns, spent_ns if away_ns else 0)
+            taken_ns = spent_ns if self.shares_workers else 0
+            spent_ns -= self._settle_tally(task.rows, now_ns, taken_ns)
             if self.rest:  # `emit` counts what is left behind the last of them
                 runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
         if away_ns:
@@ -544,8 +545,8 @@ class Node(ABC):
         done = len(task.results)
         return str(task.paths[done]) if done < task.count else ""
 
-    def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
-        """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
+    def _settle_tally(self, tally: list[list[int]], now_ns: int, taken_ns: int) -> int:
+        """Book the calls of the other stages; `taken_ns`: so long a worker was theirs [ns]."""
         spent = 0
         parts = zip(self.rest_runtimes, tally, strict=True)
         for runtime, (calls, results, busy_ns, *_) in parts:
@@ -554,8 +555,7 @@ class Node(ABC):
                 runtime.count(now_ns, calls, busy_ns)
                 runtime.state = STARVED
                 counters = runtime.counters
-                taken_ns = max(busy_ns, away_ns)
-                counters.starved_ns = max(0, counters.starved_ns - taken_ns)
+                counters.starved_ns = max(0, counters.starved_ns - max(busy_ns, taken_ns))
                 counters.items_in += calls
                 counters.items_out += results
             spent += busy_ns

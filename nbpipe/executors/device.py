@@ -195,18 +195,21 @@ class Device(ABC):
 
     def _received(self, value: Any) -> Any:
         """Open what came from elsewhere, for work on the device."""
-        await_stream(value)
-        return opened(value)
+        if type(value) is not InFlight:
+            return value
+        value.holdings.await_stream()
+        return value.open()
 
     def _in_flight(self, made: Any) -> Any:
         """Record an event on this thread's stream of each device that a result lies on."""
-        found = placed(made)
-        devices = dict.fromkeys([(one.backend, one.device) for one in found])
-        marks = [Mark(backend, name, backend.current_stream(name)) for backend, name in devices]
-        self._settle([mark.event for mark in marks if mark.device == self.name])
-        return InFlight(made, tuple(marks), found, self._holdings) if marks else made
+        found, marks = placed(made), {}
+        for _, backend, device in found:
+            if device not in marks:
+                marks[device] = Mark(backend, device, backend.current_stream(device))
+        self._settle(marks.get(self.name))
+        return InFlight(made, (*marks.values(),), found, self._holdings) if marks else made
 
-    def _settle(self, events: Sequence[Event] = ()) -> None:
+    def _settle(self, mark: Mark | None = None) -> None:
         """Keep the sources of copies that were begun until an event has come."""
 
     def run(self, call: Callable[..., Any], value: Any, /, **options: Any) -> Any:
@@ -293,10 +296,10 @@ class _StreamDevice(Device):
         self._begun.append(source)
         return backend.copy(source, self.name)
 
-    def _settle(self, events: Sequence[Event] = ()) -> None:
+    def _settle(self, mark: Mark | None = None) -> None:
         """Keep the sources of copies that were begun until an event has come."""
         if self._begun:
-            event = events[0] if events else self._backend.record_event(self._stream)
+            event = mark.event if mark else self._backend.record_event(self._stream)
             self._holdings.hold(event, self._begun)
             self._begun = []
 
@@ -541,8 +544,9 @@ class Holdings:
         A thread that never waits for its device has soon taken all batches there are: the memory
         of none can be used again, until its stream has read it.
         """
+        most = self._ahead()
         with contextlib.suppress(IndexError):  # the run was closed meanwhile
-            while len(self._read) > self._ahead():
+            while len(self._read) > most:
                 self._read.popleft().synchronize()
 
     def drop(self) -> None:
@@ -635,7 +639,9 @@ def _moved(batch: Any, move: Callable[[Any], Any], depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         return map_leaves(lambda leaf: leaf, batch)  # raises
     values = [_moved(value, move, depth + 1) for value in held]
-    return batch if all(map(operator.is_, values, held)) else rebuild(batch, values)
+    if all(map(operator.is_, values, held)):
+        return batch
+    return dict(zip(batch, values, strict=True)) if kind is dict else rebuild(batch, values)
 
 
 def _is_movable(value: Any) -> bool:

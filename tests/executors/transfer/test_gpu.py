@@ -65,6 +65,46 @@ def test_a_map_on_the_device_is_in_order():
     assert slow_sums(pipe) == [(2 * n + 1, 2 * n + 1) for n in range(BATCHES)]
 
 
+def stacked(size):
+    """Give a pipeline of arrays, four to a batch, and what they are filled with."""
+    import numpy as np
+
+    return nbpipe.source(range(BATCHES)).map(lambda n: np.full(size, n, np.int32)).batch(4)
+
+
+def test_a_batch_is_stacked_into_pinned_memory(torch):
+    """A stage on the device, where it comes next, gets it so."""
+    pinned = []
+
+    def look(batch):
+        pinned.append(torch.from_numpy(batch).is_pinned())
+        return torch.zeros(1, device="cuda")
+
+    list(stacked(1_000).map(look, device="cuda"))
+    assert pinned == [True] * (BATCHES // 4)
+
+
+def test_a_batch_that_was_stacked_in_pinned_memory_is_whole():
+    """Its memory is not used again before the copy is done."""
+    read = slow_sums(stacked(1 << 18).to_device("cuda", depth=8))
+    assert read == [(n, n + 3) for n in range(0, BATCHES, 4)]
+
+
+def test_the_threads_of_a_run_keep_their_own_stream(torch):
+    """A stage before the device works on the default stream, whatever its thread did before."""
+    streams = set()
+
+    def load(n):
+        streams.add((torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream))
+        return torch.full(SHAPE, n, dtype=torch.int32)
+
+    device = torch.cuda.device_count() - 1
+    here = torch.cuda.current_device(), torch.cuda.default_stream().cuda_stream
+    pipe = nbpipe.source(range(BATCHES)).map(load, concurrency=3)
+    read = slow_sums(batch.to("cuda") for batch in pipe.to_device(f"cuda:{device}"))
+    assert (streams, len(read)) == ({here}, BATCHES)
+
+
 def test_batches_come_back_to_the_host():
     """They are whole."""
     pipe = filled().to_device("cuda").map(lambda batch: batch + 1, device="cuda").to_device("cpu")
@@ -73,7 +113,7 @@ def test_batches_come_back_to_the_host():
 
 
 def test_memory_is_flat_over_many_epochs(torch):
-    """On the device, pinned, and in threads and streams."""
+    """On the device and pinned; no threads are left but those that the run may have."""
     pipe = filled(6).to_device("cuda").map(lambda batch: batch + 1, device="cuda", name="add")
     held = []
     with pipe.start() as run:
@@ -84,7 +124,8 @@ def test_memory_is_flat_over_many_epochs(torch):
             if epoch in (19, 199):
                 torch.cuda.synchronize()
                 gc.collect()
-                held.append((torch.cuda.memory_reserved(), threading.active_count()))
+                names = {thread.name.rpartition("-")[0] for thread in threading.enumerate()}
+                held.append((torch.cuda.memory_reserved(), names))
         report = leaks(run)
     assert held[1][1] == held[0][1]
     assert held[1][0] <= held[0][0] * 1.1, "memory of the device grew"
