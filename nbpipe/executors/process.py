@@ -413,7 +413,7 @@ class _Slot:
         self._answered = False
         try:
             results, tally, retried, slabs, goes_on = self._expect("answer", job)
-            self.items += len(results)
+            self.items += tally[0][0]  # of a batch, all of its items
             self.sent = None
             opened = self._reader(slabs).open
             if goes_on:

@@ -120,6 +120,17 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     return Shipped(digest.hexdigest(), data, len(data), versions, modules, settings, storages)
 
 
+def can_be_sent(function: object) -> bool:
+    """Tell whether other processes can be given a function."""
+    if function is None:
+        return True
+    try:
+        SharingPickler(io.BytesIO()).dump(function)
+    except Exception:
+        return False
+    return True
+
+
 def load(data: bytes) -> Any:
     """Build the program again, in the other process.
 

@@ -244,7 +244,10 @@ class _ChainWriter:
 
     def _executor(self, stage: Stage, place: Place) -> list[str]:
         if stage.placement is None:
-            return ['executor="inline"'] if stage.executor == "inline" else []
+            given = stage.executor == "inline" or "executor" in stage.given
+            return [f'executor="{stage.executor}"'] if given else []
+        if stage.placement.follows:
+            return []
         given = stage.placement.given
         if isinstance(given, Target):
             return [f"device={self._device(stage, given)}"]
@@ -260,7 +263,7 @@ class _ChainWriter:
 
     def _process_options(self, stage: Stage, place: Place) -> list[str]:
         placement = stage.placement
-        if placement is None:
+        if placement is None or placement.follows:
             return []
         given = []
         if placement.worker_init is not None:

@@ -23,10 +23,10 @@ from ..base.collate import BatchMemory, check_options, collate
 from ..base.seeding import Entry
 from ..base.tree import children, is_tensor, is_tensor_collection, rebuild
 from ..errors import ArgumentError, LengthUnknownError
-from .call import place, placement_of
+from .call import joined, place, placement_of
 from .chain import BATCHES, append_plain, new_name
 from .remaining import Fold, NodeState, Remaining
-from .stage import WORDS_TEXT, Chain, Operation, Placement, Runs, Stage, given
+from .stage import WORDS_TEXT, Chain, Operation, Placement, Runs, Stage, given, regions_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -100,6 +100,7 @@ def append_batch(
     stage_name, named = new_name(chain, "batch", None, name)
     spec = _batch_spec(stage_name, size, options)
     placement = _batch_placement(stage_name, options, by_cost=spec.cost is not None)
+    placement = placement or _followed(chain, spec, options["executor"])
     if placement is not None:
         knobs = (options["concurrency"], prefetch)
         return place(
@@ -108,8 +109,26 @@ def append_batch(
     held = BATCHES if prefetch is None else prefetch
     return (
         *chain,
-        Stage(spec, name=stage_name, named=named, prefetch=held, given=given(prefetch=prefetch)),
+        Stage(
+            spec,
+            name=stage_name,
+            named=named,
+            prefetch=held,
+            given=given(prefetch=prefetch, executor=options["executor"]),
+        ),
     )
+
+
+def _followed(chain: Chain, spec: Batch, executor: object) -> Placement | None:
+    """Return the worker processes above, if batches can be made in them and nobody objects."""
+    above = chain[-1].placement if chain else None
+    if executor is not None or spec.cost is not None or above is None:
+        return None
+    follows = Placement("process", copy=above.copy, follows=True)
+    if joined(chain, spec, follows) is None:
+        return None
+    calls: list[Any] = [stage.spec for stage in regions_of(chain)[-1]]
+    return follows if all(call.ordered for call in calls) else None
 
 
 def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch:

@@ -377,7 +377,9 @@ def place(
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and spec.runs == "call" and above.spec.runs != "batch":
         held = above.knobs["prefetch"].value
-    return (*chain[:-1], changed(above, shared=shared), stage(prefetch=held, shared=shared))
+    if not placement.follows:  # behind an inner stage of a region nothing waits
+        above = changed(above, shared=shared)
+    return (*chain[:-1], above, stage(prefetch=held, shared=shared))
 
 
 def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:

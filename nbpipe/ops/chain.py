@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from .stage import (
     address_book,
     addresses,
     auto_name,
+    changed,
     clean_name,
     numbered,
     share_workers,
@@ -258,6 +259,43 @@ def _length(chain: Chain) -> float:
     return number
 
 
+BATCHES_EACH = 4  # fewer batches for each worker are made in threads: the first one comes sooner
+
+
+def settled(chain: Chain, can_send: Callable[[object], bool] = lambda _: True) -> Chain:
+    """Decide where to make batches that follow the stage above into its workers.
+
+    Args:
+        chain: the stages.
+        can_send: tells whether a collate function can be sent to a worker.
+
+    Returns:
+        The chain, with those batches in threads that are too few or cannot be made elsewhere.
+    """
+    found: list[Stage] = []
+    for stage in chain:
+        if stage.inputs:
+            inputs = tuple(settled(inner, can_send) for inner in stage.inputs)
+            found.append(stage if inputs == stage.inputs else changed(stage, inputs=inputs))
+        elif stage.placement is not None and stage.placement.follows:
+            found.append(_settled(stage, tuple(found), can_send))
+        else:
+            found.append(stage)
+    return tuple(found)
+
+
+def _settled(stage: Stage, above: Chain, can_send: Callable[[object], bool]) -> Stage:
+    batches, workers = known_length((*above, stage)), stage.knob("concurrency").value
+    if batches is not None and batches < BATCHES_EACH * workers:
+        why = f"{batches:,} {unit_of(batches, 'batches')} for {workers} worker{'s' * (workers > 1)}"
+    elif not can_send(getattr(stage.spec, "collate", None)):
+        why = "its collate function cannot be sent"
+    else:
+        return stage
+    knobs = {name: knob for name, knob in stage.knobs.items() if name != "concurrency"}
+    return changed(stage, placement=None, executor="thread", shared=knobs, why=why)
+
+
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:
     """Tell in JSON-ready values what the items of a chain depend on."""
     return [_stage_fingerprint(stage) for stage in chain]
@@ -288,6 +326,7 @@ def graph(chain: Chain) -> list[dict[str, Any]]:
                 "detail": stage.spec.detail(),
                 "executor": stage.executor,
                 "shares": (rows[-1]["shares"] or rows[-1]["name"]) if shares else None,
+                "why": stage.why,
                 "knobs": {name: knob.value for name, knob in stage.knobs.items()},
             }
         )
@@ -296,18 +335,24 @@ def graph(chain: Chain) -> list[dict[str, Any]]:
 
 
 def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
-    rows = graph(chain)
+    rows = graph(settled(chain))
     knobs = _KNOBS if any("depth" in row["knobs"] for row in rows) else _KNOBS[:2]
     return (*_HEAD, *knobs), [
         [
             row["name"],
             row["op"],
             row["detail"],
-            f"{row['executor']}, with {row['shares']}" if row["shares"] else row["executor"],
+            _where(row),
             *(str(row["knobs"].get(knob, "")) for knob in knobs),
         ]
         for row in rows
     ]
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    if row["shares"]:
+        return f"{row['executor']}, with {row['shares']}"
+    return f"{row['executor']}: {row['why']}" if row["why"] else str(row["executor"])
 
 
 def _caption(chain: Chain) -> str:

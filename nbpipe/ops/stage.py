@@ -245,6 +245,7 @@ class Placement:
         max_items_per_worker: a worker is replaced after so many items [items].
         copy: results of which many are kept are copied out of shared memory; False gives views.
         region: neighbours that agree with it are run together, item by item, in one worker.
+        follows: nobody asked for workers: it shares those of the stage above, where that pays.
     """
 
     executor: str
@@ -253,6 +254,7 @@ class Placement:
     max_items_per_worker: int | None = None
     copy: bool = True
     region: bool = True
+    follows: bool = False
 
     @property
     def limit(self) -> str:
@@ -264,6 +266,7 @@ class Placement:
         return (
             self.region
             and above.region
+            and not above.follows
             and self.executor == above.executor
             and self.given is above.given
             and self.worker_init in (None, above.worker_init)
@@ -311,7 +314,7 @@ DEPTH = 2  # where not given
 
 LONGEST_NAME = 100  # characters
 
-_OURS_OF_STAGE = {"spec", "named", "placement", "inputs", "given", "made_at"}  # nbpipe's own
+_OURS_OF_STAGE = {"spec", "named", "placement", "inputs", "given", "made_at", "why"}  # nbpipe's own
 _OURS = f"{__name__.partition('.')[0]}."
 
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
@@ -352,10 +355,12 @@ class Stage:
         given: arguments of the call that made it that were given, where their values do not
             tell: its knobs, for instance.
         made_at: where in the user's code it was made, or None.
+        why: why it runs where it runs, where that was decided here; else empty.
     """
 
     __slots__ = (
         "executor", "given", "inputs", "knobs", "made_at", "name", "named", "placement", "spec",
+        "why",
     )  # fmt: skip
 
     name: str
@@ -367,6 +372,7 @@ class Stage:
     knobs: Mapping[str, Knob]
     given: frozenset[str]
     made_at: CodeLocation | None
+    why: str
 
     def __init__(
         self,
@@ -383,6 +389,7 @@ class Stage:
         shared: Mapping[str, Knob] | None = None,
         given: frozenset[str] = frozenset(),
         made_at: CodeLocation | None = None,
+        why: str = "",
         unit: str = "items",  # of what it is given; its prefetch counts what it hands on
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
@@ -401,6 +408,7 @@ class Stage:
         put("knobs", MappingProxyType(knobs))
         put("given", given)
         put("made_at", made_at or _user_code())
+        put("why", why)
 
     @property
     def op(self) -> str:
@@ -501,7 +509,8 @@ class Stage:
             placement = dataclasses.replace(
                 placement, given=dask_executor_of(placement.given or "dask")
             )
-        about = {name: getattr(self, name) for name in ("spec", "name", "named", "executor")}
+        kept = ("spec", "name", "named", "executor", "why")
+        about = {name: getattr(self, name) for name in kept}
         about |= {"inputs": self.inputs, "placement": placement, "shared": dict(self.knobs)}
         return _made, (about,)
 

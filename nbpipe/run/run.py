@@ -24,7 +24,8 @@ from ..engine.stats import Row, RunStats, Status
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import Device
-from ..ops.chain import known_length, length, units
+from ..executors.shipping import can_be_sent
+from ..ops.chain import known_length, length, settled, units
 from ..ops.checkpoint import EpochPlace, check_caches, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -187,7 +188,7 @@ class Run(ShownRun):
         read_ahead: bool = False,
         pipeline: Callable[[Chain], Any] | None = None,
     ) -> None:
-        self._chain = chain
+        self._chain = chain = settled(chain, can_be_sent)
         self._pipeline = pipeline
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)

@@ -363,7 +363,7 @@ def _row(
         "unit": status.units.get(address, "items"),
         "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
         "shares": None if is_first else label(region[0]),
-        "knobs": [] if status.by_loop else _knobs(stage),
+        "knobs": [] if status.by_loop else _knobs(stage, is_last=is_last),
     }
     calls = region[-1] if region[-1] in stats else address
     return _Row(address, part, calls if is_first else "", is_last, stage.executor == "device")
@@ -406,7 +406,9 @@ def _place(address: str, stage: Stage, status: Status) -> str:
     if stage.placement is not None and isinstance(stage.placement.given, Target):
         return label(stage.placement.given.device)
     outside = stage.placement is not None  # its calls are in workers wherever the run is
-    return "isolated" if address in status.isolated and not outside else label(stage.executor)
+    if address in status.isolated and not outside:
+        return "isolated"
+    return label(f"{stage.executor}: {stage.why}" if stage.why else stage.executor)
 
 
 def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
@@ -421,7 +423,7 @@ def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | N
     }
 
 
-def _knobs(stage: Stage) -> list[KnobPart]:
+def _knobs(stage: Stage, *, is_last: bool) -> list[KnobPart]:
     return [
         {
             "name": name,
@@ -432,6 +434,7 @@ def _knobs(stage: Stage) -> list[KnobPart]:
             "unit": knob.unit,
         }
         for name, knob in stage.knobs.items()
+        if is_last or name != "prefetch"  # nothing waits behind the others
     ]
 
 
