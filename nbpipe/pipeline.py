@@ -208,9 +208,10 @@ class Pipeline:
             pad: value that fills ragged dimensions up to the longest.
             cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
                 less than 0 or more than `size` ends the epoch.
-            executor: where batches are made, as for `map`; where the stages before run in the
-                same workers, a worker is given the inputs of a whole batch. In threads
-                (the default) batches are made one after the other.
+            executor: where to make batches, as for `map`. None makes them in the worker processes
+                of the `map` stages before, if those drop no items and there are at least four
+                batches for each worker; otherwise in threads, one after the other. "thread"
+                always makes them in threads.
             concurrency: in workers, batches made at once [calls]; that of the stages before
                 where it shares their workers.
             prefetch: batches held ready [batches]; a live knob.

@@ -215,6 +215,7 @@ def test_graph_is_plain_data():
             "detail": "range",
             "executor": "thread",
             "shares": None,
+            "why": "",
             "knobs": {"prefetch": 16},
         },
         {
@@ -223,6 +224,7 @@ def test_graph_is_plain_data():
             "detail": "",
             "executor": "thread",
             "shares": None,
+            "why": "",
             "knobs": {"concurrency": 2, "prefetch": 8},
         },
         {
@@ -231,6 +233,7 @@ def test_graph_is_plain_data():
             "detail": "4",
             "executor": "thread",
             "shares": None,
+            "why": "",
             "knobs": {"prefetch": 2},
         },
         {
@@ -239,6 +242,7 @@ def test_graph_is_plain_data():
             "detail": "",
             "executor": "inline",
             "shares": None,
+            "why": "",
             "knobs": {},
         },
     ]

@@ -339,10 +339,15 @@ class MapNode(Node):
         self.epoch.dropped += [self.ready, self.returned]
         self.ready, self.returned = {}, []
 
+    @property
+    def needed_at_end(self) -> int:
+        """All items of a batch where a smaller one is not wanted, or would miss a failed item."""
+        return self.gather if self.drop_last or (self.gather and self.input_error) else 1
+
     def exhausted(self) -> bool:
         """Tell whether all input was handed on."""
-        if self.inbox.count < self.gather and (self.drop_last or self.input_error is not None):
-            self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
+        if self.inbox.count < self.needs:
+            self.epoch.drop(self.inbox)
         if self.order and not (self.inbox.count or self.running or self.returned):
             self.order.clear()  # what they wait for does not come any more
             self._hand_on_ready(perf_counter_ns())

@@ -684,10 +684,15 @@ class Node(ABC):
     def end_of_input(self, error: BaseException | None) -> None:
         """Called when nothing more will come from a node above."""
         self.input_over = True
-        self.needs = 1
         self.input_error = self.input_error or error
+        self.needs = self.needed_at_end
         self.epoch.changed = True
         self.check_done()
+
+    @property
+    def needed_at_end(self) -> int:
+        """The items that a task takes at least when no more come."""
+        return 1
 
     def check_done(self) -> None:
         """Notice that everything was handed on."""

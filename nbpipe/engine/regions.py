@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import os
 import platform
@@ -38,7 +39,7 @@ from .stats import CHUNK_MAX, TIMING_NS, StageRuntime, most_at_once
 from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
-Begun = Callable[[int], object]
+Begun = Callable[[int, Path], object]
 ROUND_TRIP_NS = 20_000_000  # a job of several items should take about this long
 _PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a job has not begun after so long goes to others
 
@@ -160,7 +161,7 @@ class RegionProgram:
             result = tally.through(single, steps[:gathering])
             if type(result) is not tuple:
                 return result
-            values.append(result[1])
+            values.append(result[1] if single is entry[1][-1] else _copied(result[1]))
         return tally.through((entry[0], values), steps[gathering:], gathering)
 
     def unsendable(self, entry: Entry, result: Any, error: BaseException) -> Failed:
@@ -194,6 +195,14 @@ class RegionProgram:
         return ready[1]
 
 
+def _copied(value: Any) -> Any:
+    """Copy an item that waits for its batch: the next call may fill the same memory again."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # no copy of it can be made: it is handed on as in threads
+        return value
+
+
 def _here() -> tuple[str, int]:
     return platform.node(), os.getpid()
 
@@ -206,7 +215,7 @@ class PlacedStep(Step):
         away: this process is not the one that the run lives in.
 
     Attributes:
-        begun: told the number before each call, or None.
+        begun: told the number and the item's path before each call, or None.
     """
 
     __slots__ = ("_away", "begun", "number")
@@ -220,7 +229,7 @@ class PlacedStep(Step):
     def call(self, entry: Entry) -> Any:
         """Tell that a call begins, seed the global generators, call."""
         if self.begun is not None:
-            self.begun(self.number)
+            self.begun(self.number, entry[0])
         context, path = self.context, entry[0]
         CALL.stage, CALL.epoch, CALL.run_seed = self.stage, context.epoch, context.seed
         CALL.path = path
@@ -457,9 +466,15 @@ class RegionNode(MapNode):
             if again is None:
                 return
             error = again
-        failure = region.failure(entry, error, attempts)
+        failure = region.failure(self._culprit(entry, error), error, attempts)
         self._count(entry, region.program.stages.index(failure.record.stage), task.rows or [])
         keep_result(task, failure)
+
+    def _culprit(self, entry: Entry, error: BaseException) -> Entry:
+        """Return the item that an error is about: of a batch, the one in whose call it came."""
+        path = error.path if isinstance(error, StageError) else None
+        singles: Sequence[Entry] = entry[1] if self.gather else ()
+        return next((single for single in singles if single[0] == path), entry)
 
     def _count(self, entry: Entry, place: int, tally: list[list[int]]) -> None:
         """Count an item that did not come back from the stage at `place`."""

@@ -111,7 +111,7 @@ class Program(Protocol):
         self,
         entries: Sequence[Any],
         epoch: int,
-        begun: Callable[[int], object] | None = None,
+        begun: Callable[[int, Any], object] | None = None,
         kept: Callable[[Any, Any], Any] | None = None,
     ) -> Answer:
         """Do the work of all stages; exceptions of user code become failures in the answer.
@@ -119,7 +119,8 @@ class Program(Protocol):
         Args:
             entries: pairs of path and value.
             epoch: number of the epoch.
-            begun: called with the number of a stage before each call of its function.
+            begun: called before each call of a function, with the number of its stage and the path
+                of the item.
             kept: called with each entry and what results, before the next call begins; what it
                 returns takes the result's place.
         """

@@ -213,7 +213,7 @@ class SentJob:
     def _run(self) -> Answer:
         call, job = self._call, self._call.job
         program = PROGRAMS.ready(job.program)
-        return _run(program, job.entries, job.epoch, lambda _: call.begin(), expands=call.expands)
+        return _run(program, job.entries, job.epoch, lambda *_: call.begin(), expands=call.expands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: the time of the call counts from now."""
@@ -452,7 +452,7 @@ def _run(
     program: Program,
     entries: Sequence[Any],
     epoch: int,
-    begun: Callable[[int], object] | None,
+    begun: Callable[[int, Any], object] | None,
     kept: Callable[[Any, Any], Any] | None = None,
     *,
     expands: bool,
@@ -460,7 +460,7 @@ def _run(
     if not expands:
         return program.work(entries, epoch, begun, kept)
     if begun is not None:
-        begun(0)
+        begun(0, entries[0][0])
     return Answer(list(_expanded(program, entries[0], epoch, kept)), [])
 
 

@@ -334,6 +334,9 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
+_Call = tuple[int, Any]  # the number of a stage, and the path of an item
+
+
 # -- One worker as its parent sees it: what is sent, what is heard, how it ends --------------------
 @final
 class _Slot:
@@ -512,12 +515,12 @@ class _Slot:
 
     def _expect(self, wanted: str, job: Job) -> Sequence[Any]:
         """Wait for an answer; hear what else the worker says meanwhile."""
-        stage: int | None = None
+        call: _Call | None = None
         ends_s = math.inf  # of the call that the worker is in
         while True:
-            message = self._next(job, stage, ends_s)
+            message = self._next(job, call, ends_s)
             if message is None:
-                raise self._late(job, stage or 0)
+                raise self._late(job, call or (0, job.entries[0][0]))
             kind, *values = message
             self.ready = True
             self._answered = kind in (wanted, "error")
@@ -525,11 +528,11 @@ class _Slot:
                 return values
             if kind == "error":
                 raise values[0].unpack()
-            stage = self._heard((kind, *values), stage)
+            call = self._heard((kind, *values), call)
             if kind == "begun" and job.timeout_s is not None:
-                ends_s = math.inf if stage is None else monotonic() + job.timeout_s
+                ends_s = math.inf if call is None else monotonic() + job.timeout_s
 
-    def _next(self, job: Job, stage: int | None, ends_s: float) -> tuple[Any, ...] | None:
+    def _next(self, job: Job, call: _Call | None, ends_s: float) -> tuple[Any, ...] | None:
         """Wait for what the worker says next; None: it took too long."""
         assert self._channel is not None
         try:
@@ -537,36 +540,37 @@ class _Slot:
                 return None
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
-            raise self._death(job, stage) from None
+            raise self._death(job, call) from None
         return None if message[0] in OUTPUT and monotonic() > ends_s else message
 
-    def _heard(self, message: tuple[Any, ...], stage: int | None = None) -> int | None:
-        """Take in a message that is no answer; return the stage that the worker is in."""
+    def _heard(self, message: tuple[Any, ...], call: _Call | None = None) -> _Call | None:
+        """Take in a message that is no answer; return the call that the worker is in."""
         kind, *values = message
         if kind in OUTPUT:
             show_output(kind, *values)
         if kind == "begun":
-            return None if values[0] == ENDED else int(values[0])
-        return stage
+            return None if values[0] == ENDED else (int(values[0]), values[1])
+        return call
 
-    def _late(self, job: Job, stage: int) -> StageTimeoutError:
+    def _late(self, job: Job, call: _Call) -> StageTimeoutError:
         """Kill a worker that took too long."""
         self.kill()
         self._reaped()
+        stage, path = call
         address = job.program.stages[stage]
         return StageTimeoutError(
             f"a call of stage {address!r} took longer than timeout_s={job.timeout_s:g}; its "
             "worker was killed",
             stage=address,
-            path=job.entries[0][0],
+            path=path,
             executor="process",
         )
 
-    def _death(self, job: Job, stage: int | None) -> WorkerDiedError:
+    def _death(self, job: Job, call: _Call | None) -> WorkerDiedError:
         """Tell how the worker died."""
         self.usable = False
         paths = [entry[0] for entry in job.entries]
-        path = paths[0] if len(paths) == 1 else None
+        stage, path = call or (None, paths[0] if len(paths) == 1 else None)
         what = f"items {paths[0]} to {paths[-1]}" if path is None else f"item {path}"
         when = f"while it had {what}" if self._digest else "before it was ready for any"
         address = job.program.label if stage is None else job.program.stages[stage]

@@ -126,8 +126,8 @@ class _JobServer:
         except Exception as error:
             return self._program.unsendable(entry, result, error)
 
-    def _announce(self, stage: int) -> None:
-        self._channel.send(("begun", stage))
+    def _announce(self, stage: int, path: Any = None) -> None:
+        self._channel.send(("begun", stage, path))
 
     def _open(self, entry: Any, epoch: int) -> tuple[Any, ...]:
         path, value = entry

@@ -31,7 +31,7 @@ class Program:
         results, kept = [], kept or (lambda _, result: result)
         for entry in entries:
             if begun is not None:
-                begun(0)
+                begun(0, entry[0])
             results.append(kept(entry, (entry[0], self.fn(entry[1]))))
         return Answer(results, [[len(entries)] * 2 + [0]])
 

@@ -1,5 +1,7 @@
 """batch with all its options, and unbatch."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +14,7 @@ from nbpipe import ArgumentError, StageError
 from nbpipe.ops.batch import split_batch
 from tests import models
 from tests.chains import called
+from tests.gates import Gate, until
 from tests.samples import Pair, Sample
 from tests.strategies import HANDS, ITEMS
 
@@ -161,6 +164,35 @@ def test_a_failed_item_takes_its_batch_along(options):
     with pytest.raises(StageError) as caught:
         got.extend(nbpipe.source(range(9)).map(broken).batch(2, collate=list, **options))
     assert (got, caught.value.stage) == ([[0, 1], [2, 3]], "broken")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_part_of_a_batch_is_made_beside_the_last_one(fails):
+    """A call that is free takes no smaller batch that nobody wants, or whose item has failed."""
+    gate, sizes, got = Gate(), [], []
+
+    def numbers():
+        yield from range(13)
+        if fails:
+            raise ValueError("no more")
+
+    def sized(samples):
+        sizes.append(len(samples))
+        gate.wait()
+        return samples
+
+    with ThreadPoolExecutor(3) as pool:
+        pipe = nbpipe.source(numbers)
+        pipe = pipe.batch(5, drop_last=not fails, collate=sized, executor=pool)
+        with pipe.start() as run:
+            epoch = iter(run)
+            until(lambda: run.stats()["source"].items_out == 13 and sizes)
+            run["batch"].concurrency = 3
+            until(lambda: len(sizes) > 1)
+            gate.open()
+            with pytest.raises(StageError) if fails else nullcontext():
+                got.extend(epoch)
+    assert (got, sizes) == ([[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], [5, 5])
 
 
 def test_prefetch_after_the_first_batch():

@@ -26,7 +26,7 @@ def chain(concurrency=4, executor=None, **options):
     fn = read if executor == "coroutine" else abs
     decode["executor"] = None if executor == "coroutine" else executor
     pipe = nbpipe.source(range(9), name="files").map(fn, name="decode", **decode, **options)
-    return addresses(pipe.batch(2).chain)
+    return addresses(pipe.batch(2, executor="thread").chain)
 
 
 def case(rows, starved, stages=None, status=RUNNING, *, cores=8, locked=True):

@@ -224,7 +224,7 @@ def test_each_stage_says_where_it_runs():
         ("isolated", None),
         ("isolated", None),
         ("process", None),
-        ("isolated", None),
+        ("process", None),
         ("cuda:1", 200),
     ]
     assert (found["process_bytes"], found["skipped"], found["ahead"]) == (310_000_000, 17, True)

@@ -186,6 +186,7 @@ def test_the_graph_names_device_and_depth():
             "detail": "cuda",
             "executor": "device",
             "shares": None,
+            "why": "",
             "knobs": {"depth": 3},
         },
         {
@@ -194,6 +195,7 @@ def test_the_graph_names_device_and_depth():
             "detail": "on cuda",
             "executor": "device",
             "shares": "to_device",
+            "why": "",
             "knobs": {"depth": 3},
         },
     ]
