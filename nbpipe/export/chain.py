@@ -244,8 +244,8 @@ class _ChainWriter:
 
     def _executor(self, stage: Stage, place: Place) -> list[str]:
         if stage.placement is None:
-            given = stage.executor == "inline" or "executor" in stage.given
-            return [f'executor="{stage.executor}"'] if given else []
+            said = stage.executor == "inline" or "executor" in stage.given
+            return [f'executor="{stage.executor}"'] if said else []
         if stage.placement.follows:
             return []
         given = stage.placement.given
