@@ -1,4 +1,7 @@
-"""Gate: `python -m benchmarks.gate` holds three wide ratios to SPDL; exit code 1 if one fails.
+"""Gate: `python -m benchmarks.gate` holds four wide ratios; exit code 1 if one fails.
+
+Three are to SPDL. The fourth holds what a loop keeps of its rate beside a process map and a batch
+to what it keeps beside lists of items in one call.
 
 The best of three rounds counts: the gate is there to catch what broke, not what is noisy. SPDL
 keeps its statistics on, as its own default is and as nbpipe's always are; without them bare
@@ -8,26 +11,30 @@ threads themselves are hardly 2 x SPDL on W2, and the gate would say nothing abo
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import plan
 from .catalogue import BY_NAME
-from .results import OK, OURS, Results, say
+from .feed import plan as feed
+from .results import OK, OURS, RATE, Results, say
 from .workload import BY_KEY
 
 ROUNDS = 3
 
 
 class Bound(NamedTuple):
-    """A workload, the peer it is held to, and how many times its rate is wanted at least."""
+    """A workload, whom its number is divided by, and the smallest quotient that holds."""
 
     workload: str
     peer: str
     at_least: float
+    ours: str = OURS
+    value: str = RATE
 
     def best(self, results: Results) -> float:
-        """Return the best ratio of items per second over the rounds; 0 for none."""
-        return max(results.ratios(self.workload, OURS, self.peer), default=0.0)
+        """Return the best ratio over the rounds; 0 for none."""
+        return max(results.ratios(self.workload, self.ours, self.peer, self.value), default=0.0)
 
     def failure(self, results: Results) -> str:
         """Return a line that says what does not hold; an empty text where it does."""
@@ -41,8 +48,8 @@ class Bound(NamedTuple):
         ]
         reasons = "".join(f"; {one.contender} {one.status}: {one.note}" for one in wrong[:2])
         return (
-            f"{self.workload}: nbpipe must be at least {self.at_least:g} x {self.peer}, best is "
-            f"{best:.2f} x{reasons}"
+            f"{self.workload}: {self.ours} must be at least {self.at_least:g} x {self.peer}, "
+            f"best is {best:.2f} x{reasons}"
         )
 
 
@@ -51,11 +58,12 @@ BOUNDS = (
     Bound("W2", "spdl with stats", 2.0),
     Bound("W6s", "spdl ring", 1.5),
 )
+FEED = Bound("loop", "lists", 0.8, "as written", "whole")  # of the rate of the loop alone
 
 
-def failures(results: Results) -> list[str]:
+def failures(results: Results, bounds: Sequence[Bound] = BOUNDS) -> list[str]:
     """Return a line for each ratio that does not hold; none where all hold."""
-    return [line for bound in BOUNDS if (line := bound.failure(results))]
+    return [line for bound in bounds if (line := bound.failure(results))]
 
 
 def main() -> int:
@@ -66,11 +74,13 @@ def main() -> int:
         return 1
     workloads = [BY_KEY[bound.workload] for bound in BOUNDS]
     todo = list(plan.entries(workloads, [BY_NAME[OURS], *peers], ROUNDS))
-    results = Results({}, "", "", tuple(plan.run(todo, quick=True)))
-    for bound in BOUNDS:
+    found = plan.run(todo, quick=True)
+    found += feed.run([feed.BY_KEY["loop"]], ROUNDS, quick=True, chains=(FEED.ours, FEED.peer))
+    results, bounds = Results({}, "", "", tuple(found)), (*BOUNDS, FEED)
+    for bound in bounds:
         best = f"{bound.best(results):.1f} x {bound.peer}"
         say(f"{bound.workload}: {best} (at least {bound.at_least:g})")
-    lines = failures(results)
+    lines = failures(results, bounds)
     for line in lines:
         say(f"gate failed: {line}")
     return 1 if lines else 0

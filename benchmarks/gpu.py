@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -140,8 +142,46 @@ def open_side_stream(batches: Sequence[Any], count: int) -> Batches:
     return nullcontext(each())
 
 
+@contextmanager
+def open_pump(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
+    """Copy in one bare thread, on its own stream: what nbpipe's way is held to."""
+    import torch
+
+    held = Held(batches, count)
+    ready: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+    room, stopped = threading.Semaphore(DEPTH), threading.Event()
+
+    def pump() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for number in range(count):
+                room.acquire()
+                if stopped.is_set():
+                    return
+                copied = torch.cuda.Event()
+                batch = held[number].to(DEVICE, non_blocking=True)
+                copied.record()
+                ready.put((batch, copied))
+
+    def each() -> Iterator[Any]:
+        reader = torch.cuda.current_stream()
+        for _ in range(count):
+            batch, copied = ready.get()
+            room.release()
+            reader.wait_event(copied)
+            batch.record_stream(reader)
+            yield batch
+
+    thread = threading.Thread(target=pump, daemon=True)
+    thread.start()
+    yield each()
+    stopped.set()
+    room.release()
+    thread.join()
+
+
 PEERS: dict[str, Peer] = {
     "nbpipe": open_nbpipe,
+    "pump": open_pump,
     "spdl": open_spdl,
     "torch": open_torch,
     "side stream": open_side_stream,
@@ -179,15 +219,21 @@ class Scene:
         self.size_bytes = self.batches[0].nbytes
         self.matrix = torch.rand(SIDE, SIDE, device=DEVICE)
 
-    def step(self, rounds: int) -> Step:
-        """Give a step that reads the batch, multiplies matrices and waits for them."""
+    def step(self, rounds: int, *, waits: bool = True) -> Step:
+        """Return a step that reads the batch and multiplies matrices.
+
+        Args:
+            rounds: multiplications.
+            waits: the step waits for the device; else it only launches.
+        """
         import torch
 
         def work(batch: Any) -> None:
             found = batch.view(-1)[0] * self.matrix
             for _ in range(rounds):
                 found = self.matrix @ found
-            torch.cuda.current_stream().synchronize()
+            if waits:
+                torch.cuda.current_stream().synchronize()
 
         return work
 
@@ -220,14 +266,14 @@ class Scene:
 
 def measure(scene: Scene) -> dict[str, Numbers]:
     """Measure every peer once, and what they are compared with."""
-    bare_s = scene.timed(open_bare, _nothing).elapsed_s
+    bare_s = scene.timed(open_bare, drop).elapsed_s
     step = scene.step(scene.rounds_for(STEP_OF_COPY * bare_s / scene.count))
     steps_s = scene.timed(open_on_device, step).elapsed_s
     whole_bytes = scene.size_bytes * scene.count
     found: dict[str, Numbers] = {"bare": {"bytes_per_s": whole_bytes / bare_s}}
     for name, peer in PEERS.items():
         try:
-            taken = scene.timed(peer, _nothing)
+            taken = scene.timed(peer, drop)
             beside = scene.timed(peer, step)
         except (ImportError, RuntimeError) as error:
             say(f"{name:12}not measured: {error}")
@@ -235,14 +281,19 @@ def measure(scene: Scene) -> dict[str, Numbers]:
         found[name] = {
             "bytes_per_s": whole_bytes / taken.elapsed_s,
             "of_bare": bare_s / taken.elapsed_s,
-            "overlap": 1.0 - max(0.0, beside.elapsed_s - steps_s) / bare_s,
+            "overlap": hidden(beside.elapsed_s, steps_s, bare_s),
             "wait": beside.waited_s / beside.elapsed_s,
         }
         say(f"{name:12}{scene.size_bytes / 1e6:.0f} MB  {found[name]}")
     return found
 
 
-def _nothing(batch: Any) -> None:
+def hidden(both_s: float, steps_s: float, copies_s: float) -> float:
+    """Return the share of the copies that costs no time beside the steps."""
+    return 1.0 - max(0.0, both_s - steps_s) / copies_s
+
+
+def drop(batch: Any) -> None:
     """Drop the batch."""
 
 

@@ -76,8 +76,18 @@ def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
     Raises:
         ChildError: it failed, or took longer than `limit_s`; it and its children are ended.
     """
+    numbers: dict[str, float] = answer_of(__name__, dataclasses.asdict(job), limit_s)
+    return numbers
+
+
+def answer_of(module: str, question: Mapping[str, Any], limit_s: float) -> Any:
+    """Run a module in a fresh process: it gets the question as JSON and answers with JSON.
+
+    Raises:
+        ChildError: it failed, or took longer than `limit_s`; it and its children are ended.
+    """
     with subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -86,7 +96,7 @@ def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
         start_new_session=True,
     ) as child:
         try:
-            answer, errors = child.communicate(json.dumps(dataclasses.asdict(job)), timeout=limit_s)
+            answer, errors = child.communicate(json.dumps(question), timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise ChildError(f"ended after {limit_s:g} s") from None
         finally:
@@ -94,8 +104,7 @@ def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
     if child.returncode != 0:
         last = (errors.strip().splitlines() or ["it said nothing"])[-1]
         raise ChildError(f"exit code {child.returncode}: {last}")
-    numbers: dict[str, float] = json.loads(answer)
-    return numbers
+    return json.loads(answer)
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -54,16 +54,16 @@ def _best(results: Results, key: str, peer: str) -> str:
     return next((name for name, _ in charts.rates(results, key) if name.split()[0] == peer), "")
 
 
-def between_marks(text: str, inner: str) -> str:
-    """Put `inner` between the two marks.
+def between_marks(text: str, inner: str, mark: str = BEGIN) -> str:
+    """Put `inner` between a mark and the end that follows it.
 
     Raises:
         ValueError: a mark is missing.
     """
-    before, begin, rest = text.partition(BEGIN)
+    before, begin, rest = text.partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the page must hold both marks, {BEGIN} and {END}")
+        raise ValueError(f"the page must hold both marks, {mark} and {END}")
     return f"{before}{begin}\n\n{inner}\n\n{end}{after}"
 
 

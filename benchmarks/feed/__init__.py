@@ -1,0 +1,1 @@
+"""Feed: what a loader costs the training loop that it feeds."""
