@@ -47,7 +47,7 @@ js: $(FRONT_END)  ## build the front end
 docs: $(FRONT_END) $(VENV)/.dev  ## make the site of the documentation, its notebooks run: build/site
 	@$(BIN)/python -m sphinx -W --keep-going -c docs . build/site $(ARGS)
 
-gate: $(VENV)/.bench  ## hold three wide ratios against a peer: a minute
+gate: $(VENV)/.bench  ## hold four wide ratios: a minute and a half
 	@$(BIN)/python -m benchmarks.gate $(ARGS)
 
 bench: $(VENV)/.bench  ## run the benchmarks against the peers

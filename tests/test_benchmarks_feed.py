@@ -210,7 +210,7 @@ def test_rounds_are_interleaved_and_end_in_time(capsys):
     def runner(job, _limit_s):
         return {"whole": job.steps, "calls": 1.0}
 
-    taken = plan.run(parts, 2, quick=True, chains=("torch", "lists"), runner=runner)
+    taken = list(plan.run(parts, 2, quick=True, chains=("torch", "lists"), runner=runner))
     assert [(one.workload, one.contender, one.round) for one in taken] == [
         ("loop", "torch", 0),
         ("loop", "lists", 0),
@@ -220,7 +220,7 @@ def test_rounds_are_interleaved_and_end_in_time(capsys):
         ("calls", "lists", 1),
     ]
     assert taken[0].values["whole"] == 40
-    assert plan.run(parts, 2, quick=True, limit_s=-1.0, runner=runner) == []
+    assert list(plan.run(parts, 2, quick=True, limit_s=-1.0, runner=runner)) == []
     assert "stopped after -1 s" in capsys.readouterr().out
 
 
@@ -281,10 +281,8 @@ def test_command_without_a_gpu(monkeypatch, capsys, tmp_path):
 def test_command_writes_results(monkeypatch, capsys, tmp_path):
     """It leaves the raw numbers and the tables, with machine, versions and load."""
     monkeypatch.setattr("benchmarks.gpu.cuda_device", lambda: None)
-    monkeypatch.setattr(
-        "benchmarks.feed.plan.run", lambda *args, **kwargs: [found("loop", "lists", whole=0.5)]
-    )
-    monkeypatch.setattr("benchmarks.feed.__main__.run", plan.run)
+    measured = [found("loop", "lists", whole=0.5), found("loop", "torch", whole=0.5)]
+    monkeypatch.setattr("benchmarks.feed.__main__.run", lambda *args, **kwargs: measured)
     assert main(["loop", "--out", str(tmp_path)]) == 0
     raw, tables = sorted(tmp_path.iterdir())
     results = Results.from_json(raw.read_text())

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import gpu, machine
 from ..plan import chosen
-from ..results import Results, say, write
+from ..results import Results, say
 from .chains import CHAINS
 from .plan import NAMES, PARTS, load, possible, run
 from .report import failed, report
@@ -56,21 +57,25 @@ def main(arguments: list[str]) -> int:
     if not parts:
         say("nothing was measured")
         return 2
-    started, before = datetime.now(UTC).isoformat(" ", "minutes"), load()
-    found = run(
-        parts,
-        given.rounds,
-        quick=given.quick,
-        chains=chosen(list(CHAINS), given.chains, str) if given.chains else (),
-        limit_s=given.limit_s,
-    )
-    about = {**machine.describe(_PACKAGES), "load": [before, load()], "device": device}
+    now, before = datetime.now(UTC), load()
+    path = given.out / f"feed-{now:%Y%m%d-%H%M}.json"
     command = " ".join(["python -m benchmarks.feed", *arguments])
-    results = Results(about, started, command, tuple(found))
-    text = report(results)
-    path = write(given.out, results.to_json(), text, "feed-")
-    say(f"\n{text}\nraw numbers: {path}")
+    about = {**machine.describe(_PACKAGES), "device": device}
+    chains = chosen(list(CHAINS), given.chains, str) if given.chains else ()
+    results = Results(about, now.isoformat(" ", "minutes"), command, ())
+    for one in run(parts, given.rounds, quick=given.quick, chains=chains, limit_s=given.limit_s):
+        about["load"] = [before, load()]
+        results = replace(results, measurements=(*results.measurements, one))
+        save(results, path)  # each time: a machine may be taken away
+    say(f"\n{report(results)}\nraw numbers: {path}")
     return 1 if failed(results) else 0
+
+
+def save(results: Results, path: Path) -> None:
+    """Write the raw numbers and, beside them, the tables."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(results.to_json())
+    path.with_suffix(".md").write_text(report(results))
 
 
 if __name__ == "__main__":

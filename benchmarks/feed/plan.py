@@ -228,8 +228,8 @@ def run(
     chains: Sequence[str] = (),
     limit_s: float = float("inf"),
     runner: Runner = measure_in_process,
-) -> list[Measurement]:
-    """Measure all chains of all parts, round by round; report each one.
+) -> Iterator[Measurement]:
+    """Measure all chains of all parts, round by round; give each and write a line.
 
     Args:
         parts: parts that can be measured here.
@@ -246,20 +246,18 @@ def run(
         for chain in part.chains
         if not chains or chain in chains
     ]
-    found: list[Measurement] = []
     begun_s = time.perf_counter()
     with photographs(parts) as folder:
-        for part, chain, turn in todo:
+        for place, (part, chain, turn) in enumerate(todo):
             if time.perf_counter() - begun_s > limit_s:
-                say(f"stopped after {limit_s:g} s: {len(todo) - len(found)} measurements are left")
+                say(f"stopped after {limit_s:g} s: {len(todo) - place} measurements are left")
                 break
             one = measured(part, chain, turn, part.job(chain, folder, quick=quick), runner)
-            found.append(one)
             say(
-                f"[{len(found):3d}/{len(todo)}] {time.perf_counter() - begun_s:4.0f} s  round "
+                f"[{place + 1:3d}/{len(todo)}] {time.perf_counter() - begun_s:4.0f} s  round "
                 f"{turn + 1}  {part.key:18}{chain:14}{headline(one)}"
             )
-    return found
+            yield one
 
 
 def headline(one: Measurement) -> str:
