@@ -143,7 +143,7 @@ class LockUse:
             return f"{held}: many threads help"
         if count == 1:
             return f"{held}: {_NO_THREADS}"
-        return f'{held}: about {count} threads help; use executor="process" for more'
+        return f'{held}: about {count} threads help at most; use executor="process" for more'
 
 
 _NO_THREADS = 'more threads do not help; use executor="process"'

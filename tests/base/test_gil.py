@@ -72,7 +72,7 @@ def test_sleeps_are_counted():
         (
             LockUse(0.35, 0.0015),
             (
-                "decode holds the lock 35 % of 1.5 ms: about 3 threads help; use "
+                "decode holds the lock 35 % of 1.5 ms: about 3 threads help at most; use "
                 'executor="process" for more'
             ),
         ),

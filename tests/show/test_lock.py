@@ -59,7 +59,7 @@ def test_loops_of_python_are_never_told_to_try_more_threads(busy):
     with others((os.cpu_count() or 1) if busy else 0):
         said, stats = diagnoses(pipe)
     assert [str(one) for one in said if one.suggestion] == []
-    assert stats["count"].cpu_share >= 0.4
+    assert max(stats["count"].cpu_share, stats["count"].cpu_share_p50) >= 0.4
 
 
 @pytest.mark.slow
