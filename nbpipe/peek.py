@@ -64,7 +64,7 @@ _ELSEWHERE = {  # why calls that are made elsewhere have no figure
     "process": "it runs in processes, which have a lock each",
     "dask": "it runs in the processes of a cluster",
     "coroutine": "its calls take turns on the event loop, in one thread",
-    "device": "it is done for one batch after the other, in one thread",
+    "device": "it is done for one batch after the other",
     "inline": "it is a part of the calls of the stage before it",
 }
 
