@@ -157,13 +157,11 @@ class TimedCall(NamedTuple):
         call_ns: time that it took [ns].
         no_core: share of that time, or a little more, in which a thread waited for a core.
         held_ns: time in which it held the lock, where another thread wanted that [ns].
-        gave_up: the other thread stopped, as the call took too long.
     """
 
     call_ns: int
     no_core: float
     held_ns: int = 0
-    gave_up: bool = False
 
 
 def timed_alone(call: Callable[[], object]) -> TimedCall:
@@ -184,7 +182,7 @@ class Spinner:
     def __init__(self) -> None:
         self._wishes: SimpleQueue[int] = SimpleQueue()  # how long to spin at most [ns]; 0 leaves
         self._spins: SimpleQueue[None] = SimpleQueue()
-        self._ends: SimpleQueue[tuple[int, int, bool]] = SimpleQueue()
+        self._ends: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self._cpu_ns = 0
         self._wanted = False
         self._thread = threading.Thread(target=self._serve, name="nbpipe-spinner", daemon=True)
@@ -209,12 +207,12 @@ class Spinner:
             ended_ns, spun_ns = perf_counter_ns(), self._cpu_ns - spun_ns
         finally:
             self._wanted = False
-            whole_ns, others_ns, gave_up = self._ends.get()
+            whole_ns, others_ns = self._ends.get()
         lacked_ns = core_times_ns()[1] - wanted_ns
         call_ns = max(1, ended_ns - begun_ns)
         held_ns = call_ns - spun_ns - others_ns * call_ns // whole_ns
         no_core = max(lacked_ns, others_ns) / whole_ns
-        return TimedCall(call_ns, no_core, max(0, held_ns), gave_up)
+        return TimedCall(call_ns, no_core, max(0, held_ns))
 
     def _serve(self) -> None:
         while limit_ns := self._wishes.get():
@@ -223,8 +221,8 @@ class Spinner:
             self._spins.put(None)
             while self._wanted and perf_counter_ns() - begun_ns < limit_ns:
                 self._cpu_ns = thread_time_ns()
-            gave_up, whole_ns = self._wanted, perf_counter_ns() - begun_ns
-            self._ends.put((max(1, whole_ns), core_times_ns()[1] - wanted_ns, gave_up))
+            whole_ns = max(1, perf_counter_ns() - begun_ns)
+            self._ends.put((whole_ns, core_times_ns()[1] - wanted_ns))
 
 
 class LockLook:
@@ -250,11 +248,11 @@ class LockLook:
         return self.spent_ns >= _BUDGET_NS and _is_enough(self.beside)
 
     def make(self, call: Callable[[], object], spinner: Spinner) -> None:
-        """Make one call, and look at it, unless it is the first: that one imports and opens."""
+        """Make one call and look at it. A short first one does not count: it imports and opens."""
         begun_ns = perf_counter_ns()
         if not self._warm:
-            self._warm = True
-            call()
+            self._warm, first = True, timed_alone(call)
+            self.alone += [first] * (first.call_ns >= _BUDGET_NS)
         elif len(self.alone) <= len(self.beside):
             self.alone.append(timed_alone(call))
         else:
