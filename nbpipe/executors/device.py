@@ -490,12 +490,13 @@ def placed(value: Any) -> list[Placed]:
         elif kind is list or kind is tuple:
             left.extend(one)
         else:
+            device = None
             for backend in backends:
                 device = backend.device_of(one)
-                if device is not None:
+                if device:
                     found.append(Placed(one, backend, device))
                     break
-            else:
+            if device is None:
                 left.extend(_inside(one))
     return found
 
@@ -505,7 +506,7 @@ def _inside(one: Any) -> list[Any]:
     held = children(one)
     if held is not None:
         return [value for _, value in held]
-    if hasattr(one, "record_stream") or not callable(getattr(one, "to", None)):
+    if not callable(getattr(one, "to", None)):
         return []
     return [part for part in getattr(one, "__dict__", {}).values() if not callable(part)]
 
@@ -799,11 +800,11 @@ class Backend:
         stream.wait_event(event)
 
     def device_of(self, leaf: Any) -> str | None:
-        """Return the device of this kind that a leaf lies on, or None."""
+        """Return the device of this kind that a tensor lies on, else ""; None for other objects."""
         if not isinstance(leaf, self._torch.Tensor):
             return None
         device = leaf.device
-        return f"{device.type}:{device.index}" if device.type == self._kind else None
+        return f"{device.type}:{device.index}" if device.type == self._kind else ""
 
     def record_stream(self, leaf: Any, stream: Any) -> None:
         """Keep the memory of a tensor, or its parts, until `stream` has passed what it does now."""

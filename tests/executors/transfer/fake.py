@@ -189,8 +189,9 @@ class World:
             stream.wait_event(event)
 
     def device_of(self, leaf):
-        on_device = isinstance(leaf, FakeTensor) and leaf.device.type == "fake"
-        return str(leaf.device) if on_device else None
+        if not isinstance(leaf, FakeTensor):
+            return None
+        return str(leaf.device) if leaf.device.type == "fake" else ""
 
     def record_stream(self, leaf, stream):
         if self.records:

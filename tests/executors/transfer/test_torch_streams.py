@@ -127,7 +127,7 @@ def test_tensors_on_the_device_are_known(torch, backend):
         there, here = torch.empty(2, device="cuda:1"), torch.empty(2)
     assert [backend.device_of(one) for one in (there, here, "text", None)] == [
         "cuda:1",
-        None,
+        "",
         None,
         None,
     ]
