@@ -2,7 +2,8 @@
 
 A step is what a training step is to the interpreter: short torch calls, each of which lets go of
 the interpreter lock and asks for it again. The workers mostly wait. The loop runs alone, on one
-batch, before the chain is opened in the same process.
+batch, before the chain is opened in the same process and after it is closed: a machine whose load
+changes is compared with both.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ class Steps:
     own_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     switches: int = 0
+
+    def __add__(self, other: Steps) -> Steps:
+        """Return the steps of both."""
+        return Steps(
+            self.waits_s + other.waits_s,
+            self.own_s + other.own_s,
+            self.cpu_s + other.cpu_s,
+            self.switches + other.switches,
+        )
 
     @property
     def whole_s(self) -> float:
@@ -76,23 +86,24 @@ class Loop:
 
 
 def measure(job: Job) -> Numbers:
-    """Measure the loop alone, then fed by the chain."""
-    loop = Loop(job)
+    """Measure the loop alone, fed by the chain, and alone again."""
+    loop, resident = Loop(job), repeat(work.AllOf(work.waits)(range(job.size)))
     gc.collect()
     gc.freeze()
-    alone = loop.run(repeat(work.AllOf(work.waits)(range(job.size))))
+    alone = loop.run(resident)
     begun_s = time.perf_counter()
     with opened(job) as batches:
         first = next(batches)
         first_s = time.perf_counter() - begun_s
         del first
         fed = loop.run(batches)
+    alone = alone + loop.run(resident)
     return {
         "whole": alone.whole_s / fed.whole_s,
         "own": median(alone.own_s) / median(fed.own_s),
         "wait": sum(fed.waits_s) / (fed.whole_s * job.steps),
-        "cpu_s": (fed.cpu_s - alone.cpu_s) / job.steps,
-        "switches": (fed.switches - alone.switches) / job.steps,
+        "cpu_s": fed.cpu_s / job.steps - alone.cpu_s / len(alone.own_s),
+        "switches": fed.switches / job.steps - alone.switches / len(alone.own_s),
         "first_s": first_s,
         "alone_step_s": median(alone.own_s),
         "step_s": median(fed.own_s),
