@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import nbpipe
+from tests.gates import until
 
 PATHS = [f"/data/photos/img_{number:03d}.jpg" for number in range(40)]
 
