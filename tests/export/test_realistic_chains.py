@@ -87,8 +87,10 @@ CHAINS = {  # the parameters; what is returned, where it is not what the noteboo
     ),
     "nbpipe.source(range(99)).map(plus, executor='process').batch(3, executor='thread')": (
         "*, batch_size: int=3",
-        "nbpipe.source(range(99)).map(plus, executor='process')"
-        ".batch(batch_size, executor='thread')",
+        (
+            "nbpipe.source(range(99)).map(plus, executor='process')"
+            ".batch(batch_size, executor='thread')"
+        ),
     ),
     "nbpipe.source(range(8)).map(plus, on_error=nbpipe.Retry(2, backoff_s=0.01, then='skip'), "
     "max_failures=4).map(plus, on_error='skip', max_failures=0.9)": ("", None),
