@@ -24,6 +24,7 @@ from .map import MapNode, keeping
 from .node import Closable, Node, Stages, Task, forget, leave, nodes_above, stages_of
 from .stats import StageRuntime
 from .step import Chunk, EpochContext, Expansion, Paths, Queue, together
+from .step_time import STEP_NS
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
@@ -112,6 +113,7 @@ class Epoch:
     Attributes:
         context: seed, number and end, for the steps.
         order: nodes in the order in which they are asked for work, most downstream first.
+        offered: those that may start something: while workers rest, only copies to a device.
         remote: those whose work is done on the event loop.
         sources: those that end only when nothing more comes into the epoch.
         tended: something is to be done whenever a task has ended.
@@ -121,6 +123,8 @@ class Epoch:
         first: how many items the loop had had before those.
         at: how many it has had: as long as it does not, an interrupt loses nothing.
         until: so many may be handed to the loop without the lock.
+        times_steps: the steps of the loop are worth timing, where they are long.
+        stepwise: they are timed: each item is handed out under the lock.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         ended_by: file and line of a second loop over the run, which ended this one; or None.
         skipped: items that failed and were left out [items].
@@ -144,6 +148,7 @@ class Epoch:
     lock: AbstractContextManager[Any] = field(default_factory=RLock)
     settings: ThreadSettings = field(default_factory=ThreadSettings)
     order: list[Node] = field(default_factory=list)
+    offered: list[Node] = field(default_factory=list)
     remote: list[Node] = field(default_factory=list)
     pumps: list[PumpNode] = field(default_factory=list)
     sources: list[Node] = field(default_factory=list)
@@ -156,6 +161,8 @@ class Epoch:
     first: int = 0
     at: int = 0
     until: int = 0
+    times_steps: bool = False
+    stepwise: bool = False
     over: bool = False
     ended_by: tuple[str, int] | None = None
     skipped: int = 0
@@ -167,6 +174,7 @@ class Epoch:
     dropped: list[object] = field(default_factory=list)
     now_ns: int = 0
     paused: bool = False
+    held: bool = False
     waiting: bool = False
     waits_since_ns: int = 0
     lot_since_ns: int = 0
@@ -185,10 +193,19 @@ class Epoch:
 
     def _install(self, order: Sequence[Node]) -> None:
         self.order = list(order)
+        self.offered = self._copying() if self.held else self.order
         self.remote = [node for node in order if node.remote]
         self.pumps = [node for node in order if isinstance(node, PumpNode)]
         self.sources = [n for n in order if not n.upstream or isinstance(n, RepeatNode)]
         self.tended = bool(self.pumps) or self.memory is not None
+
+    def hold(self, *, held: bool) -> None:
+        """Let no call of a function begin, or let them; copies to a device go on."""
+        self.held = held
+        self.offered = self._copying() if held else self.order
+
+    def _copying(self) -> list[Node]:
+        return [node for node in self.order if node.runtime.stage.executor == "device"]
 
     def keep_closed(self, last: Node, nodes: Sequence[Node]) -> None:
         """Leave the input that ends with `last` unopened until a join asks for it."""
@@ -237,7 +254,7 @@ class Epoch:
             self.changed = False
             if self.pumps:
                 self.pump(now_ns)
-            for node in self.remote if remote else self.order:
+            for node in self.remote if remote else self.offered:
                 if node.inbox.count < node.needs and not node.active_without_input:
                     continue
                 runtime = node.runtime
@@ -346,7 +363,7 @@ class Epoch:
         beyond = self.first + len(self.values)
         if not self.paused and (self.at < beyond or self.sink.count):
             if self.at < beyond:  # a thread was to be woken, or a pause is over
-                self.until = beyond
+                self.until = self.at + 1 if self.stepwise else beyond
             else:
                 self._take_chunk(now_ns)
             self.sink.lent = self.first + len(self.values) - self.at - 1
@@ -367,7 +384,10 @@ class Epoch:
         assert self.last is not None
         chunks, sink, runtime = self.sink.chunks, self.sink, self.last.runtime
         asked_ns = self.waits_since_ns if self.waits_since_ns > self.lot_since_ns else now_ns
-        quick = asked_ns - self.lot_since_ns < len(self.values) * QUICK_NS
+        spent_ns = asked_ns - self.lot_since_ns
+        quick = spent_ns < len(self.values) * QUICK_NS
+        if not quick and self.times_steps and self.lot_since_ns:
+            self.stepwise = self.stepwise or spent_ns >= len(self.values) * STEP_NS
         rest: deque[Chunk] | None = None
         if quick and self.memory is None and sink.count < SMALL * len(chunks) > SMALL:
             chunk, rest = together(chunks), deque()
@@ -376,6 +396,8 @@ class Epoch:
         count, size = len(chunk.values), 0 if chunk.sizes is None else sum(chunk.sizes)
         low = 0 if quick else (runtime.prefetch + runtime.concurrency) >> 1
         until = self.at + count - min(count - 1, low if rest is None else 1)
+        if self.stepwise:
+            until = self.at + 1
         self.lot_since_ns = now_ns
         if self.memory is not None:
             self.memory.held_bytes -= size
@@ -419,6 +441,16 @@ class Epoch:
         """Whether the sources are through, and nothing has failed: nothing more comes in."""
         through = all(node.done or node.halted for node in self.sources)
         return through and not (self.closed_inputs or any(node.error for node in self.order))
+
+    @property
+    def ready(self) -> int:
+        """How many items the loop may have, none of them made by a call that has yet to begin."""
+        count = self.sink.count + max(0, self.first + len(self.values) - self.at)
+        node = self.last
+        while node is not None and node.upstream and node.runtime.stage.executor == "device":
+            count += node.running + node.inbox.count
+            node = node.upstream[0]
+        return count
 
     @property
     def has_results(self) -> bool:

@@ -44,6 +44,7 @@ from .stats import (
     shares_between,
     stats_of,
 )
+from .step_time import CORES, LOCK, UNKNOWN, StepFindings, StepTimes
 
 # -- RunRecord: what a run remembers: the consumer's waits, history, failures, knob changes --------
 _ROW_NS = 1_000_000_000
@@ -51,6 +52,7 @@ _LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
 TICKS_KEPT = 600
 _CORE_READINGS = 4  # fewer say little
 EVENTS_KEPT = 10_000
+STEP_EVENT = "training loop.step_ms"
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -62,6 +64,7 @@ class Consumer:
         epoch: the epoch in progress, which counts its own; or None.
         waited_ns: time spent waiting, written by the consuming thread; pauses are left out.
         waits_since_ns: beginning of the wait in progress on the clock of `active_ns`, or 0.
+        steps: times the steps of the loop; None where something else takes the items.
     """
 
     counted: int = 0
@@ -69,6 +72,7 @@ class Consumer:
     waited_ns: int = 0
     waits_since_ns: int = 0
     counters: Counters = field(default_factory=Counters)
+    steps: StepTimes | None = None
     _since_ns: int = 0
     _paused: tuple[int, int] = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
     _resumed_ns: int = 0  # on the clock of `active_ns`
@@ -121,8 +125,16 @@ class Consumer:
         since_ns, before_ns = self._paused
         return (since_ns or now_ns) - before_ns
 
+    @property
+    def paused_ns(self) -> int:
+        """Time of all pauses that are over, and 1 ns more in one [ns]."""
+        since_ns, before_ns = self._paused
+        return before_ns + (since_ns > 0)
+
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins."""
+        if self.steps is not None:
+            self.steps.begin()
         self._since_ns = self.active_ns(now_ns)
         self._past = self._before_pause = None
         if not self.counters.first_ns:
@@ -195,6 +207,21 @@ class RunRecord:
         """Keep a failed item; under the lock."""
         self.failures.append(failure)
         self.failed += 1
+
+    def time_steps(self, lock: AbstractContextManager[object]) -> None:
+        """Time the steps of the loop; what is found is an event, kept under this lock."""
+
+        def found(findings: StepFindings) -> None:
+            with lock:
+                self.events.append(_slowdown(findings))
+
+        self.consumer.steps = StepTimes(found)
+
+    @property
+    def step_findings(self) -> dict[str, Any]:
+        """What is known of the loop's steps, as fields of a status."""
+        steps = self.consumer.steps
+        return {} if steps is None else steps.findings.fields()
 
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins; the time since the last one is left out of all rates."""
@@ -311,6 +338,16 @@ class RunRecord:
         with lock:
             ticks = self._ticks.copy()
         return [dict(row) for tick in ticks for row in tick]
+
+
+_WHY = {LOCK: "hold the interpreter lock", CORES: "take its cores", UNKNOWN: "slow it"}
+
+
+def _slowdown(found: StepFindings) -> KnobChange:
+    """Return the event that workers slow the loop: its step at rest, and at work [ms]."""
+    at_rest, at_work = (round(1e3 * (step or 0.0)) for step in (found.at_rest_s, found.step_s))
+    why = f"the loader slows the loop: its workers {_WHY[found.slowed_by]}"
+    return KnobChange(time(), STEP_EVENT, at_rest, at_work, "nbpipe", why)
 
 
 def sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
@@ -562,6 +599,7 @@ class Life:
     def _has_begun(self, epoch: Epoch, ticket: int) -> None:
         with self.scheduler.lock:
             self.record.consumer.takes(epoch)
+            epoch.times_steps = self.record.consumer.steps is not None
             self._ticket, self.epoch, self._begins = ticket, epoch, None
         self.check_open()
         if self._to_stop:
@@ -626,6 +664,12 @@ class Life:
         with self.scheduler.lock:
             if self.epoch is epoch:
                 epoch.set_paused(held)
+
+    def time_step(self, epoch: Epoch) -> None:
+        """Called when the loop asks for an item, where its steps are timed."""
+        consumer, steps = self.record.consumer, self.record.consumer.steps
+        if steps is not None:
+            epoch.stepwise = steps.take(consumer.waited_ns, consumer.paused_ns, self.machine)
 
     def _finish(self) -> None:
         """Do the rest of an end, or of one that an interrupt hit; it may be done twice."""
@@ -700,6 +744,7 @@ class Life:
             ahead=self.machine.reads_ahead_of(moment["epoch"]),
             isolated=self.machine.isolated_stages,
             process_bytes=self.machine.process_bytes,
+            **self.record.step_findings,
             **known,
         )
 
@@ -850,6 +895,18 @@ class Machine:
             if self._record.consumer.pause(now_ns, paused=paused) and not paused:
                 self._record.resume(now_ns, look(self.scheduler, now_ns))
 
+    def hold(self, most_ns: int) -> bool:
+        """Begin no further call for so long at most; return False where few items are ready."""
+        return self.scheduler.hold(most_ns)
+
+    def rested_ns(self) -> int | None:
+        """Return when the last call ended; 0 while some are in progress, None if it is over."""
+        return self.scheduler.rested_ns()
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        self.scheduler.release()
+
     def renew(self) -> None:
         """Called when functions may have changed."""
         self.scheduler.regions.tell(lambda caller: caller.renew())
@@ -943,6 +1000,8 @@ def knob_watcher(machine: Machine, record: RunRecord) -> Callable[[KnobChange], 
         if one is not None:
             with one.scheduler.lock:
                 record.events.append(change)
+            if record.consumer.steps is not None:
+                record.consumer.steps.turned()
             one.refresh()
 
     return changed

@@ -89,6 +89,7 @@ class NodeEpoch(Protocol):
     tended: bool
     over: bool
     paused: bool
+    held: bool
     changed: bool
     skipped: int
     now_ns: int

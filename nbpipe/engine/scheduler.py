@@ -224,6 +224,7 @@ def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageS
 # that was taken has a place for its results, so no thread ever waits on a full queue, and to change
 # a limit is an assignment and a wake-up.
 FOUND, WAIT, OVER = "found", "wait", "over"
+_ENOUGH, _FEW = 3, 2  # batches ready where a rest may begin, and where it ends
 _LAST_TICK_S = 1.0  # a tick never takes so long: it holds no user code
 
 
@@ -235,6 +236,7 @@ class Scheduler:
         epoch: the epoch in progress, or None.
         ahead: the one behind it, where that is read ahead; else None.
         paused: nothing may start.
+        held: workers rest for a moment: no call of a function may start.
         memory_bytes: budget for what all buffers hold [bytes], or None.
         past: stats of all stages at the end of the last epoch; empty before.
     """
@@ -244,7 +246,8 @@ class Scheduler:
         self.runtimes: dict[str, StageRuntime] = {}
         self.epoch: Epoch | None = None
         self.ahead: Ahead | None = None
-        self.paused = False
+        self.paused = self.held = False
+        self._held_ns = self._held_until_ns = 0
         self._before_pause: dict[str, StageStats] = {}  # when the last pause of the epoch began
         self._resumed_ns = 0
         self.remember: Callable[[Failure], None] = lambda _: None
@@ -357,6 +360,7 @@ class Scheduler:
                 counters.first_ns = counters.first_ns or now_ns
                 counters.before = counters.items_in, counters.items_out
             self.epoch, self.ahead, self._leaving = epoch, following, None
+            self.held = False
             self._before_pause = {}
             if ready is not None:
                 ready.begin(self.remember)
@@ -381,7 +385,7 @@ class Scheduler:
                     self.past = self._last_rows(now_ns, starting)
             epoch.end()
             if self.epoch is epoch:
-                self.epoch, self._leaving = None, epoch
+                self.epoch, self._leaving, self.held = None, epoch, False
             epoch.wake_consumer()
             dropped = epoch.take_dropped()
         self._clear_up(epoch)
@@ -498,6 +502,8 @@ class Scheduler:
         following, epoch = task and task.following, self.epoch
         if following or seat.dismissed or self.paused:
             return following, False
+        if self.held:
+            return (epoch and not seat.bound and epoch.take(now_ns)) or None, False
         if seat.bound:
             return self._read_on(seat, now_ns), False
         again = task.node.take_again(now_ns) if task and task.node.epoch is epoch else None
@@ -569,7 +575,7 @@ class Scheduler:
 
     def _take_ahead(self, now_ns: int, *, remote: bool = False) -> Task | None:
         """Choose a task of the epoch that is read ahead."""
-        if self.ahead is None or self.paused:
+        if self.ahead is None or self.paused or self.held:
             return None
         return self.ahead.take(now_ns, self.epoch or self._leaving, remote=remote)
 
@@ -577,7 +583,7 @@ class Scheduler:
         """Take all that may start on the event loop."""
         taken: list[Task] = []
         epoch = self.epoch
-        while not self.paused:
+        while not (self.paused or self.held):
             task = None if epoch is None else epoch.take(now_ns, remote=True)
             task = task or self._take_ahead(now_ns, remote=True)
             if task is None:
@@ -609,11 +615,11 @@ class Scheduler:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
         if self.paused:
             return None
-        if self._readers.of:
+        if self._readers.of and not self.held:
             self._readers.call()
         if self._team.coming is not None:
             return None
-        current, ahead = self.epoch, self.ahead
+        current, ahead = self.epoch, None if self.held else self.ahead
         for epoch in (current, ahead and ahead.epoch):
             if epoch is None or epoch.over:
                 continue
@@ -621,7 +627,7 @@ class Scheduler:
                 continue
             if epoch.pumps:
                 epoch.pump(now_ns)
-            for node in epoch.order:
+            for node in epoch.offered:
                 if node.inbox.count < node.needs and not node.active_without_input:
                     continue
                 runtime = node.runtime
@@ -671,7 +677,9 @@ class Scheduler:
             epoch.count_lent()
             if epoch.pumps:
                 epoch.pump(now_ns)
-        if not (watched or self._left_waiting):
+        if self.held and now_ns >= self._held_until_ns:
+            self._hold(held=False)
+        if not (watched or self._left_waiting or self.held):
             self._note_states(now_ns)
             self._ticker.sleep()
         self._left_waiting = False
@@ -706,6 +714,7 @@ class Scheduler:
     def _pause(self, now_ns: int) -> None:
         """Do what was said last: of two threads, either may come first."""
         epoch = self.epoch
+        self._hold(held=False)
         if epoch is not None:
             if self.paused and not epoch.paused:
                 self._before_pause = rows_of(self, now_ns, {})
@@ -716,6 +725,38 @@ class Scheduler:
                     runtime.counters.begin_window(now_ns, running_ns)
             epoch.set_paused(self.paused)
         self._note_states(now_ns)
+
+    # -- a rest of the workers ------------------------------------------------------------
+    def hold(self, most_ns: int) -> bool:
+        """Begin no further call for so long at most; return False where few items are ready."""
+        now_ns = perf_counter_ns()
+        with self.lock:
+            if self.epoch is None or self.paused or self.epoch.ready < _ENOUGH:
+                return False
+            self._held_ns, self._held_until_ns = now_ns, now_ns + most_ns
+            self._hold(held=True)
+            self._ticker.attend()
+        return True
+
+    def rested_ns(self) -> int | None:
+        """Return when the last call ended; 0 while some are in progress, None if it is over."""
+        with self.lock:
+            if not self.held or self.epoch is None:
+                return None
+            at_work = [node.runtime for node in self.epoch.order if node not in self.epoch.offered]
+            if any(runtime.active for runtime in at_work):
+                return 0
+            return max([self._held_ns, *(runtime.ended_ns for runtime in at_work)])
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        if self.held:
+            self._change(lambda _: self._hold(held=False))
+
+    def _hold(self, *, held: bool) -> None:
+        self.held = held
+        if self.epoch is not None:
+            self.epoch.hold(held=held)
 
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
@@ -734,7 +775,10 @@ class Scheduler:
             if epoch.exhausted and epoch.is_over:
                 return OVER
             found = epoch.hand_out(now_ns)
-            if not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
+            if self.held and not (found and epoch.ready >= _FEW):
+                self._hold(held=False)
+                seat = self._wake(now_ns)
+            elif not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
                 seat = self._room_made(epoch, now_ns)
             if epoch.dropped:
                 dropped = epoch.take_dropped()

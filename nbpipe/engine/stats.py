@@ -791,6 +791,11 @@ class Status:
     called: str = "run"
     since_pause_s: float | None = None
     outcome: str = ""
+    step_s: float | None = None
+    step_before_s: float | None = None
+    step_at_rest_s: float | None = None
+    slowed_by: str = ""
+    step_untold: bool = False
 
     @property
     def came_to_its_end(self) -> bool:

@@ -164,6 +164,8 @@ class EpochIterator(Iterator[Any]):
             self._thread = get_ident()
             if FREE_THREADED:
                 self._share()
+        if epoch.stepwise:
+            life.time_step(epoch)
         while not self._done:
             if life.forked:
                 life.check_open()

@@ -21,6 +21,7 @@ from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
+from ..engine.step_time import Rests
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import Device
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
     *("active_s", "begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *("devices", "disown", "failures_since", "node_state", "outcome", "renew_functions"),
+    *("devices", "disown", "failures_since", "node_state", "outcome", "renew_functions", "rests"),
     *("single_epoch", "title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -176,6 +177,7 @@ class Run(ShownRun):
         machine: where the stages run.
         read_ahead: an epoch begins to fill when the one before it drains.
         pipeline: makes a pipeline of a chain, for `retry_failed`.
+        times_steps: what iterates is a loop, whose steps are worth timing.
     """
 
     def __init__(
@@ -187,6 +189,7 @@ class Run(ShownRun):
         machine: Callable[..., Machine] = Machine,
         read_ahead: bool = False,
         pipeline: Callable[[Chain], Any] | None = None,
+        times_steps: bool = True,
     ) -> None:
         self._chain = chain = settled(chain, can_be_sent)
         self._pipeline = pipeline
@@ -200,6 +203,8 @@ class Run(ShownRun):
         self._record = RunRecord()
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
+        if times_steps:
+            self._record.time_steps(self._scheduler.lock)
         self._origins = Origins(chain, sees_caches=not self._machine.isolated)
         self._life = life = Life(self._machine, self._record)
         origins = self._origins
@@ -490,6 +495,11 @@ class Run(ShownRun):
         if external is not None and self._machine.isolated:
             external = whole_order(external)
         return self._iterator(None, external)
+
+    @property
+    def rests(self) -> Rests:
+        """Lets the workers rest for a moment, for the process whose loop they slow."""
+        return self._machine
 
     def node_state(self, epoch: int, rest: Remaining) -> Stages | None:
         """Tell where the stages stand in an epoch, for the process whose stages they are."""

@@ -93,7 +93,7 @@ class LoadedRun:
             _, self._chain = load(data)
             hold_library_threads()
             _set_values(self._chain, values)
-            self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes)
+            self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes, times_steps=False)
             self.pause(self.paused)
         except BaseException as problem:  # noqa: BLE001  the loop hears of it
             error = problem
@@ -144,6 +144,19 @@ class LoadedRun:
         self.paused = paused
         if self.run is not None:
             (self.run.pause if paused else self.run.resume)()
+
+    def hold(self, most_ns: int) -> bool:
+        """Begin no further call for so long at most; return False where few items are ready."""
+        return self.run is not None and self.run.rests.hold(most_ns)
+
+    def rested_ns(self) -> int | None:
+        """Return when the last call ended; 0 while some are in progress, None if it is over."""
+        return None if self.run is None else self.run.rests.rested_ns()
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        if self.run is not None:
+            self.run.rests.release()
 
     def turn(self, values: Values) -> None:
         """Turn knobs to what they are in the parent."""
@@ -322,6 +335,9 @@ class ControlServer:
         self._answers: dict[str, Callable[..., Any]] = {
             "load": loaded.load,
             "pause": loaded.pause,
+            "hold": loaded.hold,
+            "rested": loaded.rested_ns,
+            "release": loaded.release,
             "close": loaded.close,
             "report": self._report,
             "history": self._history,

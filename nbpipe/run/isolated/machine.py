@@ -246,6 +246,7 @@ class RemoteIterator(Iterator[Any]):
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
+_MOMENT_S = 0.05  # the loop waits so long for an answer about a rest [s]
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
 
 
@@ -424,6 +425,24 @@ class IsolatedMachine(Machine):
         if self._link.is_open:  # calls may be in progress there before it says so
             with contextlib.suppress(NoAnswerError):
                 answer.wait(ANSWER_S)
+
+    def hold(self, most_ns: int) -> bool:
+        """Let the workers in the process rest; return False where few items are ready there."""
+        return bool(self._asked("hold", most_ns))
+
+    def rested_ns(self) -> int | None:
+        """Return when the last call there ended: processes of one machine have one clock."""
+        found: int | None = self._asked("rested")
+        return found
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        self._link.request("release")
+
+    def _asked(self, what: str, *arguments: Any) -> Any:
+        """Ask for something that the loop waits for; None where it takes too long."""
+        with contextlib.suppress(NoAnswerError):
+            return self._link.ask(what, *arguments, timeout_s=_MOMENT_S) if self._loaded else None
 
     def renew(self) -> None:
         """Called when functions may have changed: the next epoch begins with what they are then."""
