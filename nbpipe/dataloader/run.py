@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.machine import CANCELLED, EVENTS_KEPT, FAILED, FINISHED, STOPPED, RunRecord
+from ..engine.machine import (
+    CANCELLED,
+    EVENTS_KEPT,
+    FAILED,
+    FINISHED,
+    STOPPED,
+    RunRecord,
+    slowdown,
+)
 from ..engine.machine import READY as UNBEGUN
 from ..engine.stats import (
     BLOCKED,
@@ -29,6 +37,7 @@ from ..engine.stats import (
     StageStats,
     Status,
 )
+from ..engine.step_time import StepTimes
 from ..errors import RunClosedError, StageTimeoutError, near_match
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -513,6 +522,8 @@ class LoaderRun(ShownRun):
         self._lock = threading.RLock()
         self._makers: list[Run | LocalRun] = []  # those that are not closed
         self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
+        events = self._events
+        self._steps = StepTimes(lambda found: events.append(slowdown(found)))
         self._knobs: dict[str, dict[str, Knob]] = {}
         self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
         for made in tuple(loader_made):
@@ -588,6 +599,8 @@ class LoaderRun(ShownRun):
         """Keep a run that makes batches until it is closed."""
         if not any(one is maker for one in self._makers):
             self._makers = [*(one for one in self._makers if not one.closed), maker]
+            if isinstance(maker, Run):
+                maker.go_on_timing(self._steps)
             if self.on_run is not None and isinstance(maker, Run):
                 self.on_run(maker)
 

@@ -44,7 +44,7 @@ from .stats import (
     shares_between,
     stats_of,
 )
-from .step_time import CORES, LOCK, UNKNOWN, StepFindings, StepTimes
+from .step_time import CORES, LOCK, STEP_EVENT, UNKNOWN, StepFindings, StepTimes
 
 # -- RunRecord: what a run remembers: the consumer's waits, history, failures, knob changes --------
 _ROW_NS = 1_000_000_000
@@ -52,7 +52,6 @@ _LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
 TICKS_KEPT = 600
 _CORE_READINGS = 4  # fewer say little
 EVENTS_KEPT = 10_000
-STEP_EVENT = "training loop.step_ms"
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -213,7 +212,7 @@ class RunRecord:
 
         def found(findings: StepFindings) -> None:
             with lock:
-                self.events.append(_slowdown(findings))
+                self.events.append(slowdown(findings))
 
         self.consumer.steps = StepTimes(found)
 
@@ -343,7 +342,7 @@ class RunRecord:
 _WHY = {LOCK: "hold the interpreter lock", CORES: "take its cores", UNKNOWN: "slow it"}
 
 
-def _slowdown(found: StepFindings) -> KnobChange:
+def slowdown(found: StepFindings) -> KnobChange:
     """Return the event that workers slow the loop: its step at rest, and at work [ms]."""
     at_rest, at_work = (round(1e3 * (step or 0.0)) for step in (found.at_rest_s, found.step_s))
     why = f"the loader slows the loop: its workers {_WHY[found.slowed_by]}"

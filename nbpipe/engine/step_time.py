@@ -24,6 +24,7 @@ except ImportError:  # another system does not count for a thread
 
 STEP_NS = 1_000_000  # steps of a quicker loop are not timed
 LOCK, CORES, UNKNOWN = "lock", "cores", "unknown"
+STEP_EVENT = "training loop.step_ms"  # stands for a knob in the event that workers slow the loop
 SLOWER = 1.10  # so many times as long as it was, or as at rest, is a longer step
 
 _PROBE_NS = 20_000_000  # from one look at the thread's counters to the next, at least

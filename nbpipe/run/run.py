@@ -21,7 +21,7 @@ from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
-from ..engine.step_time import Rests
+from ..engine.step_time import Rests, StepTimes
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import Device
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
     *("active_s", "begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *("devices", "disown", "failures_since", "node_state", "outcome", "renew_functions", "rests"),
+    *("devices", "disown", "failures_since", "go_on_timing", "node_state", "outcome"),
+    *("renew_functions", "rests"),
     *("single_epoch", "title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -495,6 +496,10 @@ class Run(ShownRun):
         if external is not None and self._machine.isolated:
             external = whole_order(external)
         return self._iterator(None, external)
+
+    def go_on_timing(self, steps: StepTimes) -> None:
+        """Time the steps of a loop that was beside another run before."""
+        self._record.consumer.steps = steps
 
     @property
     def rests(self) -> Rests:

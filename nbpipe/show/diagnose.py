@@ -14,6 +14,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .empty import nothing_came
 from .history import WINDOW_S, Past, averages_of, last_stretch, past_of, span_s, turned_since
 from .rules import FAILED, HANGS, STARTS, Case, Diagnosis, decide, short_name
+from .slowed import slowed
 from .watch import Watched
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
@@ -153,7 +154,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     case = Case.of(watched.stages, stats, status, span, past_of(watched))
     if _is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
-    return patient(case, decide(case))
+    return patient(case, slowed(case) or decide(case))
 
 
 def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
@@ -247,7 +248,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
     if loop is not None and whole_s >= status.elapsed_s - _SAME_S:  # they are the whole epoch
         averages[CONSUMER] = replace(loop, starved=status.waited_share)
     case = Case.of(watched.stages, averages, status, WINDOW_S, Past(watched, lambda: past))
-    found = decide(case)
+    found = slowed(case) or decide(case)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]
     turned = turned_since(watched.stages, rows, names)

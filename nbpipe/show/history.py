@@ -16,6 +16,7 @@ import numpy as np
 
 from ..base.knobs import Knob, KnobChange
 from ..engine.stats import WINDOW_NS, Row, StageStats, Status
+from ..engine.step_time import STEP_EVENT
 from ..ops.stage import CONSUMER, Stage
 from .watch import Watched
 
@@ -173,7 +174,7 @@ def last_stretch(
         return [], 0.0
     end_s = float(ticks[-1][0]["time_s"])
     zero_s = float(ticks[-1][0]["when_s"]) - end_s
-    turns = [change.when_s - zero_s for change in events]
+    turns = [change.when_s - zero_s for change in events if change.knob != STEP_EVENT]
     begun_s = first_s = end_s - status.elapsed_s
     found: list[Tick] = []
     for place in range(len(ticks) - 1, -1, -1):

@@ -174,7 +174,16 @@ def loop_has_time(snapshot: Snapshot) -> bool:
 def _loop_cells(snapshot: Snapshot) -> list[str]:
     """Return the row of the training loop."""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
-    return [LOOP, rate, loop_words(snapshot), *[""] * 4]
+    return [LOOP, rate, loop_words(snapshot), "", "", step_words(snapshot), ""]
+
+
+def step_words(snapshot: Snapshot) -> str:
+    """Return the time of a step of the loop, and that beside resting workers."""
+    step_s, at_rest_s = snapshot["step_s"], snapshot["step_at_rest_s"]
+    if step_s is None or snapshot["state"] == "paused":
+        return ""
+    at_rest = "" if at_rest_s is None else f" ({format_seconds(at_rest_s)} at rest)"
+    return f"step {format_seconds(step_s)}{at_rest}"
 
 
 def rate_words(stage: StagePart) -> str:
@@ -346,7 +355,7 @@ def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str
         _name(LOOP, "consumer in run.stats()", mark),
         f"{_escaped(rate)}{line}",
         f"{bar}{_escaped(loop_words(snapshot))}",
-        *[""] * 5,
+        *("", "", _escaped(step_words(snapshot)), "", ""),
     )
     return _table_row(cells, mark)
 

@@ -289,10 +289,10 @@ FEW = 16  # results so large that no more of them fit into the budget may be wha
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 SHORT_S = 0.0001  # calls so short are not worth a way to a worker [s]
 LARGE_BYTES = 1 << 18  # results so large take their time on the way [bytes]
-LIMITS, KEEPS_UP, SLOWER = "limits", "keeps_up", "slower"
+LIMITS, KEEPS_UP, SLOWER, SLOWS = "limits", "keeps_up", "slower", "slows"
 HANGS, STARTS, FAILED, EMPTY = "hangs", "starts", "failed", "empty"
 GOOD, INFO, WARNING, ERROR = "good", "info", "warning", "error"
-_SEVERITIES = {KEEPS_UP: GOOD, EMPTY: WARNING, HANGS: ERROR, FAILED: ERROR}
+_SEVERITIES = {KEEPS_UP: GOOD, SLOWS: WARNING, EMPTY: WARNING, HANGS: ERROR, FAILED: ERROR}
 _NAME = 60
 CHEAPER = "make its function cheaper"
 QUICKER = "make what its calls wait for quicker"
@@ -310,7 +310,8 @@ class Diagnosis:
         suggestion: stage, knob and value that would carry it out, or None.
         kind: what is said of the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
             sets the pace; SLOWER, a raise of its knob brought less, and the suggestion takes it
-            back; HANGS, a call of it does not end; STARTS, its workers do; FAILED; EMPTY, the
+            back; SLOWS, workers make the steps of the training loop longer; HANGS, a call of it
+            does not end; STARTS, its workers do; FAILED; EMPTY, the
             loop was given nothing, because of this stage.
     """
 

@@ -112,8 +112,8 @@ class KnobTarget(TypedDict):
 class DiagnosisPart(TypedDict):
     """What limits, and what to try.
 
-    `kind` is "limits", "keeps_up", "slower", "hangs", "starts", "failed" or "empty". `severity` is
-    "good", "info", "warning" or "error"; a run may be over and still have an error.
+    `kind` is "limits", "keeps_up", "slower", "slows", "hangs", "starts", "failed" or "empty".
+    `severity` is "good", "info", "warning" or "error"; a run may be over and still have an error.
     """
 
     kind: str
@@ -170,7 +170,8 @@ class Snapshot(TypedDict):
 
     `resumed` are those of `delivered` that came before the state which the epoch went on from;
     `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is being
-    read already; `process_bytes` is the memory of the stages' own process, None without one.
+    read already; `step_s` is the loop's median step, `step_at_rest_s` that beside resting workers,
+    where these slow it; `process_bytes` is the memory of the stages' own process, None without one.
     """
 
     version: int
@@ -191,6 +192,8 @@ class Snapshot(TypedDict):
     left_s: float | None
     waited_s: float
     waited_share: float
+    step_s: float | None
+    step_at_rest_s: float | None
     cpu_cores: float | None
     memory: MemoryPart | None
     process_bytes: int | None
@@ -288,6 +291,8 @@ def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> S
         "left_s": None if hangs else _left_s(status, loop.items_per_s),
         "waited_s": _rounded_s(status.waited_s),
         "waited_share": _rounded_share(status.waited_share if status.is_over else loop.starved),
+        "step_s": None if status.step_s is None else rounded(status.step_s),
+        "step_at_rest_s": None if status.step_at_rest_s is None else rounded(status.step_at_rest_s),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
         "process_bytes": status.process_bytes if status.isolated else None,

@@ -26,6 +26,7 @@ STATUS = Status(
     units={},
     elapsed_s=33.25,
     waited_s=20.5,
+    step_s=0.0291,
     cpu_cores=1.47,
     error="",
     held_bytes=310_000_000,

@@ -157,6 +157,8 @@ const snapshot = record<Snapshot>({
   left_s: orNull(atLeastZero),
   waited_s: atLeastZero,
   waited_share: share,
+  step_s: since(orNull(atLeastZero), null),
+  step_at_rest_s: since(orNull(atLeastZero), null),
   cpu_cores: orNull(atLeastZero),
   memory: orNull(memory),
   process_bytes: since(orNull(count), null),

@@ -72,6 +72,7 @@ export const KINDS = [
   "limits",
   "keeps_up",
   "slower",
+  "slows",
   "hangs",
   "starts",
   "failed",
@@ -169,6 +170,10 @@ export interface Snapshot {
   readonly left_s: number | null;
   readonly waited_s: number;
   readonly waited_share: number;
+  /** Median step of the training loop; null where its steps are short, or not known. */
+  readonly step_s: number | null;
+  /** The same while workers rest; null where they do not slow the loop. */
+  readonly step_at_rest_s: number | null;
   readonly cpu_cores: number | null;
   readonly memory: Memory | null;
   /** Memory of the stages' own process; null where they have none. */

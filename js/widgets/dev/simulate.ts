@@ -163,6 +163,8 @@ export class SimulatedRun {
       left_s: this.state === "running" ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
       waited_s: this.waited_s,
       waited_share: this.state === "ready" ? 0 : waits ? 0.62 : 0.02,
+      step_s: live ? 0.0291 : null,
+      step_at_rest_s: null,
       cpu_cores: live ? 3.4 : null,
       memory: this.specs.length > 5 ? { held_bytes: 3.1e8, limit_bytes: 2e9 } : null,
       process_bytes: this.more ? 3.1e8 : null,

@@ -39,6 +39,7 @@ const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
   limits: ["limits", "limits"],
   keeps_up: ["finished", "sets the pace"],
   slower: ["limits", "slower since"],
+  slows: ["limits", "slowed by workers"],
   hangs: ["failed", "call does not end"],
   starts: ["ready", "starting"],
   failed: ["failed", "failed"],
@@ -282,16 +283,25 @@ export class LoopRow {
     this.front.update(this.el, kind, { ...snapshot, isPaused }, loopShares(snapshot));
     const { waited_s, elapsed_s } = snapshot;
     const span = (time_s: number) => formatSpan(time_s, elapsed_s, !isLive(snapshot));
-    setText(this.waited, `waited ${span(waited_s)} of ${span(elapsed_s)}`);
+    setText(this.waited, `waited ${span(waited_s)} of ${span(elapsed_s)}${stepWords(snapshot)}`);
     setTitle(
       this.waited,
-      "time that the training loop waited for data in this epoch, without pauses",
+      "time that the training loop waited for data in this epoch, without pauses; median step",
     );
   }
 
   draw(): void {
     this.front.draw(this.session, CONSUMER);
   }
+}
+
+/** The median step of the loop, and what it is while workers rest. */
+function stepWords({ step_s, step_at_rest_s }: Snapshot): string {
+  if (step_s === null) {
+    return "";
+  }
+  const atRest = step_at_rest_s === null ? "" : ` (${formatTime(step_at_rest_s)} at rest)`;
+  return `, step ${formatTime(step_s)}${atRest}`;
 }
 
 /** Tell what is held; where calls are short, each of them may add a chunk to what prefetch allows. */

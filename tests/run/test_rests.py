@@ -1,0 +1,124 @@
+"""A rest of the workers: no call begins for a moment, and nothing else changes."""
+
+import itertools
+
+import pytest
+
+import nbpipe
+from tests.gates import Calls, Gate, finished, quiet, stage, until
+
+LONG_NS = 3600 * 10**9
+KINDS = ["thread", "process", "coroutine", "isolated"]
+
+
+def started(kind, fn, count=200, **options):
+    """Start a run of one stage of a kind, with six results held ready."""
+    pipe = nbpipe.source(range(count), prefetch=2)
+    executor = {"executor": "process"} if kind == "process" else {}
+    pipe = pipe.map(fn, name="work", concurrency=2, prefetch=4, **executor, **options)
+    return pipe.start(isolate=kind == "isolated")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """Name an executor of the stage, or that the whole run is in a process."""
+    return request.param
+
+
+def test_no_call_begins_in_a_rest(kind):
+    """Calls in progress end, others wait; the loop has what is ready, and nothing is paused."""
+    calls = Calls()
+    with started(kind, stage(kind, calls=calls)) as run:
+        items = iter(run)
+        got = [next(items)]
+        until(lambda: run.rests.hold(LONG_NS))
+        until(run.rests.rested_ns)
+        begun = calls.begun
+        got += [next(items), next(items)]
+        assert (calls.begun, run.status().state, run.paused) == (begun, "running", False)
+        assert run.rests.rested_ns()
+        run.rests.release()
+        calls.wait_begun(begun + 1)
+        assert run.rests.rested_ns() is None
+        assert got + finished(list, items) == list(range(200))
+
+
+def test_rest_begins_when_the_last_call_has_ended():
+    """Until then the workers are not at rest."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", calls=calls, gate=lambda number: gate if number == 5 else None)
+    with started("thread", fn) as run:
+        items = iter(run)
+        next(items)
+        until(lambda: run.rests.hold(LONG_NS))
+        until(lambda: calls.running == 1)
+        assert run.rests.rested_ns() == 0
+        gate.open()
+        assert until(run.rests.rested_ns) > 0
+        run.rests.release()
+
+
+def test_rest_ends_where_little_is_ready(kind):
+    """A loop does not wait for workers that rest."""
+    with started(kind, stage(kind)) as run:
+        items = iter(run)
+        got = [next(items)]
+        until(lambda: run.rests.hold(LONG_NS))
+        assert got + finished(list, items) == list(range(200))
+        assert run.rests.rested_ns() is None
+
+
+def test_rest_ends_after_its_time(kind):
+    """Whatever the loop does, workers go on."""
+    calls = Calls()
+    with started(kind, stage(kind, calls=calls)) as run:
+        items = iter(run)
+        next(items)
+        until(lambda: run.rests.hold(1))
+        until(lambda: run.rests.rested_ns() is None)
+        list(itertools.islice(items, 3))
+        calls.wait_begun(8)
+
+
+def test_no_rest_where_little_is_ready():
+    """It is refused while fewer than three items are ready, and in a pause."""
+    with nbpipe.source(range(9)).map(abs, prefetch=1).batch(2, prefetch=1).start() as run:
+        assert not run.rests.hold(LONG_NS)
+        items = iter(run)
+        next(items)
+        quiet(run)
+        assert not run.rests.hold(LONG_NS)
+    with started("thread", abs) as run:
+        items = iter(run)
+        next(items)
+        until(lambda: run.rests.hold(LONG_NS))
+        run.pause()
+        assert (run.rests.rested_ns(), run.rests.hold(LONG_NS)) == (None, False)
+        run.resume()
+
+
+def test_rest_ends_with_its_epoch():
+    """The next epoch begins as any other."""
+    with started("thread", abs) as run:
+        items = iter(run)
+        next(items)
+        until(lambda: run.rests.hold(LONG_NS))
+        items.close()
+        assert finished(list, run) == list(range(200))
+
+
+@pytest.mark.torch
+def test_copies_to_a_device_go_on_in_a_rest():
+    """What is on its way to a device counts as ready, and comes."""
+    calls = Calls()
+    pipe = nbpipe.source(range(200)).map(stage("thread", calls=calls), name="work", prefetch=4)
+    pipe = pipe.batch(1, prefetch=4).to_device("cpu")
+    with pipe.start() as run:
+        items = iter(run)
+        next(items)
+        quiet(run)
+        assert run.rests.hold(LONG_NS)
+        begun = calls.begun
+        next(items), next(items), next(items)
+        assert (calls.begun, run.rests.rested_ns() is not None) == (begun, True)
+        assert len(finished(list, items)) == 196
