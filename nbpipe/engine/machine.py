@@ -209,10 +209,11 @@ class RunRecord:
 
     def time_steps(self, lock: AbstractContextManager[object]) -> None:
         """Time the steps of the loop; what is found is an event, kept under this lock."""
+        events = self.events
 
         def found(findings: StepFindings) -> None:
             with lock:
-                self.events.append(slowdown(findings))
+                events.append(slowdown(findings))
 
         self.consumer.steps = StepTimes(found)
 

@@ -36,10 +36,10 @@ _CHANGING = 0.1  # of a step at rest may be before the last call has ended
 _WORK_NS = 600_000_000  # between two rests of a comparison
 _LATER_NS = 15_000_000_000  # to the next rest once there is a verdict
 _AGAIN_NS = 60_000_000_000  # likewise where workers were found to be no reason
-_SHARE, _FROM_NS = 0.03, 20_000_000_000  # of the time, of so much at least, workers may rest
-_RESTS, _ENOUGH = 5, 10  # rests that a verdict takes, and that end a comparison
+_WINDOW_NS, _SHARE = 20_000_000_000, 0.03  # of each so long time, workers rest at most so much
+_RESTS, _ENOUGH = 5, 20  # rests that a verdict takes, and that end a comparison
 _ERRORS = 2.0  # standard errors that two times differ by
-_SURE = 2  # reviews in a row, to be sure that steps are longer
+_SURE = 6  # reviews in a row, to be sure that steps are longer
 _VAIN = 10  # rests that show nothing, until it is given up
 _LEAST_LOCK, _LEAST_CORES = 0.05, 0.2  # of a step
 
@@ -190,7 +190,7 @@ class StepTimes:
         self._probe = _Probe(read, sys.getswitchinterval)
         self._lock = allocate_lock()  # several threads may take items in turn
         self._turned = False
-        self._since_ns = self._begun_ns = 0  # the first step, and the one in progress
+        self._begun_ns = 0  # when the step in progress began
         self._before = 0, 0  # waited, and paused, until then [ns]
         self._mean_ns = 0.0
         self._skips = True  # the next step is none of those at work
@@ -198,7 +198,9 @@ class StepTimes:
         self._rest: list[int] = []  # steps in the rest that is on
         self._held_ns = 0  # when it began, or 0
         self._most_ns = 0  # so long it takes at most
-        self._rested_ns = 0  # all rests so far
+        self._rests: deque[tuple[int, int]] = (
+            deque()
+        )  # ends and lengths
         self._next_rest_ns = self._next_review_ns = 0
         self._pairs: deque[tuple[float, float]] = deque(maxlen=_ENOUGH)  # at work, at rest
         self._vain = 0
@@ -229,16 +231,26 @@ class StepTimes:
                 self._take(waited_ns, paused_ns, rests)
             finally:
                 self._lock.release()
-        return self._mean_ns >= STEP_NS / 2
+        goes_on = not self._mean_ns or self._mean_ns >= STEP_NS / 2
+        if not goes_on:
+            self._leave()
+        return goes_on
+
+    def _leave(self) -> None:
+        """Forget all steps of a loop that is too quick to be timed."""
+        self.begin()
+        self.turned()
+        self.findings = StepFindings()
+        self._mean_ns, self._shortest_ns = 0.0, math.inf
 
     def _take(self, waited_ns: int, paused_ns: int, rests: Rests) -> None:
         now_ns, begun_ns, before = self._clock(), self._begun_ns, self._before
         self._before = waited_ns, paused_ns
         if begun_ns and paused_ns == before[1]:
-            self._step(begun_ns, now_ns, now_ns - begun_ns - (waited_ns - before[0]), rests)
+            step_ns = max(1, now_ns - begun_ns - (waited_ns - before[0]))
+            self._step(begun_ns, now_ns, step_ns, rests)
         elif self._held_ns:
             self._end(now_ns, rests)
-        self._since_ns = self._since_ns or now_ns
         self._begun_ns = begun_ns = self._clock()
         self._probe.begin(begun_ns)
 
@@ -286,7 +298,7 @@ class StepTimes:
             before_s=self._shortest_ns / 1e9 if unexplained else None,
             untold=unexplained and self._vain >= _VAIN,
         )
-        if now_ns >= self._next_rest_ns and self._suspects(now_ns) and self._may_rest(now_ns):
+        if now_ns >= self._next_rest_ns and self._suspects(now_ns):
             self._begin(now_ns, step_ns, rests)
 
     def _suspects(self, now_ns: int) -> bool:
@@ -296,22 +308,22 @@ class StepTimes:
         lacks = cores >= _LEAST_CORES or (self._locked and lock >= _LEAST_LOCK)
         return lacks and now_ns >= self._again_ns
 
-    def _may_rest(self, now_ns: int) -> bool:
-        """Return whether rests take less of the time than they may."""
-        return self._rested_ns < _SHARE * max(_FROM_NS, now_ns - self._since_ns)
+    def _may_rest(self, now_ns: int, more_ns: float) -> bool:
+        """Return whether workers may rest so long again."""
+        while self._rests and self._rests[0][0] < now_ns - _WINDOW_NS:
+            self._rests.popleft()
+        return sum(rest_ns for _, rest_ns in self._rests) + more_ns <= _SHARE * _WINDOW_NS
 
     # -- beside resting ones ----------------------------------------------------------------
     def _begin(self, now_ns: int, step_ns: float, rests: Rests) -> None:
         """Let workers rest, for some steps."""
         most_ns = int(min(_LONGEST_NS, max(_REST_NS, 3 * step_ns)))
+        if not self._may_rest(now_ns, step_ns / 2):
+            return
         if step_ns <= most_ns and rests.hold(most_ns):
             self._held_ns, self._most_ns = now_ns, most_ns
         else:
-            self._missed(now_ns)
-
-    def _missed(self, now_ns: int) -> None:
-        self._vain += 1
-        self._next_rest_ns = now_ns + (_REVIEW_NS if self._vain < _VAIN else _LATER_NS)
+            self._vain += 1
 
     def _at_rest(self, begun_ns: int, now_ns: int, step_ns: int, rests: Rests) -> None:
         """Note a step that began in a rest, or just before its last call ended."""
@@ -325,15 +337,15 @@ class StepTimes:
     def _end(self, now_ns: int, rests: Rests) -> None:
         """End a rest, and compare."""
         rests.release()
-        self._rested_ns += now_ns - self._held_ns
+        self._rests.append((now_ns, now_ns - self._held_ns))
         self._held_ns, self._skips = 0, True
+        self._next_rest_ns = now_ns + _WORK_NS
         if self._rest and self._work:
             self._vain = 0
-            self._next_rest_ns = now_ns + _WORK_NS
             self._pairs.append((statistics.median(self._work), statistics.median(self._rest)))
             self._judge(now_ns)
         else:
-            self._missed(now_ns)
+            self._vain += 1
         self._work.clear()
         self._rest.clear()
 

@@ -147,16 +147,19 @@ class LoadedRun:
 
     def hold(self, most_ns: int) -> bool:
         """Begin no further call for so long at most; return False where few items are ready."""
-        return self.run is not None and self.run.rests.hold(most_ns)
+        run = self.run
+        return run is not None and run.rests.hold(most_ns)
 
     def rested_ns(self) -> int | None:
         """Return when the last call ended; 0 while some are in progress, None if it is over."""
-        return None if self.run is None else self.run.rests.rested_ns()
+        run = self.run
+        return None if run is None else run.rests.rested_ns()
 
     def release(self) -> None:
         """Let calls begin again."""
-        if self.run is not None:
-            self.run.rests.release()
+        run = self.run
+        if run is not None:
+            run.rests.release()
 
     def turn(self, values: Values) -> None:
         """Turn knobs to what they are in the parent."""
