@@ -199,6 +199,25 @@ describe("a panel shows", () => {
     ]).toEqual([`${diagnosis.text}; ${diagnosis.advice}`, "sets the pace", 0]);
   });
 
+  test("a loop that workers slow, with its step at work and at rest", () => {
+    const diagnosis = {
+      kind: "slows",
+      severity: "warning",
+      stage: "consumer",
+      text: "the loader slows the loop: a step takes 97 ms, but 30 ms while workers rest",
+      advice: 'try executor="process" for decode',
+      code: 'executor="process"',
+      suggestion: null,
+    };
+    model.saved = sample({ diagnosis, step_s: 0.097, step_at_rest_s: 0.03 });
+    const shown = silent();
+    expect([
+      shown.text("[data-stage=consumer] .nbp-mark"),
+      shown.text("[data-stage=consumer] .nbp-waited"),
+      shown.one("[data-stage=consumer]").classList.contains("nbp-limits"),
+    ]).toEqual(["slowed by workers", "waited 0:21 of 0:33, step 97.0 ms (30.0 ms at rest)", true]);
+  });
+
   test("a raise that made it slower, with the way back", () => {
     const diagnosis = {
       kind: "slower",
