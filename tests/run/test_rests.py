@@ -68,6 +68,23 @@ def test_rest_ends_where_little_is_ready(kind):
         assert run.rests.rested_ns() is None
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_generator_rests(isolate):
+    """A generator that a thread reads gives nothing in a rest, and goes on after it."""
+
+    def numbers():
+        yield from range(200)
+
+    pipe = nbpipe.source(numbers, prefetch=2).map(abs, name="work", prefetch=4)
+    with pipe.start(isolate=isolate) as run:
+        items = iter(run)
+        got = [next(items)]
+        until(lambda: run.rests.hold(LONG_NS))
+        assert until(run.rests.rested_ns)
+        run.rests.release()
+        assert got + finished(list, items) == list(range(200))
+
+
 def test_rest_ends_after_its_time(kind):
     """Whatever the loop does, workers go on."""
     calls = Calls()
@@ -105,6 +122,22 @@ def test_rest_ends_with_its_epoch():
         until(lambda: run.rests.hold(LONG_NS))
         items.close()
         assert finished(list, run) == list(range(200))
+
+
+def test_epoch_that_is_read_ahead_rests_too():
+    """Nothing of the next epoch begins either."""
+    calls = Calls()
+    pipe = nbpipe.source(range(8)).map(stage("thread", calls=calls), name="work", prefetch=9)
+    with pipe.start(read_ahead=True) as run:
+        items = iter(run)
+        got = [next(items)]
+        until(lambda: run.rests.hold(LONG_NS))
+        until(run.rests.rested_ns)
+        begun = calls.begun
+        got += [next(items), next(items)]
+        assert calls.begun == begun
+        run.rests.release()
+        assert got + finished(list, items) + finished(list, run) == 2 * list(range(8))
 
 
 @pytest.mark.torch
