@@ -26,12 +26,6 @@ from ..errors import WorkerStartError
 FREE_THREADED = "free-threading" in sys.version  # a build that can do without the interpreter lock
 
 
-def is_locked() -> bool:
-    """Return whether this interpreter lets one thread run Python at a time."""
-    enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-    return enabled()
-
-
 # -- Threads that an interrupt cannot half start ---------------------------------------------------
 # An interrupt reaches the main thread between any two calls, those inside `threading.Thread.start`
 # included: it can leave a thread that nobody knows, or a lock that nobody opens.

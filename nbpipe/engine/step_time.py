@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol, final
 
-from ..base.threads import core_times_ns, is_locked
-
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # another system does not count for a thread
-    getrusage = None  # type: ignore[assignment]
+from ..base.gil import Switches, lock_wait, switches
+from ..base.threads import core_times_ns
 
 STEP_NS = 1_000_000  # steps of a quicker loop are not timed
 LOCK, CORES, UNKNOWN = "lock", "cores", "unknown"
@@ -63,19 +58,17 @@ class Usage(NamedTuple):
     Attributes:
         cpu_ns: time that it computed [ns].
         lacked_ns: time that it waited for a core [ns].
-        switches: times that it gave up its core by itself.
+        switches: how often it left its core.
     """
 
     cpu_ns: int
     lacked_ns: int
-    switches: int
+    switches: Switches
 
 
-def usage() -> Usage | None:
-    """Return what this thread has used so far, or None where the system does not tell."""
-    if getrusage is None:
-        return None
-    return Usage(*core_times_ns(), getrusage(RUSAGE_THREAD).ru_nvcsw)
+def usage() -> Usage:
+    """Return what this thread has used so far."""
+    return Usage(*core_times_ns(), switches())
 
 
 class StepFindings(NamedTuple):
@@ -117,34 +110,29 @@ class _Shares(NamedTuple):
 class _Probe:
     """Counts what the loop's thread lacks in some of its steps; the cost is bounded."""
 
-    def __init__(self, read: Callable[[], Usage | None], interval_s: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[], Usage]) -> None:
         self._read = read
-        self._interval_s = interval_s
         self._shares: deque[_Shares] = deque(maxlen=64)
         self._begun: tuple[int, Usage] | None = None
         self._next_ns = 0
 
     def begin(self, now_ns: int) -> None:
         """Called as a step begins."""
-        if now_ns < self._next_ns:
-            return
-        self._next_ns = now_ns + _PROBE_NS
-        found = self._read()
-        self._begun = None if found is None else (get_ident(), found)
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + _PROBE_NS
+            self._begun = get_ident(), self._read()
 
     def end(self, step_ns: int, *, counts: bool) -> None:
         """Called at the end of a step; it counts while workers work and the loop does not wait."""
         begun, self._begun = self._begun, None
-        if begun is None or not counts or begun[0] != get_ident() or step_ns <= 0:
+        if begun is None or not counts or begun[0] != get_ident():
             return
         before, now = begun[1], self._read()
-        if now is None:
-            return
-        lacked_ns = now.lacked_ns - before.lacked_ns
+        lacked_ns = max(0, now.lacked_ns - before.lacked_ns)
         off_ns = step_ns - (now.cpu_ns - before.cpu_ns) - lacked_ns
-        turns_ns = (now.switches - before.switches) * self._interval_s() * 1e9
-        lock = max(0.0, min(off_ns, turns_ns) / step_ns)
-        self._shares.append(_Shares(min(1.0, lock), min(1.0, max(0, lacked_ns) / step_ns)))
+        wait = lock_wait(off_ns, lacked_ns, before.switches, now.switches)
+        lock_ns = 0 if wait is None else wait.sure_ns
+        self._shares.append(_Shares(min(1.0, lock_ns / step_ns), min(1.0, lacked_ns / step_ns)))
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -169,7 +157,6 @@ class StepTimes:
         found: called with the findings when it becomes known that the loader slows the loop.
         clock: gives the time [ns].
         read: gives what this thread has used.
-        locked: the interpreter lets one thread run Python at a time.
 
     Attributes:
         findings: what is known; it is replaced, not changed, and may be read from any thread.
@@ -180,14 +167,12 @@ class StepTimes:
         found: Callable[[StepFindings], object] = lambda _: None,
         *,
         clock: Callable[[], int] = perf_counter_ns,
-        read: Callable[[], Usage | None] = usage,
-        locked: bool | None = None,
+        read: Callable[[], Usage] = usage,
     ) -> None:
         self.findings = StepFindings()
         self._found = found
         self._clock = clock
-        self._locked = is_locked() if locked is None else locked
-        self._probe = _Probe(read, sys.getswitchinterval)
+        self._probe = _Probe(read)
         self._lock = allocate_lock()  # several threads may take items in turn
         self._turned = False
         self._begun_ns = 0  # when the step in progress began
@@ -198,9 +183,7 @@ class StepTimes:
         self._rest: list[int] = []  # steps in the rest that is on
         self._held_ns = 0  # when it began, or 0
         self._most_ns = 0  # so long it takes at most
-        self._rests: deque[tuple[int, int]] = (
-            deque()
-        )  # ends and lengths
+        self._rests: deque[tuple[int, int]] = deque()  # ends and lengths
         self._next_rest_ns = self._next_review_ns = 0
         self._pairs: deque[tuple[float, float]] = deque(maxlen=_ENOUGH)  # at work, at rest
         self._vain = 0
@@ -305,7 +288,7 @@ class StepTimes:
         if self.findings.slowed_by or self._pairs or self._longer >= _SURE:
             return True
         lock, cores = self._probe.shares
-        lacks = cores >= _LEAST_CORES or (self._locked and lock >= _LEAST_LOCK)
+        lacks = cores >= _LEAST_CORES or lock >= _LEAST_LOCK
         return lacks and now_ns >= self._again_ns
 
     def _may_rest(self, now_ns: int, more_ns: float) -> bool:
@@ -373,7 +356,7 @@ class StepTimes:
 
     def _cause(self) -> str:
         lock, cores = self._probe.shares
-        if self._locked and lock >= _LEAST_LOCK:
+        if lock >= _LEAST_LOCK:
             return LOCK
         return CORES if cores >= _LEAST_CORES else UNKNOWN
 

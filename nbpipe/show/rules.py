@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.gil import is_locked
 from ..base.knobs import Knob
-from ..base.threads import is_locked
 from ..engine.stats import StageStats, Status
 from ..executors.base import MOST_PROCESSES
 from ..ops.stage import CONSUMER, Stage, regions_of, share_workers

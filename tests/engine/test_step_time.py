@@ -1,12 +1,23 @@
 """Steps of the loop: longer ones are noticed, and only a rest of the workers says why."""
 
 import itertools
+import sys
 
 import pytest
 
+from nbpipe.base import gil
+from nbpipe.base.gil import Switches
 from nbpipe.engine.step_time import CORES, LOCK, UNKNOWN, StepTimes, Usage
 
 MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def interval(monkeypatch):
+    """Have threads switch as in an epoch, on a system that counts how often they do."""
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.0002)
+    monkeypatch.setattr(gil, "COUNTS_SWITCHES", True)
+    monkeypatch.setattr(gil, "is_locked", lambda: True)
 
 
 class World:
@@ -20,17 +31,15 @@ class World:
         ready: batches that are ready when a rest begins.
     """
 
-    def __init__(self, at_work, at_rest, *, call=2, lock=0.0, cores=0.0, ready=100, locked=True):
+    def __init__(self, at_work, at_rest, *, call=2, lock=0.0, cores=0.0, ready=100):
         self.at_work, self.at_rest, self.call = at_work, at_rest, call
         self.lock, self.cores, self.ready = lock, cores, ready
         self.now_ns = MS
-        self.used = Usage(0, 0, 0)
+        self.used = Usage(0, 0, Switches(0, 0))
         self.held_ns = self.left = self.held = self.until_ns = 0
         self.longest = 0  # rest [ms]
         self.told = []
-        self.steps = StepTimes(
-            self.told.append, clock=lambda: self.now_ns, read=lambda: self.used, locked=locked
-        )
+        self.steps = StepTimes(self.told.append, clock=lambda: self.now_ns, read=lambda: self.used)
 
     def hold(self, most_ns):
         if self.ready < 3:
@@ -57,12 +66,11 @@ class World:
         step_ns = int(MS * (self.at_rest if rests else self.at_work))
         self.left -= rests
         lock, cores = (0.0, 0.0) if rests else (self.lock, self.cores)
-        switches = round(lock * step_ns / (5 * MS)) if lock else 0  # of 5 ms each
+        slept = round(lock * step_ns / (0.3 * MS))  # each time for the interval, and late
         cpu, lacked = int(step_ns * (1 - lock - cores)), int(cores * step_ns)
-        before = self.used
-        self.used = Usage(
-            before.cpu_ns + cpu, before.lacked_ns + lacked, before.switches + switches
-        )
+        used = self.used
+        switches = Switches(used.switches.slept + slept, 0)
+        self.used = Usage(used.cpu_ns + cpu, used.lacked_ns + lacked, switches)
         self.now_ns += step_ns
         return goes_on
 
@@ -161,9 +169,10 @@ def test_rests_that_show_nothing_give_no_verdict(options, at_work):
     assert (found.slowed_by, found.untold, found.before_s) == ("", True, pytest.approx(0.03))
 
 
-def test_no_lock_without_a_lock():
+def test_no_lock_without_a_lock(monkeypatch):
     """An interpreter without the lock has none to wait for."""
-    world = World(40, 20, lock=0.3, locked=False)
+    monkeypatch.setattr(gil, "is_locked", lambda: False)
+    world = World(40, 20, lock=0.3)
     assert (world.run(20).slowed_by, world.held) == ("", 0)
 
 
