@@ -24,7 +24,7 @@ SLOWER = 1.10  # so many times as long as it was, or as at rest, is a longer ste
 
 _PROBE_NS = 20_000_000  # from one look at the thread's counters to the next, at least
 _REVIEW_NS = 250_000_000  # likewise from one look at the median to the next
-_SPAN_NS = 2_000_000_000  # a median is of about so much time,
+_SPAN_NS, _NEAR_NS = 2_000_000_000, 500_000_000  # a median is of so much time; before a rest, less
 _FEW, _MOST = 8, 256  # and of so many steps
 _REST_NS, _LONGEST_NS = 100_000_000, 500_000_000  # a rest takes so long
 _CHANGING = 0.1  # of a step at rest may be before the last call has ended
@@ -189,7 +189,7 @@ class StepTimes:
         self._vain = 0
         self._shortest_ns = math.inf  # median
         self._longer = 0  # reviews in a row in which the step was longer
-        self._again_ns = 0  # before, only longer steps are suspicious
+        self._again_ns = 0  # before, only steps that are longer than these are suspicious
 
     # -- called by the loop -----------------------------------------------------------------
     def begin(self) -> None:
@@ -272,7 +272,8 @@ class StepTimes:
         step_ns = statistics.median(self._work)
         while len(self._work) > max(_FEW, _SPAN_NS / step_ns):
             self._work.popleft()
-        self._shortest_ns = min(self._shortest_ns, step_ns)
+        if now_ns >= self._again_ns:
+            self._shortest_ns = min(self._shortest_ns, step_ns)
         longer = step_ns >= SLOWER * self._shortest_ns
         self._longer = self._longer + 1 if longer else 0
         unexplained = self._longer >= _SURE and not self.findings.slowed_by
@@ -325,12 +326,17 @@ class StepTimes:
         self._next_rest_ns = now_ns + _WORK_NS
         if self._rest and self._work:
             self._vain = 0
-            self._pairs.append((statistics.median(self._work), statistics.median(self._rest)))
+            self._pairs.append((self._before_rest(), statistics.median(self._rest)))
             self._judge(now_ns)
         else:
             self._vain += 1
         self._work.clear()
         self._rest.clear()
+
+    def _before_rest(self) -> float:
+        """Return the median step just before a rest: what others do with the machine changes."""
+        count = max(_FEW, int(_NEAR_NS / statistics.median(self._work)))
+        return statistics.median(list(self._work)[-count:])
 
     def _judge(self, now_ns: int) -> None:
         """Tell whether steps are longer at work than at rest, once enough were compared."""
@@ -338,6 +344,7 @@ class StepTimes:
             return
         ratios = [math.log(work / rest) for work, rest in self._pairs]
         mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+        error *= 1 + 2 / len(ratios)  # of few rests, the error is itself not known well
         if mean >= math.log(SLOWER) and mean > _ERRORS * error:
             self._slowed(now_ns)
         elif mean + _ERRORS * error < math.log(SLOWER) or len(self._pairs) >= _ENOUGH:
