@@ -22,7 +22,7 @@ LOCK, CORES, UNKNOWN = "lock", "cores", "unknown"
 STEP_EVENT = "training loop.step_ms"  # stands for a knob in the event that workers slow the loop
 SLOWER = 1.10  # so many times as long as it was, or as at rest, is a longer step
 
-_PROBE_NS = 20_000_000  # from one look at the thread's counters to the next, at least
+_PROBE_NS = 50_000_000  # from one look at the thread's counters to the next, at least
 _REVIEW_NS = 250_000_000  # likewise from one look at the median to the next
 _SPAN_NS, _NEAR_NS = 2_000_000_000, 500_000_000  # a median is of so much time; before a rest, less
 _FEW, _MOST = 8, 256  # and of so many steps
