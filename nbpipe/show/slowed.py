@@ -65,7 +65,7 @@ _APART = (
 _FEWER_WORKERS = "set a smaller num_workers: fewer batches are ready then"
 _FEWER_CALLS = "lower the concurrency of its stages: fewer batches are ready then"
 _LARGER = "its process sends many messages: let batches be larger"
-_JOINED = 'make batches in its workers, batch(..., executor="process"): the first one comes later'
+_JOINED = 'make batches in its workers, with executor="process": the first one comes later'
 
 
 def _lock(case: Case, text: str) -> Diagnosis:

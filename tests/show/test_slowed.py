@@ -46,7 +46,7 @@ APART = (
     "copied once"
 )
 
-JOINED = 'make batches in its workers, batch(..., executor="process"): the first one comes later'
+JOINED = 'make batches in its workers, with executor="process": the first one comes later'
 PROCESSES = (
     'set workers="process": they take seconds to start, and the memory of an interpreter each'
 )
@@ -98,6 +98,20 @@ def test_messages_that_hold_the_lock(batch, advice):
     found = slowed(case(given))
     text = "threads that serve the workers of decode hold the interpreter lock"
     assert (text in found.text, found.advice) == (True, advice)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "code"),
+    [
+        ({}, {}, 'executor="process"'),
+        ({"is_async": True}, {}, "isolate=True"),
+        ({"executor": "process"}, {}, 'executor="process"'),
+        ({}, {"called": "loader.run"}, 'workers="process"'),
+    ],
+)
+def test_line_that_helps_can_be_copied(options, status, code):
+    """The panel offers what the advice would write in the cell."""
+    assert slowed(case(stages(**options), status=replace(SLOWED, **status))).code == code
 
 
 def test_cores_that_workers_take():
