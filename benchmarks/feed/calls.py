@@ -25,7 +25,8 @@ from .chains import opened
 from .job import Job, Numbers
 
 _OURS = str(Path(nbpipe.__file__).parent)
-WINDOWS = 3
+WINDOWS = 5
+WINDOW = 20  # batches
 SLEEP_S = 0.02
 
 
@@ -80,14 +81,14 @@ def counted(job: Job) -> float:
     order now and then, which adds calls.
     """
     counter, found = Counter(), []
-    epoch = replace(job, steps=WINDOWS * job.steps)
+    epoch = replace(job, steps=WINDOWS * WINDOW)
     with counter.counting(), opened(epoch) as batches:
         deque(islice(batches, job.skipped), 0)
         for _ in range(WINDOWS):
             before = counter.calls
-            deque(islice(batches, job.steps), 0)
+            deque(islice(batches, WINDOW), 0)
             found.append(counter.calls - before)
-    return min(found) / job.steps
+    return min(found) / WINDOW
 
 
 def timed(job: Job) -> Numbers:
