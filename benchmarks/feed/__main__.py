@@ -35,7 +35,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--chains", default="", help=f"of {', '.join(CHAINS)} (default: all)")
     parser.add_argument("--limit-s", type=float, help="no measurement begins after so long [s]")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "results")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path(__file__).parent.parent / "results"
+    )
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (1 if given.quick else ROUNDS)
     given.parts = given.parts or (["train", "overlap"] if given.gpu else list(NAMES))
