@@ -174,9 +174,8 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> s
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    return any(cell[:1].isdigit() for cell in cells) and all(
-        cell[:1].isdigit() or cell in ("", "-") for cell in cells
-    )
+    begins = [cell.lstrip("-")[:1] for cell in cells]
+    return any(map(str.isdigit, begins)) and all(not one or one.isdigit() for one in begins)
 
 
 def main() -> None:
