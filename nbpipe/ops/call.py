@@ -373,13 +373,22 @@ def place(
     above = joined(chain, spec, placement)
     if above is None:
         limit = 1 if concurrency is None else concurrency
-        return (*chain, stage(concurrency=limit, prefetch=held))
+        why = _why_apart(chain, placement) if spec.gathers else ""
+        return (*chain, stage(concurrency=limit, prefetch=held, why=why))
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and spec.runs == "call" and above.spec.runs != "batch":
         held = above.knobs["prefetch"].value
     if not placement.follows:  # behind an inner stage of a region nothing waits
         above = changed(above, shared=shared)
     return (*chain[:-1], above, stage(prefetch=held, shared=shared))
+
+
+def _why_apart(chain: Chain, placement: Placement) -> str:
+    """Say what it costs that batches are not made in the worker processes of their items."""
+    above = chain[-1] if chain else None
+    if above is None or {above.executor, placement.executor} != {"process"}:
+        return ""
+    return f"apart from {above.name}, items are sent twice"
 
 
 def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:

@@ -101,6 +101,14 @@ def test_few_batches_are_made_in_threads():
     assert "process, with work" in repr(numbered(36).batch(SIZE))
 
 
+def test_workers_of_its_own():
+    """Behind items that may be dropped, a batch gets workers by name; the row says the cost."""
+    apart = numbered(on_error="skip").batch(SIZE, executor="process", concurrency=2)
+    assert where(apart) == ("process", "apart from work, items are sent twice")
+    assert "process: apart from work, items are sent twice" in repr(apart)
+    assert where(numbered().batch(SIZE, executor="process")) == ("process", "")
+
+
 def test_a_collate_function_that_cannot_be_sent():
     """It is called in the run's process, as it is without workers."""
     lock, calls = threading.Lock(), []
