@@ -26,7 +26,7 @@ _PROBE_NS = 50_000_000  # from one look at the thread's counters to the next, at
 _REVIEW_NS = 250_000_000  # likewise from one look at the median to the next
 _SPAN_NS, _NEAR_NS = 2_000_000_000, 500_000_000  # a median is of so much time; before a rest, less
 _FEW, _MOST = 8, 256  # and of so many steps
-_REST_NS, _LONGEST_NS = 100_000_000, 500_000_000  # a rest takes so long
+_REST_NS, _LONGEST_NS = 100_000_000, 500_000_000  # a rest takes so long; at most, with long calls
 _CHANGING = 0.1  # of a step at rest may be before the last call has ended
 _WORK_NS = 600_000_000  # between two rests of a comparison
 _LATER_NS = 15_000_000_000  # to the next rest once there is a verdict
@@ -35,7 +35,7 @@ _WINDOW_NS, _SHARE = 20_000_000_000, 0.03  # of each so long time, workers rest 
 _RESTS, _ENOUGH = 5, 20  # rests that a verdict takes, and that end a comparison
 _ERRORS = 2.0  # standard errors that two times differ by
 _SURE = 6  # reviews in a row, to be sure that steps are longer
-_VAIN = 10  # rests that show nothing, until it is given up
+_VAIN, _IN_VAIN = 10, 4  # refused rests until it is said; one that shows nothing counts as more
 _LEAST_LOCK, _LEAST_CORES = 0.05, 0.2  # of a step
 
 
@@ -182,7 +182,6 @@ class StepTimes:
         self._work: deque[int] = deque(maxlen=_MOST)  # steps since the last rest
         self._rest: list[int] = []  # steps in the rest that is on
         self._held_ns = 0  # when it began, or 0
-        self._most_ns = 0  # so long it takes at most
         self._rests: deque[tuple[int, int]] = deque()  # ends and lengths
         self._next_rest_ns = self._next_review_ns = 0
         self._pairs: deque[tuple[float, float]] = deque(maxlen=_ENOUGH)  # at work, at rest
@@ -301,11 +300,10 @@ class StepTimes:
     # -- beside resting ones ----------------------------------------------------------------
     def _begin(self, now_ns: int, step_ns: float, rests: Rests) -> None:
         """Let workers rest, for some steps."""
-        most_ns = int(min(_LONGEST_NS, max(_REST_NS, 3 * step_ns)))
         if not self._may_rest(now_ns, step_ns / 2):
             return
-        if step_ns <= most_ns and rests.hold(most_ns):
-            self._held_ns, self._most_ns = now_ns, most_ns
+        if step_ns <= _LONGEST_NS and rests.hold(_LONGEST_NS):
+            self._held_ns = now_ns
         else:
             self._vain += 1
 
@@ -315,7 +313,7 @@ class StepTimes:
         if rested_ns and rested_ns - begun_ns <= _CHANGING * step_ns:
             self._rest.append(step_ns)
         enough = self._rest and held_ns + step_ns / 2 >= _REST_NS
-        if rested_ns is None or enough or held_ns >= self._most_ns:
+        if rested_ns is None or enough or held_ns >= _LONGEST_NS:
             self._end(now_ns, rests)
 
     def _end(self, now_ns: int, rests: Rests) -> None:
@@ -329,7 +327,7 @@ class StepTimes:
             self._pairs.append((self._before_rest(), statistics.median(self._rest)))
             self._judge(now_ns)
         else:
-            self._vain += 1
+            self._vain += _IN_VAIN
         self._work.clear()
         self._rest.clear()
 

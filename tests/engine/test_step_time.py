@@ -109,6 +109,13 @@ def test_long_steps_take_longer():
     assert world.held <= 0.03 * 80e9
 
 
+def test_long_calls_take_longer():
+    """A rest waits for calls that are in progress; the others have nothing to do meanwhile."""
+    world = World(40, 20, call=320, cores=0.3)
+    assert world.run(100).slowed_by == CORES
+    assert 320 < world.longest < 400
+
+
 def test_rests_are_short_and_few():
     """Workers rest for about 100 ms, and for 3 % of any 20 s at most."""
     world = World(20, 10, cores=0.3)
@@ -158,7 +165,7 @@ def test_longer_steps_whose_cause_is_unknown_are_put_down_to_the_loader():
 
 @pytest.mark.parametrize(
     ("options", "at_work"),
-    [({"ready": 2}, 45), ({"call": 400}, 45), ({"ready": 3, "call": 60}, 45), ({}, 900)],
+    [({"ready": 2}, 45), ({"call": 600}, 45), ({"ready": 3, "call": 60}, 45), ({}, 900)],
 )
 def test_rests_that_show_nothing_give_no_verdict(options, at_work):
     """Too few batches, calls that do not end, steps that are too long: it is said, and no more."""

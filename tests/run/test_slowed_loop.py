@@ -55,7 +55,7 @@ def hurried(monkeypatch):
 
 
 class Slowed:
-    """Steps that take twice as long beside workers that work, from some step on."""
+    """Steps that take far longer beside workers that work, from some step on."""
 
     def __init__(self, run):
         self.run = run
@@ -64,7 +64,7 @@ class Slowed:
     def __call__(self):
         self.count += 1
         slow = self.count > 20 and self.run.rests.rested_ns() is None
-        time.sleep(0.004 if slow else 0.002)
+        time.sleep(0.02 if slow else 0.002)
 
 
 def said(run):
