@@ -368,12 +368,19 @@ def _drawn(values: AsyncIterator[Any]) -> Iterator[Any]:
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(read())
-        task.add_done_callback(lambda _: loop.stop())
-        while not task.done():
-            loop.run_forever()
-            if drawn:
-                yield drawn.pop()
-                turn.set_result(None)
+
+        def stop(_: object) -> None:
+            loop.stop()
+
+        task.add_done_callback(stop)
+        try:
+            while not task.done():
+                loop.run_forever()
+                if drawn:
+                    yield drawn.pop()
+                    turn.set_result(None)
+        finally:
+            task.remove_done_callback(stop)  # the runner cancels the task, and has more to do then
         task.result()
 
 

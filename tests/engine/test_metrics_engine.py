@@ -366,7 +366,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
     here = module is node
     monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
     monkeypatch.setattr(module, "core_times_ns", lambda: (work.spent_ns, work.lacked_ns))
-    monkeypatch.setattr(node, "switches", lambda: gil.Switches(0, 0))
+    monkeypatch.setattr(module, "switches", lambda: gil.Switches(0, 0))
     with ThreadPoolExecutor(1) as pool:
         chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
         if more > 1:

@@ -4,6 +4,7 @@ import contextvars
 import decimal
 import sqlite3
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -140,7 +141,12 @@ def test_an_iterator_and_its_connection_from_a_plain_function():
 
     def rows(_):
         own = sqlite3.connect(":memory:")
-        return (own.execute("select ?", (number,)).fetchone()[0] for number in range(30))
+
+        def read():
+            with closing(own):
+                yield from (own.execute("select ?", (k,)).fetchone()[0] for k in range(30))
+
+        return read()
 
     assert drained(worked(nbpipe.source([0]).flat_map(rows))) == list(range(30))
 
