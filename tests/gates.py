@@ -338,16 +338,8 @@ def _is_quiet(run):
         return _rests(run)
     scheduler = run._scheduler
     with scheduler.lock:
-        rests = scheduler._team.rests and not _reads_on(scheduler)
+        rests = scheduler._team.rests
         return rests and not any(runtime.active for runtime in scheduler.runtimes.values())
-
-
-def _reads_on(scheduler):
-    """Say whether a thread was woken to read on in its iterator, though it may not be awake yet."""
-    if scheduler.epoch is None or scheduler.epoch.over or scheduler.paused:
-        return False
-    readers = {node for node, _ in scheduler._readers.of.values()}
-    return any(next(node._to_read_on(), None) for node in readers)
 
 
 def _rests(run):

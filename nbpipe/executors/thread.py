@@ -27,17 +27,20 @@ class Seat:
         work: what the thread is doing, for `close` to name.
         dismissed: the thread is to leave.
         bound: the thread has an open iterator of the user's, and does nothing else.
+        called: the thread was woken, and has not looked for work since.
         settings: what holds in the thread; None before its first work.
         context: its context variables.
     """
 
-    __slots__ = ("_modes", "bound", "context", "dismissed", "gate", "settings", "thread", "work")
+    __slots__ = (
+        "_modes", "bound", "called", "context", "dismissed", "gate", "settings", "thread", "work",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.gate = allocate_lock()
         self.gate.acquire()
         self.work: Work | None = None
-        self.dismissed = self.bound = False
+        self.dismissed = self.bound = self.called = False
         self.thread: threading.Thread | None = None
         self.settings: ThreadSettings | None = None
         self.context = Context()
@@ -55,6 +58,7 @@ class Seat:
 
     def call(self) -> None:
         """Wake the thread; where it is awake, it looks again before it waits."""
+        self.called = True
         with suppress(RuntimeError):  # another thread was quicker
             if self.gate.locked():
                 self.gate.release()
@@ -135,6 +139,7 @@ class ThreadTeam:
         """Called when a thread no longer waits."""
         self._parked.pop(seat, None)
         self._apart.discard(seat)
+        seat.called = False
         if seat is self.coming:
             self.coming = None
 
@@ -145,8 +150,9 @@ class ThreadTeam:
 
     @property
     def rests(self) -> bool:
-        """Whether every thread waits."""
-        return len(self._parked) + len(self._apart) == len(self._seats)
+        """Whether every thread waits, and none was called."""
+        waiting = len(self._parked) + len(self._apart)
+        return waiting == len(self._seats) and not any(seat.called for seat in self._apart)
 
     def recover(self) -> None:
         """Give up the seats whose threads will not come: an interrupt hit who was to start them."""

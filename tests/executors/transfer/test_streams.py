@@ -437,7 +437,7 @@ def test_sources_live_until_they_are_copied(world, monkeypatch):
     assert (world.wrong, world.seen) == ([], list(range(ITEMS)))
     monkeypatch.setattr(Holdings, "hold", lambda *_: None)
     read_all(world, numbers(pinned=True).to_device("fake"))
-    assert world.wrong == ["a source was freed before its copy"] * ITEMS
+    assert set(world.wrong) == {"a source was freed before its copy"}
 
 
 @given(seed=st.integers(0, 2**32))
