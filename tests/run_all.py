@@ -72,9 +72,9 @@ TIERS = {
         "ruff": ["ruff", "check", "."],
         "format": ["ruff", "format", "--check", "."],
     },
-    # What is slow, and random examples again: twice as many.
+    # What is slow; random examples are twice as many there.
     "rest": {
-        **parts_of("(slow or hypothesis)", "-slow"),
+        **parts_of("slow", "-slow"),
         "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }
