@@ -4,7 +4,7 @@ Three are to SPDL. The fourth holds what a loop keeps of its rate beside a proce
 to what it keeps beside lists of items in one call.
 
 The best of three rounds counts, or of two for the loop: the gate is there to catch what broke, not
-what is noisy. SPDL keeps its statistics on, as its own default is and as nbpipe's always are;
+noise. SPDL keeps its statistics on, as its own default is and as nbpipe's always are;
 without them bare threads themselves are hardly 2 x SPDL on W2, and the gate would say nothing about
 nbpipe.
 """

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from . import machine, photos
 from .catalogue import Contender
 from .job import ChildError, Job, measure_in_process
-from .report import columns_of, number
+from .report import Column, columns_of, number
 from .results import FAILED, MISSING, OK, REFUSED, Measurement, say
 from .tasks import burn_loops
 from .workload import LIMIT_S, Workload
@@ -136,16 +136,17 @@ def run(todo: Sequence[Entry], *, quick: bool) -> list[Measurement]:
             found.append(one)
             say(
                 f"[{len(found):3d}/{len(todo)}] {time.perf_counter() - begun_s:5.0f} s  round "
-                f"{one.round + 1}  {one.workload:8}{one.contender:24}{headline(one)}"
+                f"{one.round + 1}  {one.workload:8}{one.contender:24}"
+                f"{headline(one, columns_of(one.workload)[0])}"
             )
     return found
 
 
-def headline(measurement: Measurement) -> str:
-    """Return the one number of a measurement, or why there is none."""
+def headline(measurement: Measurement, column: Column) -> str:
+    """Return one number of a measurement, or why there is none."""
     if measurement.status != OK:
         return f"{measurement.status}: {measurement.note}"
-    title, value, scale = columns_of(measurement.workload)[0]
+    title, value, scale = column
     return f"{number(measurement.values[value] * scale)} {title}"
 
 

@@ -70,7 +70,7 @@ _ELSEWHERE = {  # why calls that are made elsewhere have no figure
 
 
 def lock_uses(chain: Chain) -> dict[str, LockUse]:
-    """Run the first items again, up to 1,000, and return what is found of each function's stage."""
+    """Run the first items again, up to 1,000, and return the finding for each function's stage."""
     called = {name: one for name, one in addresses(chain).items() if one.spec.runs == "call"}
     if not is_locked():
         return dict.fromkeys(called, LockUse(why_none=_NO_LOCK))

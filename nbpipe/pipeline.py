@@ -14,10 +14,11 @@ from .base.checks import flag, whole
 from .base.format import parse_bytes
 from .base.names import methods_name_arguments, names_arguments, shown
 from .errors import ArgumentError, ArgumentTypeError
+from .executors.shipping import can_be_sent
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
 from .ops.call import OnError, append_call
-from .ops.chain import as_html, as_text, check_name, graph, joined_unit, length
+from .ops.chain import as_html, as_text, check_name, graph, joined_unit, length, settled
 from .ops.checkpoint import claims_in
 from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
 from .ops.dedupe import append_dedupe
@@ -488,9 +489,11 @@ class Pipeline:
         budget = None if memory is None else parse_bytes(memory)
         if flag("read_ahead", read_ahead):
             _check_read_ahead(self.chain, isolate=isolate)
-        if not flag("isolate", isolate):
+        isolate = flag("isolate", isolate)
+        chain = settled(self.chain, can_be_sent)
+        if not isolate:
             return Run(
-                self.chain,
+                chain,
                 seed=seed,
                 memory_bytes=budget,
                 read_ahead=read_ahead,
@@ -499,7 +502,7 @@ class Pipeline:
         from .run.isolated.machine import IsolatedMachine
 
         return Run(
-            self.chain,
+            chain,
             seed=seed,
             memory_bytes=budget,
             machine=IsolatedMachine,

@@ -496,7 +496,7 @@ def test_items_are_run_again(items, most):
 
 @pytest.mark.usefixtures("a_third")
 def test_a_further_item_that_fails_does_not_matter():
-    """What is known by then is told; an interrupt is one."""
+    """The finding rests on the calls before it; an interrupt is raised."""
 
     def fail(number):
         if number == failing:

@@ -14,7 +14,8 @@ from typing import Any
 
 from .. import gpu, machine
 from ..job import ChildError
-from ..report import Column, number
+from ..plan import headline
+from ..report import Column
 from ..results import FAILED, MISSING, OK, Measurement, say
 from . import work
 from .chains import CHAINS
@@ -255,17 +256,9 @@ def run(
             one = measured(part, chain, turn, part.job(chain, folder, quick=quick), runner)
             say(
                 f"[{place + 1:3d}/{len(todo)}] {time.perf_counter() - begun_s:4.0f} s  round "
-                f"{turn + 1}  {part.key:18}{chain:14}{headline(one)}"
+                f"{turn + 1}  {part.key:18}{chain:14}{headline(one, part.columns[0])}"
             )
             yield one
-
-
-def headline(one: Measurement) -> str:
-    """Return the first number of a measurement, or why there is none."""
-    if one.status != OK:
-        return f"{one.status}: {one.note}"
-    title, value, scale = BY_KEY[one.workload].columns[0]
-    return f"{number(one.values[value] * scale)} {title}"
 
 
 def load() -> float:

@@ -192,10 +192,16 @@ class Part:
         budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
         self._batched = self._batched or any(one.spec.unit == "batches" for one in group)
         node = node_of(group, runtimes[-1], self._epoch, region, self._children(runtimes[0]))
-        node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         node.order, node.free = self._order(runtimes), self._free(runtimes)
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
+        self._append_group(node, runtimes, budgets)
+
+    def _append_group(
+        self, node: Node, runtimes: Sequence[StageRuntime], budgets: Sequence[Budget]
+    ) -> None:
+        """Append the node of several stages, which counts for each of them."""
+        node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         for place, budget in enumerate(budgets):
             node.watch(budget, place)
         self._append(node)
@@ -233,11 +239,8 @@ class Part:
         for runtime in rest:
             runtime.prefetch = 0  # behind an inner stage nothing waits
         node = GroupNode(last, self._epoch, steps) if rest else MapNode(last, self._epoch, steps[0])
-        node.rest_runtimes, node.rest_budgets = tuple(rest), tuple(budgets[:-1])
         node.budget = budgets[-1]
-        for place, budget in enumerate(budgets):
-            node.watch(budget, place)
-        self._append(node)
+        self._append_group(node, runtimes, budgets)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:
         """Add what takes batches apart again."""

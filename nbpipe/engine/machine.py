@@ -208,7 +208,7 @@ class RunRecord:
         self.failed += 1
 
     def time_steps(self, lock: AbstractContextManager[object]) -> None:
-        """Time the steps of the loop; what is found is an event, kept under this lock."""
+        """Time the steps of the loop; a finding is an event, kept under this lock."""
         events = self.events
 
         def found(findings: StepFindings) -> None:
@@ -219,7 +219,7 @@ class RunRecord:
 
     @property
     def step_findings(self) -> dict[str, Any]:
-        """What is known of the loop's steps, as fields of a status."""
+        """The findings about the loop's steps, as fields of a status."""
         steps = self.consumer.steps
         return {} if steps is None else steps.findings.fields()
 

@@ -72,7 +72,7 @@ def usage() -> Usage:
 
 
 class StepFindings(NamedTuple):
-    """What is known of the loop's steps.
+    """Findings about the steps of the loop.
 
     Attributes:
         step_s: median step lately [s]; None where steps are short, or not known.
@@ -159,7 +159,7 @@ class StepTimes:
         read: gives what this thread has used.
 
     Attributes:
-        findings: what is known; it is replaced, not changed, and may be read from any thread.
+        findings: about the steps so far; replaced, never changed, so any thread may read them.
     """
 
     def __init__(

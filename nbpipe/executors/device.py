@@ -608,7 +608,7 @@ class Counts(NamedTuple):
         sources: tensors on the host that a copy may still read.
         source_bytes: their size [bytes].
         events: events that these copies, or batches that nobody opened, wait for.
-        tensors: of batches that nobody opened yet, and that are not lost either.
+        tensors: of batches that are not opened yet, and still referenced.
         tensor_bytes: their size [bytes].
     """
 

@@ -120,7 +120,7 @@ def append_batch(
 
 
 def _followed(chain: Chain, spec: Batch, executor: object) -> Placement | None:
-    """Return the worker processes above, if batches can be made in them and nobody objects."""
+    """Return the worker processes above if batches can be made there and no option forbids it."""
     above = chain[-1].placement if chain else None
     if executor is not None or spec.cost is not None or above is None:
         return None

@@ -245,7 +245,7 @@ class Placement:
         max_items_per_worker: a worker is replaced after so many items [items].
         copy: results of which many are kept are copied out of shared memory; False gives views.
         region: neighbours that agree with it are run together, item by item, in one worker.
-        follows: nobody asked for workers: it shares those of the stage above, where that pays.
+        follows: set by default, not by `executor=`: shares the workers above where that pays.
     """
 
     executor: str

@@ -25,8 +25,7 @@ from ..engine.step_time import Rests, StepTimes
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import Device
-from ..executors.shipping import can_be_sent
-from ..ops.chain import known_length, length, settled, units
+from ..ops.chain import known_length, length, units
 from ..ops.checkpoint import EpochPlace, check_caches, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -192,7 +191,7 @@ class Run(ShownRun):
         pipeline: Callable[[Chain], Any] | None = None,
         times_steps: bool = True,
     ) -> None:
-        self._chain = chain = settled(chain, can_be_sent)
+        self._chain = chain
         self._pipeline = pipeline
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)

@@ -75,7 +75,7 @@ class World:
         return goes_on
 
     def run(self, seconds):
-        """Let the loop do steps for so long; give what is found."""
+        """Let the loop do steps for so long; return the findings."""
         until_ns = self.now_ns + int(seconds * 1e9)
         while self.now_ns < until_ns:
             self.step()

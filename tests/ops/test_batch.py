@@ -168,7 +168,7 @@ def test_a_failed_item_takes_its_batch_along(options):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_part_of_a_batch_is_made_beside_the_last_one(fails):
-    """A call that is free takes no smaller batch that nobody wants, or whose item has failed."""
+    """A free call takes no smaller batch that is to be dropped, or whose item has failed."""
     gate, sizes, got = Gate(), [], []
 
     def numbers():

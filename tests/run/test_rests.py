@@ -25,15 +25,20 @@ def kind(request):
     return request.param
 
 
+def rested(run, calls):
+    """Let the workers rest, wait until their calls have ended, and count the calls so far."""
+    until(lambda: run.rests.hold(LONG_NS))
+    until(run.rests.rested_ns)
+    return calls.begun
+
+
 def test_no_call_begins_in_a_rest(kind):
     """Calls in progress end, others wait; the loop has what is ready, and nothing is paused."""
     calls = Calls()
     with started(kind, stage(kind, calls=calls)) as run:
         items = iter(run)
         got = [next(items)]
-        until(lambda: run.rests.hold(LONG_NS))
-        until(run.rests.rested_ns)
-        begun = calls.begun
+        begun = rested(run, calls)
         got += [next(items), next(items)]
         assert (calls.begun, run.status().state, run.paused) == (begun, "running", False)
         assert run.rests.rested_ns()
@@ -70,7 +75,7 @@ def test_rest_ends_where_little_is_ready(kind):
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_generator_rests(isolate):
-    """A generator that a thread reads gives nothing in a rest, and goes on after it."""
+    """A generator that a thread reads gives nothing in a rest, and continues after it."""
 
     def numbers():
         yield from range(200)
@@ -131,9 +136,7 @@ def test_epoch_that_is_read_ahead_rests_too():
     with pipe.start(read_ahead=True) as run:
         items = iter(run)
         got = [next(items)]
-        until(lambda: run.rests.hold(LONG_NS))
-        until(run.rests.rested_ns)
-        begun = calls.begun
+        begun = rested(run, calls)
         got += [next(items), next(items)]
         assert calls.begun == begun
         run.rests.release()

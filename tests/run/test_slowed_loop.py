@@ -1,4 +1,4 @@
-"""A loop that its loader slows is told so, by the run and its loader; others are left alone."""
+"""A run and a loader report that they slow their loop; other loops get no such report."""
 
 import itertools
 import time
@@ -9,7 +9,7 @@ import pytest
 import nbpipe
 from nbpipe.engine import step_time
 from nbpipe.show.snapshot import snapshot
-from tests.gates import finished
+from tests.gates import finished, until
 
 ARRAY = np.zeros(64)
 
@@ -100,19 +100,19 @@ def test_run_says_so_in_its_epoch_and_after_it(options):
 
 
 def in_epoch(run):
-    """Give a run while its loop, which is slowed, goes on."""
+    """Give a run while its slowed loop continues."""
     step = Slowed(run)
     for _ in run:
         step()
         if run.status().slowed_by:
-            time.sleep(1)  # a diagnosis is of a second at least
+            until(lambda: run.status().elapsed_s > 1)  # a diagnosis is of a second at least
             yield run
             return
 
 
 @pytest.mark.usefixtures("hurried")
 def test_short_epochs_are_compared_together():
-    """What is found in one is kept for the next ones."""
+    """Findings of one epoch are kept for the next ones."""
     with endless(abs, count=240).start() as run:
         finished(stepped, run, Slowed(run), lambda: run.status().slowed_by)
         assert run.epoch > 0

@@ -292,8 +292,8 @@ def test_when_more_threads_help(cpu, cores, locked, concurrency, words):
         (1.0, 1.0, 0.7, True),
         (0.6, 0.05, 0.7, True),  # others fill the machine: they get less than a core
         (0.35, 0.0, 0.5, True),
-        (0.6, 1.0, 0.7, False),  # a core is free: whoever had the lock would use one
-        (1.0, 1.0, 0.05, False),  # one core is used, and nobody waits for the lock
+        (0.6, 1.0, 0.7, False),  # a core is free: the thread with the lock would use one
+        (1.0, 1.0, 0.05, False),  # one core is used, and no call waits for the lock
         (0.6, 0.05, 0.05, False),
     ],
 )

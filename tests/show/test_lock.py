@@ -50,10 +50,13 @@ def diagnoses(pipe):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (gil.COUNTS_SWITCHES and gil.is_locked()), reason="no lock, or not told")
+@pytest.mark.skipif(
+    not (gil.COUNTS_SWITCHES and gil.is_locked()),
+    reason="needs an interpreter lock, and switches counted by Linux",
+)
 @pytest.mark.parametrize("busy", [False, True])
 def test_loops_of_python_are_never_told_to_try_more_threads(busy):
-    """Whoever else computes: waits for the lock are no waits for a disk."""
+    """Waits for the lock count as no waits for a disk, whatever else computes."""
     concurrency = max(4, os.cpu_count() or 1)
     pipe = nbpipe.source(range(1 << 20)).map(count, concurrency=concurrency).batch(20)
     with others((os.cpu_count() or 1) if busy else 0):

@@ -143,7 +143,7 @@ def test_the_same_numbers_as_in_threads():
 
 @pytest.mark.parametrize(("before", "after"), [(None, "thread"), ("thread", None)])
 def test_a_state_of_the_other_form(before, after):
-    """An epoch that was left goes on exactly, wherever its batches were made and will be."""
+    """A state resumes exactly, wherever batches are made before and after it."""
     chains = [numbered(203, drawn).batch(SIZE, collate=list, executor=e) for e in (before, after)]
     with chains[0].start(seed=3) as run:
         whole = list(run)
