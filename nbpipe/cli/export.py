@@ -17,7 +17,7 @@ from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError, ModuleEditedError, NbpipeError, near_match
-from ..export.held import secret_in
+from ..export.reachable import secret_in
 from ..export.secrets import know, scrubbed, secret_in_text, told_in
 from ..export.store import module_path
 from ..pipeline import Pipeline

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TextIO
 
 from ..errors import ArgumentError, NbpipeError
-from ..export.held import texts_named_as_secrets
+from ..export.reachable import texts_named_as_secrets
 from ..export.secrets import is_secret_name, scrubbed, secrets_held, secrets_in_text
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143

@@ -43,11 +43,11 @@ from .collect import (
     refuse_secret,
     unwritable,
 )
-from .difference import fingerprint_of, loosened, same_value
-from .held import captured_by, defaults_of, handle_in, is_changeable, kind_of
+from .fingerprint import fingerprint_of, loosened, same_value
 from .literals import NoLiteral, quoted
 from .module import Piece, Spelling, identifier
 from .pieces import check_text, is_assignment, is_defined, unknown_text
+from .reachable import captured_by, defaults_of, handle_in, is_changeable, kind_of
 from .secrets import secret_in_text
 from .source import defaults_in, last_name, lines_of, names_in, names_read, replaced, root_of
 

@@ -34,11 +34,11 @@ from .arguments import (
 )
 from .cells import Statement
 from .collect import Collector, Found, Scope, Use, is_import, refusal, refuse_secret, unwritable
-from .difference import same_value
-from .held import handle_in, kind_of
+from .fingerprint import same_value
 from .literals import group, in_double_quotes, quoted
 from .module import BREAK, Line, Module, Parameter, Spelling, outside_texts, stage_words
 from .pieces import check_text, is_defined
+from .reachable import handle_in, kind_of
 from .source import last_name, lines_of, names_in, names_read
 
 # -- Stages: a chain of live stages becomes the expression that builds it again --------------------

@@ -21,10 +21,10 @@ from ..base.tree import is_tensor
 from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Statement, of_file, recorded
-from .difference import same_value
-from .held import is_generator, is_installed, is_local, kind_of, secret_in
+from .fingerprint import same_value
 from .literals import NoLiteral, literal
 from .module import Import, Parameter, Piece, Spelling
+from .reachable import is_generator, is_installed, is_local, kind_of, secret_in
 from .secrets import advice, scrubbed, secrets_in_text
 from .source import Names, changed_by, last_name, names_read, root_of
 

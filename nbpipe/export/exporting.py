@@ -29,10 +29,10 @@ from .cells import Statement
 from .chain import as_built, chosen_text, drafted, is_late, variables_of
 from .collect import Collector, Found, Scope, Use, is_import, unwritable
 from .fresh import FreshProcess, error_words, specs_of
-from .held import is_local, secret_in, texts_named_as_secrets
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
+from .reachable import is_local, secret_in, texts_named_as_secrets
 from .secrets import (
     advice,
     as_text,

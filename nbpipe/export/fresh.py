@@ -36,8 +36,8 @@ from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
 from ..executors.launch import Worker, launch_apart
 from ..ops.stage import Chain, Stage, addresses
-from .difference import difference, fingerprint_of
-from .held import changeable_in, handle_in
+from .fingerprint import difference, json_fingerprint
+from .reachable import changeable_in, handle_in
 from .secrets import scrubbed
 
 # -- Question --------------------------------------------------------------------------------------
@@ -91,11 +91,6 @@ def _placed(stage: Stage) -> tuple[object, ...]:
         return ()
     device = getattr(placement.given, "device", None)
     return device, placement.worker_init, placement.max_items_per_worker, placement.copy
-
-
-def json_fingerprint(value: object) -> Any:
-    """Return the fingerprint of a value as it comes out of JSON."""
-    return json.loads(json.dumps(fingerprint_of(value)))
 
 
 def error_words(error: BaseException) -> str:

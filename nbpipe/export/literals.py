@@ -30,7 +30,7 @@ import numpy as np
 
 from ..base.names import parameters_of
 from ..base.tree import is_tensor
-from .held import IN_PYTHON, attributes_of
+from .reachable import IN_PYTHON, attributes_of
 from .source import lines_of, replaced, run_ruff
 
 

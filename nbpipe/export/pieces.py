@@ -32,8 +32,10 @@ from .collect import (
     refuse_secret,
     unwritable,
 )
-from .difference import fingerprint_of
-from .held import (
+from .fingerprint import fingerprint_of
+from .literals import MOST, in_quotes_of
+from .module import Import, Piece, Spelling
+from .reachable import (
     captured_by,
     handle_in,
     held_in,
@@ -44,8 +46,6 @@ from .held import (
     members_of,
     secret_in,
 )
-from .literals import MOST, in_quotes_of
-from .module import Import, Piece, Spelling
 from .secrets import secret_in_text
 from .source import changed_by, names_in, names_read, replaced
 

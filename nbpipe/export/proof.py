@@ -20,18 +20,17 @@ import numpy as np
 from ..errors import ExportError
 from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, refusal, unwritable
-from .difference import difference, loosened
+from .fingerprint import difference, json_fingerprint, loosened
 from .fresh import (
     STARTS_S,
     FreshAnswer,
     FreshProcess,
     error_words,
     has_own_seed,
-    json_fingerprint,
     shared_places,
 )
-from .held import is_local
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
+from .reachable import is_local
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of, shows_order_of_set
 

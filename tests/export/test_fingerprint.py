@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.difference import difference, fingerprint_of
+from nbpipe.export.fingerprint import difference, fingerprint_of
 from nbpipe.export.source import shows_order_of_set
 from tests.strategies import examples
 
@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parents[2]
 ANEW = "when its text runs anew"
 ELSEWHERE = """
 import json, pickle, sys
-from nbpipe.export.difference import fingerprint_of
+from nbpipe.export.fingerprint import fingerprint_of
 values = pickle.load(sys.stdin.buffer)
 print(json.dumps([fingerprint_of(value) for value in values]))
 """
 IN_MODULE = """
 import importlib, json, sys
-from nbpipe.export.difference import fingerprint_of
+from nbpipe.export.fingerprint import fingerprint_of
 module = importlib.import_module(sys.argv[1]) if len(sys.argv) > 1 else sys.modules["__main__"]
 names = [name for name in vars(module) if name.startswith("v_")]
 """

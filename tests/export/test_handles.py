@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.export.held import handle_in
+from nbpipe.export.reachable import handle_in
 from tests.export.notebooks import Notebook
 
 INSTEAD = "open it inside the stage, or in worker_init, instead"

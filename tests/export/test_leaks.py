@@ -14,9 +14,9 @@ import pytest
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export.cells import Cell, Cells
 from nbpipe.export.collect import Scope
-from nbpipe.export.difference import difference, fingerprint_of
 from nbpipe.export.exporting import effects, gate, note_of
-from nbpipe.export.held import secret_in
+from nbpipe.export.fingerprint import difference, fingerprint_of
+from nbpipe.export.reachable import secret_in
 from nbpipe.export.secrets import masked, secret_in_text
 from nbpipe.export.store import stored
 from tests.export.leaks import (

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from nbpipe.export.difference import fingerprint_of, same_value
+from nbpipe.export.fingerprint import fingerprint_of, same_value
 from nbpipe.export.literals import NoLiteral, literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()

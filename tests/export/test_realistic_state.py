@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe.export.held import changeable_in
+from nbpipe.export.reachable import changeable_in
 from tests.export.notebooks import Notebook, contents
 
 EXPORT = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nbpipe.export.cells import Cell
-from nbpipe.export.held import secret_in
+from nbpipe.export.reachable import secret_in
 from nbpipe.export.secrets import scrubbed, secret_in_text
 
 HF = "hf_abcdefghijklmnopqrstuvwx"

@@ -15,7 +15,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
-from nbpipe.export.difference import fingerprint_of
+from nbpipe.export.fingerprint import fingerprint_of
 from nbpipe.export.fresh import FreshProcess
 from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import Choice, NoTrueSpelling, tried

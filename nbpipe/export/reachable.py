@@ -1,4 +1,4 @@
-"""Held: what a value holds: handles of its process, secrets, the user's functions and classes."""
+"""Reachable: what a value reaches: live resources, secrets, the user's functions and classes."""
 
 from __future__ import annotations
 

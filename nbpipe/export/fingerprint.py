@@ -1,4 +1,4 @@
-"""Difference: a value as a fingerprint of plain words and digests, and where two differ."""
+"""Fingerprint: a value as plain words and digests, equal in any process; where two differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .held import (
+from .reachable import (
     IN_PYTHON,
     attributes_of,
     captured_by,
@@ -558,6 +558,11 @@ def fingerprint_of(value: object) -> Any:
             return _NodeMaker().node_of(value)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
         return leaf(type(value).__qualname__, type(value).__qualname__)
+
+
+def json_fingerprint(value: object) -> Any:
+    """Return the fingerprint of a value as JSON gives it back, with lists for tuples."""
+    return json.loads(json.dumps(fingerprint_of(value)))
 
 
 class _NodeMaker:
