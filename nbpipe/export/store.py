@@ -16,12 +16,14 @@ import stat
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_cache_path
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError, ModuleEditedError
 from .secrets import masked, scrubbed
@@ -156,19 +158,10 @@ def cache_folder() -> Path | None:
     if given:
         return Path(given)
     try:
-        return _platform_folder() / "nbpipe"
-    except RuntimeError:  # nobody's home
+        folder = user_cache_path("nbpipe", appauthor=False, opinion=False)
+    except RuntimeError:  # there is no home folder
         return None
-
-
-def _platform_folder() -> Path:
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    return folder if folder.is_absolute() else None  # older versions return "~/.cache/nbpipe" then
 
 
 def _last_record(path: Path) -> WrittenModule | None:
@@ -250,7 +243,7 @@ def _folder() -> Path | None:
     return None if cache is None else cache / "exports"
 
 
-# -- Merge: what is new in `build_pipeline` in a file that was edited, and nothing else of it ------
+# -- Defaults of `build_pipeline`: those that moved are rewritten, also in an edited file ----------
 _BUILD = "build_pipeline"
 _MARK = "\ufeff"  # a byte order mark, which the parser does not take
 
@@ -285,43 +278,24 @@ def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
     return tuple(Moved(*pair) for pair in pairs if pair[1] != pair[2])
 
 
-def merged(old_text: str, new_text: str, disk_text: str) -> str | None:
-    """Write what changed in `build_pipeline` between two texts into a third, which was edited.
+def patched(text: str, moves: Iterable[Moved]) -> str | None:
+    """Rewrite defaults in the text of a module that was edited.
 
     Args:
-        old_text: what export wrote last.
-        new_text: what it would write now.
-        disk_text: the file as it is.
+        text: the module.
+        moves: the defaults.
 
     Returns:
-        The third text with those lines. None where the first two differ elsewhere, or the user
-        edited the same lines.
+        The text; None where a default is gone, or was edited to another value.
     """
-    if old_text == new_text:
-        return disk_text
-    old, new, disk = (text.split("\n") for text in (old_text, new_text, disk_text))
-    if _around(old_text) is None or _around(old_text) != _around(new_text):
-        return None
-    ours, edits = _changes(old, new), _changes(old, disk)
-    ours = [one for one in ours if one not in edits]
-    if any(a == c or max(a, c) < min(b, d) for a, b, _ in ours for c, d, _ in edits):
-        return None
-    for first, last, lines in sorted([*ours, *edits], reverse=True):
-        old[first:last] = lines
-    whole = "\n".join(old)
-    return whole if _build_in(whole.removeprefix(_MARK)) is not None else None
-
-
-def _changes(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]:
-    """Return the lines of a text that another one replaces, and by what."""
-    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return [(a, b, new[c:d]) for word, a, b, c, d in found if word != "equal"]
-
-
-def _around(text: str) -> tuple[list[str], list[str]] | None:
-    """Return the lines above and below `build_pipeline`; None where there is not one."""
-    lines, found = text.split("\n"), _build_in(text)
-    return None if found is None else (lines[: found.lineno], lines[found.end_lineno :])
+    found = _defaults(text) or {}
+    places = []
+    for one in moves:
+        default = found.get(one.name)
+        if default is None or _source(text, default) not in (one.old, one.new):
+            return None
+        places.append((default, one.new))
+    return replaced(text, places)
 
 
 def _without(text: str, defaults: dict[str, ast.expr]) -> str:
@@ -362,7 +336,6 @@ class Exported(os.PathLike[str]):
         notes: what to know of it, each in one sentence.
         changed: the file was written; False where it held the same bytes.
         patched: parameters whose defaults moved, where nothing else did.
-        merged: the file was edited, and the edits are still there.
     """
 
     path: Path
@@ -370,7 +343,6 @@ class Exported(os.PathLike[str]):
     notes: tuple[str, ...] = ()
     changed: bool = True
     patched: tuple[Moved, ...] = ()
-    merged: bool = False
 
     def __fspath__(self) -> str:
         """Return the path as text."""
@@ -386,8 +358,6 @@ class Exported(os.PathLike[str]):
         if self.patched:
             moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.patched)
             return f"rewrote defaults in {self.path}: {moves}"
-        if self.merged:
-            return f"wrote what is new in build_pipeline into {self.path}; its edits stay"
         checked = f"; the first {self.compared} items are the same there" if self.compared else ""
         return f"wrote {self.path}{checked}"
 
@@ -399,8 +369,8 @@ def stored(
 ) -> Exported:
     """Write a module and its assets, all or none.
 
-    Where the file was edited since export wrote it and only `build_pipeline` would be another, what
-    is new there is written into it and the edits stay.
+    Where the file was edited since export wrote it, and only defaults of `build_pipeline` moved,
+    they are rewritten and the edits stay.
 
     Args:
         path: the module, as "loader.py"; through a symbolic link its target is written.
@@ -434,9 +404,9 @@ def _stored(
         known, crlf = disk.replace(b"\r\n", b"\n"), b"\r\n" in disk  # as Git may have it
         kept: str | None = text
         if not is_ours(known):
-            shown = known.decode("utf-8", "replace")
-            kept = None if record is None else merged(record.text, text, shown)
-        if kept is None or "\ufffd" in kept:
+            moves = None if record is None else moved(record.text, text)
+            kept = None if moves is None else _kept(known, moves)
+        if kept is None:
             raise _edited(module, disk, record, text)
         final = kept.encode("utf-8").replace(b"\n", b"\r\n" if crlf else b"\n")
     files = {module.with_name(name): content for name, content in assets.items()}
@@ -449,8 +419,16 @@ def _stored(
     hashes = {name: _hash_of(content) for name, content in assets.items()}
     keep(target, WrittenModule(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
-    merges = final not in (data, disk) and not knobs
-    return Exported(module, changed=bool(changes), patched=knobs, merged=merges)
+    return Exported(module, changed=bool(changes), patched=knobs)
+
+
+def _kept(disk: bytes, moves: tuple[Moved, ...]) -> str | None:
+    """Return an edited file with the defaults that moved; None where they cannot be written."""
+    try:
+        text = disk.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return patched(text, moves) if moves else text
 
 
 def _knobs(old: bytes | None, new: bytes) -> tuple[Moved, ...]:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pwd
 import py_compile
 import resource
 import signal
@@ -16,10 +17,26 @@ from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export import store
 from nbpipe.export.store import Moved, cache_folder, stored
-from tests.export.test_patch_defaults import NEW, OLD
 from tests.scripts import printed
 
-ROOT = Path(__file__).resolve().parents[2]
+OLD = '''"""Loader."""
+
+import nbpipe
+
+SIZE = 8
+
+
+def build_pipeline(
+    root: str = "data",
+    *,
+    decode_concurrency: int = 8,  # the disk's best
+    decode_prefetch: int = 32,
+    batch_size: int = 4,
+) -> nbpipe.Pipeline:
+    """Build."""
+    return nbpipe.source([8, 32, 4])
+'''
+NEW = OLD.replace("concurrency: int = 8", "concurrency: int = 12").replace("int = 4", "int = 64")
 OTHER = OLD.replace("SIZE = 8", "SIZE = 9")
 ASSETS = {"my_loader.npz": b"arrays"}
 
@@ -273,12 +290,63 @@ def test_an_edited_file_stays_while_nothing_moved(path):
     assert (write(path).changed, stamp(path)) == (False, before)
 
 
-def test_knobs_that_both_moved_are_refused(path):
-    """A default that the user changed to another value is a conflict."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("concurrency: int = 8", "concurrency: int = 99"),
+        ("    decode_concurrency: int = 8,  # the disk's best\n", ""),
+        ("concurrency: int = 8", "concurrency: int"),
+        ("build_pipeline", "build"),
+        ('    """Build."""\n', "    pass\n\n\ndef build_pipeline(\n"),
+        (") ->", ""),
+    ],
+)
+def test_defaults_that_cannot_be_rewritten(path, before, after):
+    """An edited file whose default was edited, is gone or cannot be read is refused, and shown."""
     write(path)
-    path.write_text(OLD.replace("concurrency: int = 8", "concurrency: int = 99"))
-    with pytest.raises(ModuleEditedError, match=r"\+ +decode_concurrency: int = 99"):
+    edited = OLD.replace(before, after)
+    path.write_text(edited)
+    with pytest.raises(ModuleEditedError, match="was edited since it was exported") as caught:
         write(path, NEW)
+    lost = next(line for line in OLD.splitlines() if line not in edited.splitlines())
+    assert f"-{lost}" in str(caught.value).splitlines()
+    assert path.read_text() == edited
+
+
+def test_a_default_that_the_user_moved_to_the_same_value(path):
+    """A default that already has the new value is no conflict."""
+    write(path)
+    path.write_text(OLD.replace("concurrency: int = 8", "concurrency: int = 12"))
+    assert write(path, NEW).path.read_text() == NEW
+
+
+def test_a_default_that_only_the_user_moved_stays(path):
+    """A default of the user's own stays where no knob moved it."""
+    write(path)
+    path.write_text(OLD.replace("prefetch: int = 32", "prefetch: int = 99"))
+    write(path, NEW)
+    assert path.read_text() == NEW.replace("prefetch: int = 32", "prefetch: int = 99")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("    batch_size: int = 4,\n", "    decode_timeout: int = 3,\n    batch_size: int = 4,\n"),
+        ("[8, 32, 4])", "[8, 32, 4, 5])"),
+        ("# the disk's best", "# best"),
+        ("decode_prefetch: int", "decode_prefetch: int | None"),
+        ("SIZE = 8", "SIZE = 9"),
+        ("build_pipeline", "build"),
+    ],
+)
+def test_more_than_defaults_is_not_written_into_an_edited_file(path, before, after):
+    """Where the new text differs in more than defaults, an edited file is refused, and shown."""
+    write(path)
+    edited = OLD.replace("Loader.", "Loader of mine.")
+    path.write_text(edited)
+    with pytest.raises(ModuleEditedError, match=r"\+\"\"\"Loader of mine"):
+        write(path, OLD.replace(before, after))
+    assert path.read_text() == edited
 
 
 def test_line_ends_of_version_control_are_no_edit(path):
@@ -429,37 +497,33 @@ def test_the_cache_is_bounded(path, cache, monkeypatch):
     assert sorted(texts) == ["x = 3\n", "x = 4\n", "x = 5\n"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other folders")
 @pytest.mark.parametrize(
-    ("platform", "variables", "expected"),
+    ("variables", "expected"),
     [
-        ("linux", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/nbpipe"),
-        ("linux", {"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/nbpipe"),
-        ("linux", {}, "/home/me/.cache/nbpipe"),
-        ("darwin", {"XDG_CACHE_HOME": "/xdg"}, "/home/me/Library/Caches/nbpipe"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/nbpipe"),
-        ("win32", {}, "/home/me/AppData/Local/nbpipe"),
-        ("linux", {"NBPIPE_CACHE_DIR": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
+        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/nbpipe"),
+        ({}, "/home/me/.cache/nbpipe"),
+        ({"NBPIPE_CACHE_DIR": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
     ],
 )
-def test_where_the_cache_lies(monkeypatch, platform, variables, expected):
-    """Each system has its place for caches."""
-    for name in ("NBPIPE_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+def test_where_the_cache_lies(monkeypatch, variables, expected):
+    """It is in the user's folder for caches, or where NBPIPE_CACHE_DIR says."""
+    for name in ("NBPIPE_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/home/me", **variables}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "platform", platform)
     assert str(cache_folder()) == expected
 
 
 def test_without_a_home(path, monkeypatch):
     """A user without a home folder exports without a cache."""
 
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
+    def homeless(number):
+        raise KeyError(number)
 
-    monkeypatch.delenv("NBPIPE_CACHE_DIR")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
+    for name in ("NBPIPE_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", homeless)
     assert (cache_folder(), write(path).changed) == (None, True)
 
 
