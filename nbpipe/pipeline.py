@@ -71,7 +71,7 @@ class Pipeline:
         raise TypeError("cannot pickle a pipeline: it lives in the process it runs in")
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("chain",))
+        return shown(self, ("chain", "export_goal"))
 
     def _with(self, chain: Chain) -> Pipeline:
         return Pipeline(chain)
@@ -599,6 +599,10 @@ class Pipeline:
             check_items=check_items,
             assets=assets,
         )
+
+    def export_goal(self) -> str:
+        """Return what an export appends to this object's expression to get its pipeline."""
+        return ""
 
     # -- looking in -----------------------------------------------------------------------
     @property

@@ -21,7 +21,7 @@ from ..base.knobs import Knob
 from ..base.seeding import CALL, NUMBER, seed_for, seed_item, worker_info
 from ..errors import ExportError
 from ..executors.memory import Packer, unpack
-from ..ops.stage import CodeLocation, addresses, changed
+from ..ops.stage import Chain, CodeLocation, addresses, changed
 from ..pipeline import Pipeline, interleave, source
 from .state import (
     END,
@@ -44,6 +44,12 @@ class WantsWorkersError(BaseException):
     """
 
 
+_WANTS = (
+    "the dataset calls get_worker_info(), so each worker reads a part of it, which the loader "
+    "finds out in its first epoch: iterate the loader before its pipeline"
+)
+
+
 @contextmanager
 def _asking_refused(torch_worker: ModuleType) -> Iterator[None]:
     """Have `get_worker_info()` of this worker process end what asks it.
@@ -61,7 +67,7 @@ def _asking_refused(torch_worker: ModuleType) -> Iterator[None]:
 
     def refuse() -> None:
         asked.append(True)
-        raise WantsWorkersError
+        raise WantsWorkersError(_WANTS)
 
     known._nbpipe_asked = refuse
     before, known.get_worker_info.__code__ = known.get_worker_info.__code__, _ask.__code__
@@ -70,7 +76,7 @@ def _asking_refused(torch_worker: ModuleType) -> Iterator[None]:
     finally:
         known.get_worker_info.__code__ = before
     if asked:
-        raise WantsWorkersError
+        raise WantsWorkersError(_WANTS)
 
 
 def _ask() -> Any:
@@ -532,9 +538,20 @@ SAMPLES = "samples"  # lists of them, of an iterable dataset that is read once
 _AHEAD = 2  # lists of indices, or of samples that were read once, ready for the workers
 
 
+def drawn_seed(torch: Any, generator: Any) -> int:
+    """Draw the seed of an epoch's workers."""
+    seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
+    return int(seed.item())
+
+
 @final
 class EpochIndices:
     """The indices of each epoch, in lists where there are batches.
+
+    Args:
+        sampler: gives them.
+        draw_seed: draws the seed of an epoch's workers, as torch's loader does before it draws
+            the order from the same generator.
 
     Attributes:
         prepared: what the next iteration gives; None: what the sampler does.
@@ -542,13 +559,17 @@ class EpochIndices:
 
     _nbpipe_kind_ = "loader part"
 
-    def __init__(self, sampler: Iterable[Any]) -> None:
+    def __init__(self, sampler: Iterable[Any], draw_seed: Callable[[], object]) -> None:
         self._sampler = sampler
+        self._draw_seed = draw_seed
         self.prepared: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         prepared, self.prepared = self.prepared, None
-        return following(iter(self._sampler)) if prepared is None else prepared
+        if prepared is not None:
+            return prepared
+        self._draw_seed()
+        return following(iter(self._sampler))
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]  # TypeError says that it has none
@@ -609,6 +630,14 @@ def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipel
         knobs = {name: before.get(name, knob) for name, knob in stage.knobs.items()}
         found.append(changed(stage, shared=knobs))
     return Pipeline(tuple(found))
+
+
+def placed_at(chain: Chain, place: CodeLocation | None) -> Chain:
+    """Return a chain all of whose stages were made at one place of the user's code."""
+    return tuple(
+        changed(stage, made_at=place, inputs=tuple(placed_at(one, place) for one in stage.inputs))
+        for stage in chain
+    )
 
 
 # -- PlainChain: what one would write by hand in the place of a loader, as its export writes it ----
@@ -705,7 +734,7 @@ class PlainChain:
             templates = (made.__code__,)
             notes = notes if seed is None else (_SHUFFLED.format(seed=seed), *notes)
         pipe = with_knobs(pipe.map(made, name="fetch", **how), {"fetch": knobs})
-        chain = tuple(changed(stage, made_at=made_at) for stage in pipe.chain)
+        chain = placed_at(pipe.chain, made_at)
         return cls(pipeline=Pipeline(chain), counted=counted, templates=templates, notes=notes)
 
 

@@ -39,6 +39,8 @@ from .chain import (
     ReadPart,
     WantsWorkersError,
     chain_of,
+    drawn_seed,
+    placed_at,
     seeding_note,
     split_chain,
     with_knobs,
@@ -334,9 +336,10 @@ class DataLoader:
     """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
 
     Each `for` loop over it is an epoch. Without workers everything happens in the calling
-    thread. With workers `loader.pipeline` is the chain, `loader.run` the run that is iterated:
-    its panel, `stats()` and `diagnose()`; `loader.num_workers` and `loader.prefetch_factor` may
-    be set while an epoch goes on. `state_dict()` and `load_state_dict()` resume in its middle.
+    thread. `loader.pipeline` is the pipeline that it runs: iterate it on its own, or look at its
+    stages. `loader.run` is the run that is iterated: its panel, `stats()` and `diagnose()`.
+    `loader.num_workers` and `loader.prefetch_factor` may be set during an epoch. `state_dict()`
+    and `load_state_dict()` resume in the middle of one.
     `export(path)` writes the chain that it stands for as a module, without the loader.
     What differs from torch on purpose: docs/dataloader-details.md.
 
@@ -566,8 +569,13 @@ class DataLoader:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The chain of the last epoch; before the first, that of the first."""
-        return self._pipeline
+        """The pipeline that this loader runs; it begins with the first batch of an epoch.
+
+        Iterating it gives the batches of the loader, by the same samplers and functions. Its knobs
+        are those of the loader.
+        """
+        self._follow_samplers()
+        return Pipeline(placed_at(self._chain(0, self._indices).chain, self._made_at))
 
     @property
     def run(self) -> LoaderRun:
@@ -577,7 +585,14 @@ class DataLoader:
     def _build(
         self, seed: int, indices: EpochIndices | None, position: Position | None = None
     ) -> None:
-        """Build the chain; its knobs are those of the one before."""
+        """Build the chain that is run."""
+        self._pipeline = self._chain(seed, indices, position)
+        self._live.follow(self._pipeline)
+
+    def _chain(
+        self, seed: int, indices: EpochIndices | None, position: Position | None = None
+    ) -> Pipeline:
+        """Return a chain; its knobs are those of the one before."""
         count, data = self.num_workers, self._torch.utils.data
         size, drop_last = self._samples.batch_size, self._samples.drop_last
         splits = self._splits and count > 0
@@ -598,8 +613,7 @@ class DataLoader:
             pipe = chain_of(items, make, how | {"prefetch": self._prefetch} if count else None)
         if self._pins():
             pipe = pipe.map(_Pin(self._torch), name="pin", prefetch=1)
-        self._pipeline = pipe if splits else with_knobs(pipe, self._live.knobs)
-        self._live.follow(self._pipeline)
+        return pipe if splits else with_knobs(pipe, self._live.knobs)
 
     @property
     def _place(self) -> str:
@@ -632,7 +646,10 @@ class DataLoader:
     @property
     def _indices(self) -> EpochIndices | None:
         """What gives the indices of an epoch; None where the dataset is iterable."""
-        return None if self._reads else EpochIndices(self._samples.indices)
+        if self._reads:
+            return None
+        draw_seed = functools.partial(drawn_seed, self._torch, self.generator)
+        return EpochIndices(self._samples.indices, draw_seed)
 
     def _pins(self) -> bool:
         accelerator: Any = getattr(self._torch, "accelerator", None)
@@ -679,7 +696,8 @@ class DataLoader:
         """Begin an epoch; of a loaded one, its rest."""
         goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         try:
-            draw, stays = self._drawn_seed, self._stays
+            draw = functools.partial(drawn_seed, self._torch, self.generator)
+            stays = self._stays
             ahead = workers * self._factor
             progress, left = self._state.begin(sources, loaded, draw, stays=stays, ahead=ahead)
             if workers:
@@ -722,11 +740,6 @@ class DataLoader:
         if kept is None or kept.run.closed or kept.seed != seed or self._live.is_busy(kept.run):
             return None
         return kept if kept.readers == self._readers else None
-
-    def _drawn_seed(self) -> int:
-        torch = self._torch
-        seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return int(seed.item())
 
     def _check_timeout(self) -> None:
         if self.timeout and not self.num_workers:
@@ -782,7 +795,7 @@ class DataLoader:
         self._live.close(_CLOSE_S)
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("chain_code",))
+        return shown(self, ("chain_code", "export_goal"))
 
     def export(
         self,
@@ -821,6 +834,10 @@ class DataLoader:
             templates=plain.templates,
         )
         return replace(done, notes=(*plain.notes, *done.notes))
+
+    def export_goal(self) -> str:
+        """Return what an export appends to this object's expression to get its pipeline."""
+        return ".pipeline"
 
     def chain_code(self) -> str:
         """Return the chain that this loader stands for, as code for a cell."""

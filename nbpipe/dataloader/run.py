@@ -485,7 +485,8 @@ class _Begun(NamedTuple):
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
     "active_s",
-    *("begins", "between_waits", "chain_code", "close_epochs", "ended", "follow", "is_busy"),
+    *("begins", "between_waits", "chain_code", "close_epochs", "ended", "export_goal"),
+    *("follow", "is_busy"),
     *("knobs", "local_run", "moved", "not_begun", "on_run", "shown", "title", "turn"),
     "unnamed_failures",
 )
@@ -731,6 +732,16 @@ class LoaderRun(ShownRun):
         if loader is None:
             raise RunClosedError("this run's loader is gone; make another one")
         return loader
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline that the loader runs.
+
+        Raises:
+            RunClosedError: the loader is gone.
+        """
+        pipeline: Pipeline = self._open_loader().pipeline
+        return pipeline
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the loader's next epoch.

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # What nbpipe's own rooms ask of a run; completion does not offer it.
 _OURS = (
     *("active_s", "begin_epoch", "between_waits", "chain_code", "close_dropped", "close_epochs"),
-    *("devices", "disown", "failures_since", "go_on_timing", "node_state", "outcome"),
-    *("renew_functions", "rests"),
+    *("devices", "disown", "export_goal", "failures_since", "go_on_timing", "node_state"),
+    *("outcome", "renew_functions", "rests"),
     *("single_epoch", "title", "turn", "unnamed_failures"),
 )
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
@@ -105,6 +105,10 @@ class ShownRun(watch.Watched):
     """What others make of a run, be it of a pipeline or of a loader."""
 
     _nbpipe_kind_ = "run"
+
+    def export_goal(self) -> str:
+        """Return what an export appends to this object's expression to get its pipeline."""
+        return ".pipeline"
 
     @property
     def title(self) -> str:
@@ -176,7 +180,7 @@ class Run(ShownRun):
         memory_bytes: budget for what all buffers hold [bytes], or None.
         machine: where the stages run.
         read_ahead: an epoch begins to fill when the one before it drains.
-        pipeline: makes a pipeline of a chain, for `retry_failed`.
+        pipeline: makes a pipeline of a chain.
         times_steps: what iterates is a loop, whose steps are worth timing.
     """
 
@@ -253,6 +257,20 @@ class Run(ShownRun):
     def stages(self) -> dict[str, Stage]:
         """The stages by address."""
         return dict(self._stages)
+
+    @property
+    def pipeline(self) -> Any:
+        """The `Pipeline` that it runs, with the same stages and knobs.
+
+        Raises:
+            RunError: the run belongs to no pipeline.
+        """
+        return self._pipeline_of(self._chain)
+
+    def _pipeline_of(self, chain: Chain) -> Any:
+        if self._pipeline is None:
+            raise RunError("this run was not started by a pipeline; start it with pipe.start()")
+        return self._pipeline(chain)
 
     @property
     def seed(self) -> int:
@@ -380,9 +398,7 @@ class Run(ShownRun):
             ArgumentTypeError: the pipeline does not begin with one source.
             RunError: the run belongs to no pipeline.
         """
-        if self._pipeline is None:
-            raise RunError("this run was started by no pipeline, so there is none to try again")
-        return self._pipeline(retried(self._chain, self._origins, self._machine.failures()))
+        return self._pipeline_of(retried(self._chain, self._origins, self._machine.failures()))
 
     @property
     def events(self) -> tuple[KnobChange, ...]:

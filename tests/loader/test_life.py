@@ -5,11 +5,12 @@ import weakref
 
 import psutil
 import pytest
+import torch
 
 import nbpipe
 from tests.gates import HANG_S, Bell, Calls, Gate, stage, until
 from tests.leaks import processes_of
-from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers
+from tests.loader.datasets import AtOnce, Made, Numbers, Parted, Stream, Workers
 
 
 def pids(loader):
@@ -175,12 +176,86 @@ def test_from_inline_to_workers_and_back():
     assert found == [{False}, {True}, {False}]
 
 
+def listed(batches):
+    """Return batches as lists."""
+    return [one.tolist() if hasattr(one, "tolist") else one for one in batches]
+
+
 def test_pipeline_is_the_chain():
     """The chain runs by itself, shows, and tells its length."""
     loader = nbpipe.DataLoader(Numbers(6), 2, num_workers=2, workers="thread")
-    got = [batch.tolist() for batch in loader.pipeline]
+    got = listed(loader.pipeline)
     assert (got, len(loader.pipeline)) == ([[0, 1], [2, 3], [4, 5]], 3)
     assert [stage.name for stage in loader.pipeline.stages] == ["indices", "fetch"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (Numbers(), {"batch_size": 4}),
+        (Numbers(), {"batch_size": None}),
+        (Numbers(), {"batch_size": 4, "drop_last": True, "num_workers": 2}),
+        (Numbers(), {"batch_sampler": [[3, 1], [2]], "num_workers": 1, "workers": "thread"}),
+        (AtOnce(), {"batch_size": 4, "collate_fn": len}),
+        (Stream(), {"batch_size": 4}),
+        (Stream(), {"batch_size": 4, "num_workers": 2}),
+        (Parted(), {"batch_size": 4, "num_workers": 2}),
+    ],
+)
+def test_pipeline_gives_the_batches_of_the_loader(dataset, options):
+    """Iterating it gives what the loader gives, also in the middle of an epoch of the loader."""
+    loader = nbpipe.DataLoader(dataset, **options)
+    expected = listed(loader)
+    epoch = iter(loader)
+    first = listed([next(epoch)])
+    assert (listed(loader.pipeline), first + listed(epoch)) == (expected, expected)
+    assert (listed(loader.run.pipeline), listed(loader)) == (expected, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("own", [True, False])
+def test_pipeline_shuffles_as_the_loader(workers, own):
+    """From the same state of torch's generator, the pipeline has the orders of the loader."""
+    found = []
+    for goal in ("", "pipeline"):
+        torch.manual_seed(5)
+        generator = torch.Generator().manual_seed(3) if own else None
+        loader = nbpipe.DataLoader(
+            Numbers(), 4, shuffle=True, num_workers=workers, workers="thread", generator=generator
+        )
+        batches = getattr(loader, goal) if goal else loader
+        found.append([listed(batches), listed(batches)])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
+def test_pipeline_of_parts_is_there_after_an_epoch():
+    """A dataset that asks which worker reads it has a pipeline once the loader has read it."""
+    loader = nbpipe.DataLoader(Parted(), 4, num_workers=2)
+    with pytest.raises(nbpipe.StageError, match="iterate the loader before its pipeline"):
+        list(loader.pipeline)
+    expected = listed(loader)
+    assert listed(loader.pipeline) == expected
+
+
+def test_pipeline_of_a_run():
+    """The pipeline of a run makes its batches, and has its knobs."""
+    pipe = nbpipe.source(range(5), name="numbers").map(str).batch(2, collate=list)
+    with pipe.start() as run:
+        run["str"].concurrency = 3
+        assert list(run.pipeline) == list(run) == [["0", "1"], ["2", "3"], ["4"]]
+        assert (run.pipeline.graph(), run.pipeline["str"].concurrency) == (pipe.graph(), 3)
+        with pytest.raises(nbpipe.UnknownKnobError, match=r"run\.pipeline cannot be set"):
+            run.pipeline = pipe
+
+
+def test_goal_of_an_export():
+    """What an export appends to an object's expression gives the pipeline that is exported."""
+    pipe = nbpipe.source(range(3))
+    loader = nbpipe.DataLoader(Numbers(3))
+    with pipe.start() as run:
+        goals = [one.export_goal() for one in (pipe, run, loader, loader.run)]
+    assert goals == ["", ".pipeline", ".pipeline", ".pipeline"]
 
 
 def test_export_of_the_chain_is_refused(tmp_path):
