@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from tests.export.nursery import Nursery
 from tests.kernel.client import CellError, Client, Launched, Message
@@ -71,45 +72,77 @@ class Notebook:
             self.kernel.run(cell, cell_id=f"cell-{number}")
 
     def exported(
-        self, text: str, *, pipe: str = "pipe", name: str = "loader", spawn: bool = False
+        self,
+        text: str,
+        *,
+        pipe: str = "pipe",
+        name: str = "loader",
+        spawn: bool = False,
+        state: Sequence[str] = (),
     ) -> "Exported":
         """Run cells that export a pipeline; hold what came of it against the notebook."""
         self.run(text)
-        return self.examined(pipe=pipe, name=name, spawn=spawn)
+        return self.examined(pipe=pipe, name=name, spawn=spawn, state=state)
 
     def examined(
-        self, *, pipe: str = "pipe", name: str = "loader", spawn: bool = False
+        self,
+        *,
+        pipe: str = "pipe",
+        name: str = "loader",
+        spawn: bool = False,
+        state: Sequence[str] = (),
     ) -> "Exported":
-        """Hold an exported module against the notebook's pipeline; items must be the same."""
+        """Hold an exported module against the notebook's pipeline.
+
+        It must be importable from an empty folder, and its pipeline must have the same stages,
+        knobs and items, and the same arguments of each stage. A parameter must stand for each knob
+        that was given or turned.
+
+        Args:
+            pipe: an expression for the notebook's pipeline.
+            name: name of the module.
+            spawn: the functions must give the same items in a spawned process, too.
+            state: attributes that stages change: their values are not compared.
+        """
         path = self.folder / f"{name}.py"
         text = path.read_bytes().decode()
-        known = self._known(pipe)
-        found = self.imported(name, spawn=spawn)
+        known = self._known(pipe, state)
+        found = self.imported(name, spawn=spawn, state=state)
         exported = Exported(text, known, found)
-        assert found["items"] == known["items"], text
-        assert found["graph"] == known["graph"], text
+        for what in ("items", "graph", "specs", "knobs"):
+            assert found[what] == known[what], text
+        assert set(known["given"]) <= set(exported.turns), text
         assert linted(path) == "", text
+        if spawn:
+            assert found["spawned"] == known["items"], text
         return exported
 
-    def _known(self, pipe: str) -> Message:
+    def _known(self, pipe: str, state: Sequence[str]) -> Message:
         path = self.temp / "known.json"
         self.kernel.run(
             "__import__('tests.export.within', fromlist=['note'])"
-            f".note({str(path)!r}, {pipe}, globals().get('report'))"
+            f".note({str(path)!r}, {pipe}, globals().get('report'), {list(state)})"
         )
         known = json.loads(path.read_text())
         path.unlink()
         return known
 
-    def imported(self, name: str = "loader", *, spawn: bool = False) -> Message:
-        """Import a module in a fresh process that works in another folder."""
+    def imported(
+        self, name: str = "loader", *, spawn: bool = False, state: Sequence[str] = ()
+    ) -> Message:
+        """Import a module in a fresh process, from an empty folder."""
         answer = self.elsewhere / "found.json"
         env = {**self.env, "PYTHONPATH": f"{ROOT}:{self.folder}"}
-        entry = name + (":spawn" if spawn else "")
+        request = {"name": name, "folder": str(self.folder), "spawn": spawn, "state": list(state)}
         self._nursery.script(
-            WITHIN, str(answer), entry, cwd=self.elsewhere, modules=self.modules, **env
+            WITHIN,
+            str(answer),
+            json.dumps(request),
+            cwd=self.elsewhere,
+            modules=self.modules,
+            **env,
         )
-        return json.loads(answer.read_text())[name]
+        return json.loads(answer.read_text())
 
     def refused(self, text: str) -> str:
         """Run cells of which the last is refused; return the words, after a look for litter."""
@@ -150,6 +183,36 @@ class Exported:
         """The notes of the report that the notebook kept as `report`."""
         return self.known["notes"]
 
+    @cached_property
+    def turns(self) -> dict[str, Any]:
+        """The defaults of the parameters of `build_pipeline` by what they turn: "decode.prefetch".
+
+        Stages that share a knob have one parameter.
+        """
+        return {
+            knob: self.found["defaults"][name][1]
+            for name, knobs in self.found["turned"].items()
+            for knob in knobs
+        }
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """The defaults of the parameters that turn a knob or a size of batches, by name."""
+        turned, defaults = self.found["turned"], self.found["defaults"]
+        return {name: defaults[name][1] for name in turned if turned[name]}
+
+    def has(self, lines: str) -> bool:
+        """Report whether lines of the user's stand in the module, one directly after another.
+
+        They may be indented. A line `...` stands for any lines.
+        """
+        return _find(lines, self.text)
+
+    def noted(self, *words: str) -> bool:
+        """Report whether one of the notes has all the words."""
+        return any(all(word in note for word in words) for note in self.notes)
+
+    # How the exporter spells things: for tests of its plan, not of what it promises.
     @cached_property
     def tree(self) -> ast.Module:
         """The file's tree."""
@@ -194,6 +257,25 @@ class Exported:
 def cells_of(text: str) -> list[str]:
     """Split a notebook's text into its cells."""
     return [textwrap.dedent(cell).strip("\n ") for cell in _BORDER.split(text)]
+
+
+def _find(lines: str, text: str) -> bool:
+    """Report whether lines stand in a text."""
+    wanted = [line.strip() for line in textwrap.dedent(lines).strip("\n").split("\n")]
+    parts = "\n".join(wanted).split("\n...\n")
+    held = "\n" + "\n".join(line.strip() for line in text.split("\n")) + "\n"
+    at = 0
+    for part in parts:
+        at = held.find(f"\n{part}\n", at)
+        if at < 0:
+            return False
+        at += len(part) + 1
+    return True
+
+
+def lacking(text: str, *words: str) -> list[str]:
+    """List the words that a text lacks; a user needs all of them."""
+    return [word for word in words if word not in text]
 
 
 def bound(node: ast.stmt) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,6 @@ from nbpipe.export import source
 from nbpipe.export.module import Import, Line, Parameter, rendered
 
 from .building import constant, definition, module, taken_apart
-from .test_cases import EXPORTED, shown
 
 RUFF = shutil.which("ruff") or f"{sys.prefix}/bin/ruff"
 needs_ruff = pytest.mark.skipif(not shutil.which(RUFF), reason="ruff is not installed")
@@ -27,6 +27,16 @@ LONG = (
     '.map(partial(decode, size=2), executor="process", concurrency=augment_concurrency)'
     ".batch(3)"
 )
+
+
+# Modules without their docstring, the source and `main`.
+MODULES = sorted((Path(__file__).parent / "modules").glob("*.txt"))
+
+
+def shown(text):
+    """Return what those files show of a module."""
+    text = text.split('"""\n\n', 1)[1].split("\n\n\ndef main()")[0] + "\n"
+    return re.sub(r"^def src\(\):.*?\n\n\n", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def ruff(text, folder, *command):
@@ -44,17 +54,18 @@ def built(chain, **more):
     return text.split('notebook."""\n')[1].split("\n\n\ndef main")[0]
 
 
-@pytest.mark.parametrize("case", EXPORTED, ids=lambda case: case.name)
-def test_a_module_reads_as_written_by_hand(case):
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_module_reads_as_written_by_hand(path):
     """Imports, constants, definitions and the chain, with the empty lines that go between."""
-    assert shown(rendered(taken_apart(case.module))) == case.module
+    text = path.read_text(encoding="utf-8")
+    assert shown(rendered(taken_apart(text))) == text
 
 
 @needs_ruff
-@pytest.mark.parametrize("case", EXPORTED[::4], ids=lambda case: case.name)
-def test_a_module_passes_the_linter(case, tmp_path):
+@pytest.mark.parametrize("path", MODULES[::4], ids=lambda path: path.stem)
+def test_a_module_passes_the_linter(path, tmp_path):
     """The rules that every exported module must pass find nothing."""
-    text = rendered(taken_apart(f"src = 1\n{case.module}"))
+    text = rendered(taken_apart(f"src = 1\n{path.read_text(encoding='utf-8')}"))
     found = ruff(text, tmp_path, "check", "--select=E4,E7,E9,F,I")
     assert found == "All checks passed!"
 
@@ -272,7 +283,7 @@ def test_lines_of_pieces_are_kept():
 
 def test_the_order_given_does_not_matter():
     """The same module has the same text."""
-    full = taken_apart(EXPORTED[0].module)
+    full = taken_apart(MODULES[0].read_text(encoding="utf-8"))
     turned = [
         module(
             random.sample(full.pieces, len(full.pieces)),

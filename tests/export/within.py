@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import importlib
 import inspect
 import json
@@ -11,12 +12,22 @@ import os
 import pathlib
 import pickle
 import sys
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 
-def shown(value: Any) -> Any:
+STATE: set[str] = set()  # attributes that stages change: they are not compared
+_DEEPEST = 12  # an object may hold itself
+
+
+def shown(value: Any, depth: int = 0) -> Any:
     """Write a value as JSON, so that equal values give equal JSON in every process."""
+    again = functools.partial(shown, depth=depth + 1)
+    if depth > _DEEPEST:
+        return "..."
     if value is None or isinstance(value, bool | int | str):
         return [type(value).__name__, value if type(value) in (bool, int, str) else str(value)]
     if isinstance(value, float | complex | bytes | bytearray | dt.date | pathlib.PurePath):
@@ -24,11 +35,11 @@ def shown(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return [type(value).__qualname__, value.name]
     if isinstance(value, dict):
-        return [type(value).__name__, [[shown(key), shown(value[key])] for key in value]]
+        return [type(value).__name__, [[again(key), again(value[key])] for key in value]]
     if isinstance(value, set | frozenset):
-        return [type(value).__name__, sorted((shown(one) for one in value), key=json.dumps)]
+        return [type(value).__name__, sorted((again(one) for one in value), key=json.dumps)]
     if isinstance(value, list | tuple):
-        return [type(value).__qualname__, [shown(one) for one in value]]
+        return [type(value).__qualname__, [again(one) for one in value]]
     if callable(getattr(value, "tobytes", None)) and hasattr(value, "size"):  # also PIL's
         shape = value.shape if hasattr(value, "shape") else value.size
         kind = [type(value).__name__, str(getattr(value, "dtype", ""))]
@@ -39,19 +50,124 @@ def shown(value: Any) -> Any:
         return ["callable", value.__qualname__]
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return [type(value).__qualname__, shown(held)]
-    return [type(value).__qualname__, shown(vars(value)) if hasattr(value, "__dict__") else "?"]
+    else:
+        held = dict(getattr(value, "__dict__", {"?": ""}))
+    return [type(value).__qualname__, [[k, again(v)] for k, v in held.items() if k not in STATE]]
 
 
+# -- what each stage was given ------------------------------------------------------------
+def specs_of(pipe: Any) -> dict[str, Any]:
+    """Give by address all that each stage was given, its knobs left out."""
+    return {address: _spec(stage) for address, stage in stages_of(pipe).items()}
+
+
+def stages_of(pipe: Any) -> dict[str, Any]:
+    """Give the stages by their addresses, those of joined pipelines and branches included."""
+    return dict(zip(pipe._ipython_key_completions_(), pipe.stages, strict=True))
+
+
+def _spec(stage: Any) -> dict[str, Any]:
+    spec = {part.name: getattr(stage.spec, part.name) for part in dataclasses.fields(stage.spec)}
+    if stage.placement is not None:
+        place = stage.placement
+        spec["worker_init"], spec["copy"] = place.worker_init, place.copy
+        spec["max_items_per_worker"] = place.max_items_per_worker
+    given = {name: _given(value) for name, value in spec.items()}
+    return {**given, "inputs": [len(chain) for chain in stage.inputs]}
+
+
+def _given(value: Any) -> Any:
+    if callable(value) and not inspect.isclass(value):
+        return sorted(_held_by(value, frozenset()), key=json.dumps)
+    return shown(value)
+
+
+def _held_by(value: Any, seen: frozenset[int]) -> Iterator[Any]:
+    """Give the values that a function holds, whether it is a closure, a partial or a method.
+
+    The function itself is compared by the items that it makes.
+    """
+    again = functools.partial(_held_by, seen=seen | {id(value)})
+    held: list[Any] = []
+    if id(value) in seen:
+        return
+    if isinstance(value, functools.partial):
+        held = [value.func, *value.args, *value.keywords.values()]
+    elif inspect.ismethod(value):
+        held = [value.__func__, value.__self__]
+    elif inspect.isfunction(value):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        held = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        yield from map(shown, _constants(value.__code__))
+    elif hasattr(value, "__wrapped__"):  # by functools.cache, for instance
+        held = [value.__wrapped__]
+    elif inspect.isbuiltin(value) or inspect.isclass(value) or not callable(value):
+        yield shown(value)
+    else:
+        yield shown(value)
+    for one in held:
+        yield from again(one)
+
+
+def _constants(code: types.CodeType) -> Iterator[Any]:
+    """Give the numbers, texts and bytes in a function's code, without its docstring."""
+    for at, value in enumerate(code.co_consts):
+        if isinstance(value, types.CodeType):
+            yield from _constants(value)
+        elif isinstance(value, str) and at == 0:
+            continue  # the docstring, if there is one
+        elif isinstance(value, int | float | complex | bytes | str):
+            yield value
+
+
+def knobs_of(pipe: Any) -> dict[str, Any]:
+    """Give the value of every knob, and the size of every batch, by "address.knob"."""
+    found: dict[str, Any] = {}
+    for address, stage in stages_of(pipe).items():
+        found |= {f"{address}.{name}": knob.value for name, knob in stage.knobs.items()}
+        if stage.op == "batch":
+            found[f"{address}.size"] = stage.spec.size
+    return found
+
+
+def given_knobs(pipe: Any) -> list[str]:
+    """Name the knobs that were given, or have another value than they began with."""
+    return [
+        f"{address}.{name}"
+        for address, stage in stages_of(pipe).items()
+        for name, knob in stage.knobs.items()
+        if name in stage.given or knob.value != knob.default
+    ]
+
+
+def turned_by(build: Any) -> dict[str, list[str]]:
+    """Give by parameter of `build_pipeline` what it turns: "address.knob"."""
+    before = knobs_of(build())
+    found = {}
+    for name, one in inspect.signature(build).parameters.items():
+        if isinstance(one.default, int | float) and not isinstance(one.default, bool):
+            after = knobs_of(build(**{name: one.default + 1}))
+            found[name] = [key for key in after if after[key] != before.get(key)]
+    return found
+
+
+# -- what a notebook and a module have ----------------------------------------------------
 def items_of(pipe: Any) -> list[Any]:
     """Give the items of its first epoch."""
     return [shown(item) for item in pipe]
 
 
-def note(path: str, pipe: Any, report: Any) -> None:
-    """Write what a notebook has: the items of its pipeline, its knobs, the report's notes."""
-    held = {"items": items_of(pipe), "graph": pipe.graph(), "notes": _notes(report)}
+def note(path: str, pipe: Any, report: Any, state: Sequence[str] = ()) -> None:
+    """Write what a notebook has: what its pipeline is and gives, the report's notes."""
+    held = {**_described(pipe, state), "given": given_knobs(pipe), "notes": _notes(report)}
     Path(path).write_text(json.dumps(held), encoding="utf-8")
+
+
+def _described(pipe: Any, state: Sequence[str]) -> dict[str, Any]:
+    STATE.clear()
+    STATE.update(state)
+    found = {"graph": pipe.graph(), "specs": specs_of(pipe), "knobs": knobs_of(pipe)}
+    return {**found, "items": items_of(pipe)}
 
 
 def _notes(report: Any) -> list[str]:
@@ -69,30 +185,30 @@ def audit(path: str) -> None:
     sys.addaudithook(hook)
 
 
-def examine(name: str, *, spawn: bool) -> dict[str, Any]:
-    """Import a module, build its pipeline, and tell what it is and gives."""
+def examine(name: str, folder: str, *, spawn: bool, state: Sequence[str]) -> dict[str, Any]:
+    """Import a module from an empty folder, build its pipeline in `folder`, and describe it."""
     module = importlib.import_module(name)
-    pipe = module.build_pipeline()
-    held = {"items": items_of(pipe), "graph": pipe.graph(), "names": sorted(vars(module))}
-    held["defaults"] = [shown(one.default) for one in _parameters(module)]
+    os.chdir(folder)
+    build = module.build_pipeline
+    turned = turned_by(build)
+    defaults = {key: one.default for key, one in inspect.signature(build).parameters.items()}
+    pipe = build()
+    held = _described(pipe, state)
+    held |= {"turned": turned, "defaults": {key: shown(one) for key, one in defaults.items()}}
     if spawn:
         held["spawned"] = spawned(pipe)
     return held
-
-
-def _parameters(module: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(module.build_pipeline).parameters.values())
 
 
 # -- in spawned processes -----------------------------------------------------------------
 
 
 def spawned(pipe: Any) -> list[Any]:
-    """Pickle every stage's function, call all of them in a spawned process; give its items."""
+    """Send every stage's function to a spawned process, as nbpipe does; give its items."""
     source, *stages = pipe.stages
-    calls = pickle.dumps([(stage.op, stage.fn) for stage in stages])
+    calls = cloudpickle.dumps([(stage.op, stage.fn) for stage in stages])
     given = source.spec.items
-    items = pickle.dumps(list(given() if callable(given) else given))
+    items = cloudpickle.dumps(list(given() if callable(given) else given))
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
     worker = context.Process(target=called, args=(calls, items, far))
@@ -117,13 +233,9 @@ def called(calls: bytes, items: bytes, answer: Any) -> None:
 
 
 def main() -> None:
-    """Examine the modules named, and write what was found."""
-    answer, *modules = sys.argv[1:]
-    found = {}
-    for entry in modules:
-        name, _, spawn = entry.partition(":")
-        found[name] = examine(name, spawn=bool(spawn))
-    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+    """Examine the module named, and write what was found."""
+    answer, request = sys.argv[1:]
+    Path(answer).write_text(json.dumps(examine(**json.loads(request))), encoding="utf-8")
 
 
 if __name__ == "__main__":
