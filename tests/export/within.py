@@ -48,6 +48,8 @@ def shown(value: Any, depth: int = 0) -> Any:
         return [type(value).__name__, str(value.dtype), list(value.shape), value.tolist()]
     if inspect.isroutine(value) or inspect.isclass(value):
         return ["callable", value.__qualname__]
+    if type(value).__module__ in ("weakref", "threading", "functools"):
+        return [type(value).__qualname__]  # what it holds is another one in each process
     if dataclasses.is_dataclass(value):
         held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     else:
@@ -194,6 +196,7 @@ def examine(name: str, folder: str, *, spawn: bool, state: Sequence[str]) -> dic
     defaults = {key: one.default for key, one in inspect.signature(build).parameters.items()}
     pipe = build()
     held = _described(pipe, state)
+    held["names"] = sorted(vars(module))
     held |= {"turned": turned, "defaults": {key: shown(one) for key, one in defaults.items()}}
     if spawn:
         held["spawned"] = spawned(pipe)
