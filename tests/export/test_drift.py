@@ -165,32 +165,3 @@ def test_code_for_a_cell_has_what_the_pipeline_has(text, run):
         code = started.chain_code()
     exec(code, variables)
     assert list(variables["pipe"]) == list(pipe)
-
-
-@pytest.mark.slow
-def test_a_default_of_a_lambda_that_changed_is_refused(run, tmp_path):
-    """A function made in a loop keeps a value that its text does not give any more."""
-    pipe = run(
-        "pipe = START\nfor k in range(2):\n    pipe = pipe.map(lambda x, n=N: x + n)\nN = 50"
-    )["pipe"]
-    why = r"default 'n': 10 in the notebook, 50 .*rebuild the pipeline"
-    with pytest.raises(nbpipe.ExportError, match=why):
-        pipe.export(tmp_path / "loader.py")
-
-
-@pytest.mark.slow
-def test_a_path_that_was_computed_is_noted(run, tmp_path):
-    """A folder of this machine that no cell spells is written with a note that names it."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "1.txt").write_text("1")
-    pipe = run(
-        "from pathlib import Path\n"
-        "class Place:\n    def __init__(self):\n        self.name = PLACE\n"
-        "PLACE = __file__.removesuffix('work.py')\nplace = Place()\n"
-        "folder = Path(place.name, 'data')\n"
-        "del place, Place\n"
-        "def read(path):\n    return path.read_text()\n"
-        "pipe = nbpipe.source(sorted(folder.glob('*.txt'))).map(read)\n"
-    )["pipe"]
-    done = pipe.export(tmp_path / "loader.py")
-    assert any("'folder'" in note and "a path of this machine" in note for note in done.notes)

@@ -433,7 +433,7 @@ def test_function_of_a_file_that_was_run(notebook: Notebook):
         """
         + EXPORT
     )
-    assert exported.has("SCALE = 4  # of the lab")
+    assert "SCALE = 4" in exported.text
     assert exported.has("def scaled(x):\n    # from a file\n    return x * SCALE")
     assert "%run" not in exported.text
 
