@@ -495,15 +495,24 @@ def _let_threads_publish(comm: Any) -> None:
 
 @final
 class _Ancestors(dict[int, int]):
-    """Which thread was started by which, by their numbers; never in a circle."""
+    """Which thread was started by which, by their numbers; never in a circle.
+
+    Attributes:
+        orphaned: called with the number of a thread that no known thread has started.
+    """
 
     def __init__(self, known: Mapping[int, int]) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self.orphaned: Callable[[int], object] = id
         for number, parent in tuple(known.items()):
             self[number] = parent
 
     def __setitem__(self, number: int, parent: int) -> None:
+        if _is_of_run(parent):
+            self.pop(number, None)
+            self.orphaned(number)
+            return
         with self._lock:
             above: int | None = parent
             while above is not None and above != number:
@@ -521,10 +530,20 @@ class _Requests(dict[int, Message]):
     def __init__(self, known: Mapping[int, Message], ancestors: _Ancestors) -> None:
         super().__init__(known)
         self._ancestors = ancestors
+        ancestors.orphaned = lambda number: self.pop(number, None)
 
     def __setitem__(self, number: int, request: Message) -> None:
         self._ancestors.pop(number, None)  # that of a thread that is gone
         super().__setitem__(number, request)
+
+
+def _is_of_run(parent: int) -> bool:
+    """Tell whether the current thread works for a run, and a bare thread has started it.
+
+    Such a thread is gone at once, and is in no list: its number is soon that of another thread.
+    """
+    ours = threading.current_thread().name.startswith("nbpipe-")
+    return ours and parent not in {thread.ident for thread in threading.enumerate()}
 
 
 def cure_streams() -> None:

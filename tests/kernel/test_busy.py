@@ -187,6 +187,31 @@ def test_what_stages_print_lands_in_the_cell_that_reads_on(direct, function):
     assert "item 199\n" in direct.client.run("got = list(items); run.close()")
 
 
+NUMBERS = """
+import gc, threading
+gc.disable()  # the kernel forgets threads that are gone as garbage is collected
+barrier = threading.Barrier(40)
+threads = [threading.Thread(target=barrier.wait) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_what_stages_print_lands_there_where_threads_of_other_cells_are_gone(direct):
+    """The numbers of these threads are used again, by those of the run."""
+    direct.client.run(TWO_CELLS)
+    direct.client.run(NUMBERS)
+    direct.client.run(
+        "runs = [nbpipe.source(range(200)).map(say, concurrency=1).start() for _ in range(10)]\n"
+        "begun = [iter(run) for run in runs]\n"
+        "for items in begun: next(items)"
+    )
+    printed = direct.client.run(
+        "got = [list(items) for items in begun]\nfor run in runs: run.close()\ngc.enable()"
+    )
+    assert printed.count("item 199\n") == 10
+
+
 CIRCLE = """
 import sys, threading
 def show():
