@@ -10,8 +10,7 @@ import linecache
 import re
 import tokenize
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import resolve_name
 from pathlib import Path
@@ -19,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 from .module import Import, expression, indented
+from .record import History
 from .secrets import as_text, is_suspicious_name
 from .source import (
     Lines,
@@ -30,99 +30,8 @@ from .source import (
     names_read,
     shell,
     shell_calls,
-    transformed,
     tree_of,
 )
-
-
-# -- History of a notebook: the text of the cells that IPython has executed, in order --------------
-# It is heard while it happens, as IPython does not keep the order of repeated cells; what happened
-# before is taken from IPython's own history. Only texts are kept.
-@dataclass(slots=True)
-class Executed:
-    """One execution of a cell.
-
-    Attributes:
-        order: how many came before it.
-        count: the number of the cell, as in `In[4]`; of one that a cell ran, the number of that.
-        raw: the cell as the user wrote it; empty where it is not known.
-        text: what IPython made of it; None until somebody asks.
-    """
-
-    order: int
-    count: int
-    raw: str
-    text: str | None
-
-
-class History:
-    """What one shell has executed: of each text the first and the last execution.
-
-    Args:
-        ip: IPython's shell.
-    """
-
-    def __init__(self, ip: Any) -> None:
-        self._ip: Callable[[], Any] = weakref.ref(ip)
-        self._first: dict[str, Executed] = {}
-        self._last: dict[str, Executed] = {}
-        self._next = 0
-        self._seen = 0  # cells of IPython's own history
-        self._listens = False
-
-    @classmethod
-    def of(cls, ip: Any) -> History:
-        """Return the history of a shell."""
-        if ip not in _histories:
-            _histories[ip] = cls(ip)
-        return _histories[ip]
-
-    def listen(self) -> None:
-        """Take what was before, and the cell that is under way; from now on, `begin` is called."""
-        self._fill()
-        self._listens = True
-
-    def rest(self) -> None:
-        """Take no more cells; what was taken stays."""
-        self._listens = False
-        self._seen = len(self._inputs())
-
-    def begin(self, cell: Any) -> None:
-        """Called when a cell is about to run."""
-        noted = len(self._inputs())  # a cell that IPython does not note has the last number
-        count = noted if getattr(cell, "store_history", True) else noted - 1
-        self._add(cell.raw_cell, getattr(cell, "transformed_cell", None), count)
-
-    def executions(self) -> list[Executed]:
-        """List what was executed, oldest first."""
-        if not self._listens:
-            self._fill()
-        found = {one.order: one for one in (*self._first.values(), *self._last.values())}
-        for one in found.values():
-            one.text = transformed(one.raw) if one.text is None else one.text
-        return [found[order] for order in sorted(found)]
-
-    def _fill(self) -> None:
-        """Take what IPython has noted since it was last asked."""
-        inputs = self._inputs()
-        for count in range(max(self._seen, 1), len(inputs)):
-            if inputs[count].strip():
-                self._add("", f"{inputs[count]}\n", count)
-        self._seen = len(inputs)
-
-    def _inputs(self) -> list[str]:
-        manager = getattr(self._ip(), "history_manager", None)
-        return getattr(manager, "input_hist_parsed", None) or []
-
-    def _add(self, raw: str, text: str | None, count: int) -> None:
-        one, key = Executed(self._next, count, raw, text), raw or text or ""
-        self._next += 1
-        self._first.setdefault(key, one)
-        self._last[key] = one
-
-
-_histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()
-
 
 # -- Cells that were executed, and their statements; parsed when they are first asked for ----------
 # Flags of `__future__`; that of nested scopes says of a code object that it is nested.

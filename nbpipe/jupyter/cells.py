@@ -24,7 +24,7 @@ from ..base.digest import value_digest
 from ..base.format import shortened
 from ..base.knobs import Knob
 from ..errors import is_users_file
-from ..export.cells import History
+from ..export.record import History
 from ..ops.stage import CodeLocation, Stage
 from ..show.watch import (
     Attended,

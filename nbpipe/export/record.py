@@ -1,0 +1,949 @@
+"""Record: what was executed, as statements, with what each of them reads, binds and changes."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import dis
+import functools
+import inspect
+import io
+import itertools
+import linecache
+import re
+import shlex
+import sys
+import threading
+import tokenize
+import warnings
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from .secrets import masked
+
+# -- Trees -----------------------------------------------------------------------------------------
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_PARSE = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def tree_of(text: str) -> ast.Module | None:
+    """Return the tree of a text, which may await at its top; None where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree: ast.Module = compile(text, "<cell>", "exec", _PARSE, dont_inherit=True)
+            return tree
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def last_name(node: ast.AST | None) -> str:
+    """Return the name of a variable, or the one behind the last dot; empty for anything else."""
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def root_name(node: ast.AST) -> str | None:
+    """Return the variable that an expression of dots, brackets and calls begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def executed_with(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk what is executed with a statement: all of it but the bodies of functions."""
+    yield node
+    if isinstance(node, Function | ast.Lambda):
+        parts: Iterable[ast.AST] = (*getattr(node, "decorator_list", ()), node.args)
+    else:
+        parts = ast.iter_child_nodes(node)
+    for part in parts:
+        yield from executed_with(part)
+
+
+# -- Names: what code binds, what it reads now, and what its functions read when they are called ---
+_READS = frozenset(("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"))
+_OF_PYTHON = frozenset(("__annotations__", "__conditional_annotations__"))
+_NO_TYPES = frozenset(("Annotated", "Literal"))  # a text in their brackets names no type
+
+
+class _Names:
+    """The global names that a statement uses: Python's own compiler tells them from local ones.
+
+    Args:
+        node: the statement.
+        flags: of `__future__`.
+    """
+
+    def __init__(self, node: ast.stmt, flags: int) -> None:
+        self.binds: set[str] = set()
+        self.reads: set[str] = set()
+        self.reads_later: set[str] = set()
+        self.sets_later: set[str] = set()  # by `global` in functions
+        flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                code = compile(ast.Module([node], []), "<cell>", "exec", flags, dont_inherit=True)
+        except (SyntaxError, ValueError):  # `return` outside a function, and the like
+            return
+        self._read(code, self.binds, is_later=False)
+        self.reads -= _OF_PYTHON
+        self.binds -= _OF_PYTHON
+
+    def _read(self, code: CodeType, own: set[str], *, is_later: bool) -> None:
+        for step in dis.get_instructions(code):
+            kind, name = step.opname, step.argval
+            if isinstance(name, CodeType) and kind == "LOAD_CONST":
+                self._read(name, {"__name__"}, is_later=is_later or _waits(name))
+            elif kind in ("STORE_NAME", "DELETE_NAME"):
+                own.add(name)
+            elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                (self.sets_later if is_later else self.binds).add(name)
+            elif kind in _READS and not (name in own and kind != "LOAD_GLOBAL"):
+                if is_later:
+                    self.reads_later.add(name)
+                elif name not in self.binds:
+                    self.reads.add(name)
+
+
+def _waits(code: CodeType) -> bool:
+    """Tell whether code is executed by calls: that of functions, not of classes and the like."""
+    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+    return is_function and (code.co_name == "<lambda>" or not code.co_name.startswith("<"))
+
+
+def _annotations(node: ast.AST) -> Iterator[str]:
+    """Return the names in all annotations of a statement, those written as texts included."""
+    for one in ast.walk(node):
+        for note in (getattr(one, "annotation", None), getattr(one, "returns", None)):
+            if isinstance(note, ast.expr):
+                yield from _types(note)
+
+
+def _types(note: ast.AST) -> Iterator[str]:
+    match note:
+        case ast.Name(name):
+            yield name
+        case ast.Constant(str(text)):
+            yield from _types(tree_of(text.strip()) or ast.Pass())
+        case ast.Subscript(value) if last_name(value) in _NO_TYPES:
+            yield from (one.id for one in ast.walk(note) if isinstance(one, ast.Name))
+        case _:
+            for child in ast.iter_child_nodes(note):
+                yield from _types(child)
+
+
+# -- Changes: of which names a statement changes the objects, or may change them -------------------
+CHANGING = frozenset(  # methods that change their object
+    (
+        *("add", "append", "appendleft", "clear", "difference_update", "discard", "extend"),
+        *("extendleft", "insert", "intersection_update", "move_to_end", "pop", "popitem"),
+        *("popleft", "push", "put", "put_nowait", "remove", "reverse", "rotate", "setdefault"),
+        *("sort", "subtract", "symmetric_difference_update", "update", "write"),
+    )
+)
+_CHANGES_ARGUMENT = frozenset(("setattr", "delattr", "exec", "next"))  # of the built-in functions
+_KNOBS = frozenset(("concurrency", "prefetch", "depth"))
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    """Return what an assignment or `del` assigns to."""
+    match node:
+        case ast.Assign(targets) | ast.Delete(targets):
+            todo = list(targets)
+        case ast.AugAssign(target) | ast.AnnAssign(target) | ast.For(target):
+            todo = [target]
+        case _:
+            return
+    while todo:
+        one = todo.pop()
+        if isinstance(one, ast.Tuple | ast.List):
+            todo += one.elts
+        else:
+            yield one
+
+
+def _is_knob(target: ast.expr) -> bool:
+    """Recognise `pipe["decode"].concurrency`: what is set there becomes a parameter."""
+    return (
+        isinstance(target, ast.Attribute)
+        and target.attr in _KNOBS
+        and isinstance(target.value, ast.Subscript)
+    )
+
+
+def _changes(node: ast.stmt) -> Iterator[str]:
+    """Return the names whose objects a statement changes for certain."""
+    for one in executed_with(node):
+        for target in _targets(one):
+            is_part = isinstance(target, ast.Attribute | ast.Subscript) and not _is_knob(target)
+            if is_part or isinstance(one, ast.AugAssign):
+                yield root_name(target) or ""
+    for mark in getattr(node, "decorator_list", ()):  # `@show.register`
+        function = mark.func if isinstance(mark, ast.Call) else mark
+        if isinstance(function, ast.Attribute):
+            yield root_name(function) or ""
+
+
+def _may_change(node: ast.stmt) -> Iterator[str]:
+    """Return the names whose objects a call may change: its own object, and its arguments."""
+    for one in executed_with(node):
+        if isinstance(one, ast.Call):
+            if isinstance(one.func, ast.Attribute):
+                yield root_name(one.func) or ""
+            name = last_name(one.func) if isinstance(one.func, ast.Name) else ""
+            if not hasattr(builtins, name) or name in _CHANGES_ARGUMENT:
+                given = (*one.args, *(keyword.value for keyword in one.keywords))
+                yield from (part.id for part in given if isinstance(part, ast.Name))
+
+
+def changed_by(node: ast.AST) -> ast.expr | None:
+    """Return the expression whose object a part of some code changes in place."""
+    match node:
+        case ast.Attribute(value, _, ctx) | ast.Subscript(value, _, ctx):
+            return None if isinstance(ctx, ast.Load) else value
+        case ast.Call(ast.Attribute(value, name)):
+            in_place = name.endswith("_") and not name.endswith("__")  # of torch
+            return value if name in CHANGING or in_place else None
+        case ast.Call(ast.Name("next"), [given, *_]):
+            return given
+    return None
+
+
+def _state(node: ast.stmt) -> Iterator[str]:
+    """Return the global names whose objects the functions in a statement change when called."""
+    for function in ast.walk(node):
+        if not isinstance(function, Function | ast.Lambda):
+            continue
+        parts = list(ast.walk(function))
+        shared = {name for one in parts if isinstance(one, ast.Global) for name in one.names}
+        own = {one.arg for one in parts if isinstance(one, ast.arg)}
+        stored = [one for one in parts if isinstance(one, ast.Name)]
+        own |= {one.id for one in stored if isinstance(one.ctx, ast.Store)} - shared
+        for one in parts:
+            changed = changed_by(one)
+            name = None if changed is None else root_name(changed)
+            if name is not None and name not in own:
+                yield name
+
+
+# -- Lines: a cell's text, as Python's tokenizer reads it ------------------------------------------
+_MARK = re.compile(r"#!|#\||# ?%%|#.*?coding[:=][ \t]*[-\w.]+")  # comments for a program
+_AFTER = re.compile(r"(?:[ \t\f]*;)?(?P<comment>[ \t\f]*#.*)?[ \t\f]*\\?[ \t\f]*")
+_OPENS, _CLOSES = ("FSTRING_START", "TSTRING_START"), ("FSTRING_END", "TSTRING_END")
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+
+class _Lines:
+    """The lines of a text, counted from 1, and what its tokens say of them."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.comments: set[int] = set()  # lines with a comment for people, and nothing else
+        self.in_string: set[int] = set()  # lines that begin in a string
+        opened: list[int] = []
+        for token in _tokens(text):
+            name, row = tokenize.tok_name[token.type], token.start[0]
+            alone = not self[row][: token.start[1]].strip() if row <= len(self.lines) else False
+            if name == "COMMENT" and alone and not _MARK.match(token.string):
+                self.comments.add(row)
+            elif name in _OPENS:
+                opened.append(row)
+            elif name in _CLOSES or name == "STRING":
+                first = row if name == "STRING" else opened.pop()
+                self.in_string.update(range(first + 1, token.end[0] + 1))
+
+    def __getitem__(self, number: int) -> str:
+        return self.lines[number - 1]
+
+    def column(self, number: int, offset: int) -> int:
+        """Return the index of a character in a line from its offset in UTF-8 [bytes]."""
+        return len(self[number].encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "ignore"))
+
+    def above(self, number: int, indent: str) -> int:
+        """Return the first line of the comments directly above a line, or the line itself."""
+        while number - 1 in self.comments and _indent(self[number - 1]) == indent:
+            number -= 1
+        return number
+
+    def below(self, number: int, indent: str) -> int:
+        """Return the last line of the comments after a block that are indented deeper than it."""
+        last = number
+        for row in range(number + 1, len(self.lines) + 1):
+            if row in self.comments and len(_indent(self[row])) > len(indent):
+                last = row
+            elif self[row].strip():
+                break
+        return last
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    try:
+        yield from tokenize.generate_tokens(io.StringIO(f"{text}\n", newline="\n").readline)
+    except (tokenize.TokenError, SyntaxError):  # what came before holds all the same
+        return
+
+
+# -- Statements ------------------------------------------------------------------------------------
+_SETUP = re.compile(r"^[ \t]*#\|[ \t]*nbpipe:[ \t]*setup[ \t]*\r?$", re.MULTILINE)
+_FUTURE = sum(
+    getattr(__future__, name).compiler_flag
+    for name in __future__.all_feature_names
+    if name != "nested_scopes"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Text that was executed.
+
+    Attributes:
+        place: where it stands: "In[4]", "a cell run by In[4]", or the name of a file.
+        text: as Python, its lines ended by line feeds; of `%%time` and its like the body.
+        flags: of `__future__` that hold in it.
+    """
+
+    place: str
+    text: str
+    flags: int = 0
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether it holds the line `#| nbpipe: setup`."""
+        return _SETUP.search(self.text) is not None
+
+
+@dataclass(eq=False)
+class Statement:
+    """One statement that was executed at the top level of a cell or script.
+
+    Attributes:
+        at: how many were executed before it.
+        cell: where it stands.
+        node: its tree, with the positions in the text of its cell.
+        text: its source, with the comment at its end and those after the last line of its body.
+        comments: those above it; empty for none.
+        first: its first line, with its decorators.
+        last: its last line.
+        binds: names that it binds.
+        reads: names that it reads itself.
+        reads_later: names that its functions read when they are called.
+        annotated: names in its annotations.
+        changes: names whose objects it changes for certain.
+        may_change: names whose objects its calls may change.
+        calls: functions that it calls, and what it decorates or inherits with.
+        state: names whose objects its functions change when they are called.
+        edits: parts of its cell that the module has otherwise: first and last byte, and the text.
+        unread: names that only those parts read.
+    """
+
+    at: int
+    cell: Cell
+    node: ast.stmt
+    text: str
+    comments: str = ""
+    first: int = 0
+    last: int = 0
+    binds: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    reads_later: frozenset[str] = frozenset()
+    annotated: frozenset[str] = frozenset()
+    changes: frozenset[str] = frozenset()
+    may_change: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
+    edits: list[tuple[int, int, str]] = field(default_factory=list)
+    unread: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, at: int, cell: Cell, node: ast.stmt, text: str, **more: Any) -> Statement:
+        """Read what a statement does off its tree."""
+        names = _Names(node, cell.flags)
+        calls = {
+            one.func.id
+            for one in executed_with(node)
+            if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+        }
+        around = (*getattr(node, "decorator_list", ()), *getattr(node, "bases", ()))
+        calls.update(filter(None, map(root_name, around)))
+        annotated = frozenset(_annotations(node)) - names.reads
+        return cls(
+            at,
+            cell,
+            node,
+            text,
+            binds=frozenset(names.binds),
+            reads=frozenset(names.reads),
+            reads_later=frozenset(names.reads_later),
+            annotated=annotated,
+            changes=frozenset(_changes(node)) - {""},
+            may_change=frozenset(_may_change(node)) - {""},
+            calls=frozenset(calls),
+            state=frozenset(_state(node)) | names.sets_later,
+            **more,
+        )
+
+    @property
+    def is_definition(self) -> bool:
+        """Whether it defines a function or a class."""
+        return isinstance(self.node, Definition)
+
+    @property
+    def is_import(self) -> bool:
+        """Whether it imports."""
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether it holds a `!` or `%` line, or awaits: a module cannot do that at its top."""
+        return any(
+            isinstance(one, ast.Await | ast.AsyncFor | ast.AsyncWith)
+            or (isinstance(one, ast.Call) and last_name(one.func) == "get_ipython")
+            for one in executed_with(self.node)
+        )
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Names that it reads at its own time."""
+        return self.reads - self.unread
+
+    @property
+    def needed_later(self) -> frozenset[str]:
+        """Names that it reads when its functions are called."""
+        return self.reads_later - self.unread
+
+    @property
+    def words(self) -> str:
+        """What a message calls it."""
+        if isinstance(self.node, Definition):
+            brackets = "" if isinstance(self.node, ast.ClassDef) else "()"
+            return f"{self.node.name}{brackets} [{self.cell.place}]"
+        name = min(self.binds, default="")
+        return f"{name or self._shortened} = ... [{self.cell.place}]" if name else self._shortened
+
+    @property
+    def _shortened(self) -> str:
+        line = masked(self.text).strip().split("\n")[0]
+        return f"`{line[:40]}{'...' * (len(line) > 40)}` [{self.cell.place}]"  # noqa: PLR2004
+
+    @property
+    def edited(self) -> str:
+        """Its text, with its edits."""
+        if not self.edits:
+            return self.text
+        data = self.cell.text.encode()
+        starts = [0, *itertools.accumulate(len(line) + 1 for line in data.split(b"\n"))]
+        begin = data.find(self.text.encode().split(b"\n")[0], starts[self.first - 1])
+        text = self.text.encode()
+        for first, last, new in sorted(set(self.edits), reverse=True):
+            if text[first - begin : last - begin] == data[first:last]:
+                text = text[: first - begin] + new.encode() + text[last - begin :]
+        return text.decode()
+
+    def replace(self, text: str, comments: str) -> None:
+        """Let another text, an assignment of literals, stand in its place."""
+        node = (tree_of(text) or ast.Module([ast.Pass()], [])).body[0]
+        new = Statement.of(self.at, self.cell, node, text, comments=comments)
+        vars(self).update(vars(new), first=self.first, last=self.last)
+
+
+def statements_of(cell: Cell, start: int, *, until: int | None = None) -> list[Statement]:
+    """Split a cell into the statements that it executes.
+
+    Args:
+        cell: it.
+        start: how many statements were executed before.
+        until: the line that exports: it and what follows are left out. A block under
+            `if __name__ == "__main__":` around that line is unwrapped.
+    """
+    lines = _lines(cell.text)
+    found: list[Statement] = []
+    before = 0
+    for node in _unwrapped((_tree(cell.text) or ast.Module([], [])).body, until):
+        if until is not None and (node.end_lineno or 0) >= until:
+            break
+        line = _timed(node)
+        if line is not None:  # `%time x = 1`
+            inner = Cell(cell.place, line, cell.flags)
+            found += statements_of(inner, start + len(found))
+        else:
+            found += _imports(cell, node, start + len(found)) or [
+                _cut(cell, lines, node, start + len(found), before)
+            ]
+        before = node.end_lineno or node.lineno
+    return found
+
+
+_tree = functools.lru_cache(maxsize=1024)(tree_of)
+_lines = functools.lru_cache(maxsize=1024)(_Lines)
+
+
+def _unwrapped(body: list[ast.stmt], until: int | None) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            if until is not None and node.lineno <= until <= (node.end_lineno or 0):
+                yield from node.body
+        else:
+            yield node
+
+
+def _imports(cell: Cell, node: ast.stmt, at: int) -> list[Statement]:
+    """Return an import of several names as several imports."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return []
+    first, last, found = node.lineno, node.end_lineno or node.lineno, []
+    for number, alias in enumerate(node.names):
+        one: ast.stmt = (
+            ast.Import([alias])
+            if isinstance(node, ast.Import)
+            else ast.ImportFrom(node.module, [alias], node.level)
+        )
+        name = alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name
+        binds = frozenset({alias.asname or name})
+        found.append(
+            Statement(at + number, cell, one, ast.unparse(one), "", first, last, binds=binds)
+        )
+    return found
+
+
+def _cut(cell: Cell, lines: _Lines, node: ast.stmt, at: int, before: int) -> Statement:
+    """Return a statement with its source; `before` is the last line of the one before it, or 0."""
+    marks = getattr(node, "decorator_list", ())
+    first = min([node.lineno, *(mark.lineno for mark in marks)])
+    while marks and not lines[first].lstrip(" \t\f").startswith("@"):  # `@(`, and the rest below
+        first -= 1
+    start = 0 if marks else lines.column(first, node.col_offset)
+    shares = bool(lines[first][:start].strip()) or first == before
+    indent = "" if shares else _indent(lines[first])
+    above = first if shares else max(lines.above(first, indent), before + 1)
+    last = node.end_lineno or node.lineno
+    ends = lines.below(last, indent) if hasattr(node, "body") else last
+    rows = {number: lines[number] for number in range(above, ends + 1)}
+    end = lines.column(last, node.end_col_offset or 0)
+    after = _AFTER.fullmatch(lines[last], end)
+    rows[last] = lines[last][:end] + ((after["comment"] or "").rstrip() if after else "")
+    rows[first] = rows[first][start:].lstrip(" \t\f")
+    for number, line in rows.items():
+        if number not in lines.in_string and number != first:
+            rows[number] = line.removeprefix(indent) if indent else line
+    texts = list(rows.values())
+    return Statement.of(
+        at,
+        cell,
+        node,
+        "\n".join(texts[first - above :]),
+        comments="\n".join(texts[: first - above]),
+        first=first,
+        last=last,
+    )
+
+
+# -- Magics: the Python that stands in them --------------------------------------------------------
+_EXECUTING = frozenset(("time", "capture", "prun"))  # they execute their body where the cell is
+
+
+def _magic(node: ast.stmt, method: str) -> list[str]:
+    """Return the texts given to `get_ipython().method(...)`; empty for any other statement."""
+    match node:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Call(ast.Name("get_ipython")), name), args)):
+            values = [one.value for one in args if isinstance(one, ast.Constant)]
+            return [one for one in values if isinstance(one, str)] if name == method else []
+    return []
+
+
+def _timed(node: ast.stmt) -> str | None:
+    """Return the statement that `%time statement` executes; None for other statements."""
+    match _magic(node, "run_line_magic"):
+        case [name, line] if name in _EXECUTING:
+            text = transformed(line.strip().removeprefix("--no-raise-error").strip())
+            return text if tree_of(text) is not None else None
+    return None
+
+
+def _body(text: str) -> str | None:
+    """Return what a cell executes in the notebook: of `%%time` the body, of `%%bash` nothing."""
+    tree = _tree(text)
+    if tree is None:
+        return None
+    if len(tree.body) != 1:
+        return text
+    match _magic(tree.body[0], "run_cell_magic"):
+        case [name, _, body]:
+            return _body(transformed(body)) if name in _EXECUTING else None
+    return text
+
+
+def _run_file(node: ast.stmt) -> Path | None:
+    """Return the script that `%run script.py` executes, where it is still there."""
+    match _magic(node, "run_line_magic"):
+        case ["run", line]:
+            words = [one for one in shlex.split(line) if not one.startswith("-")]
+            path = Path(words[0]) if words else Path()
+            return path if path.suffix == ".py" and path.is_file() else None
+    return None
+
+
+def _runs_cells(node: ast.stmt) -> bool:
+    """Tell whether a statement executes other cells, as `%run other.ipynb` does."""
+    calls = (last_name(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
+    return bool({"run_line_magic", "run_cell", "run_cell_magic"}.intersection(calls))
+
+
+def shell() -> Any:
+    """Return IPython's shell, or None where there is none; IPython is not imported."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return None if get_ipython is None else get_ipython()
+
+
+def transformed(text: str) -> str:
+    """Return the Python that IPython makes of a text."""
+    ip = shell()
+    try:
+        return text if ip is None else str(ip.transform_cell(text))
+    except Exception:  # noqa: BLE001  a transformer of the user's may raise anything
+        return text
+
+
+# -- History of a notebook: the text of the cells that IPython has executed, in order --------------
+# It is heard while it happens, as IPython does not keep the order of repeated cells; what happened
+# before is taken from IPython's own history. Only texts are kept.
+@dataclass(slots=True)
+class Executed:
+    """One execution of a cell.
+
+    Attributes:
+        order: how many came before it.
+        count: the number of the cell, as in `In[4]`; of one that a cell ran, the number of that.
+        raw: the cell as the user wrote it; empty where it is not known.
+        text: what IPython made of it; None until it is asked for.
+        is_inner: IPython does not number it: another cell ran it, as `%run other.ipynb` does.
+    """
+
+    order: int
+    count: int
+    raw: str
+    text: str | None
+    is_inner: bool = False
+
+
+class History:
+    """What one shell has executed.
+
+    Args:
+        ip: IPython's shell.
+    """
+
+    def __init__(self, ip: Any) -> None:
+        self._ip: Callable[[], Any] = weakref.ref(ip)
+        self._first: dict[str, Executed] = {}
+        self._last: dict[str, Executed] = {}
+        self._every: list[Executed] = []
+        self._next = 0
+        self._seen = 0  # cells of IPython's own history
+        self._listens = False
+
+    @classmethod
+    def of(cls, ip: Any) -> History:
+        """Return the history of a shell."""
+        if ip not in _histories:
+            _histories[ip] = cls(ip)
+        return _histories[ip]
+
+    def listen(self) -> None:
+        """Take what was before, and the cell that is under way; from now on, `begin` is called."""
+        self._fill()
+        self._listens = True
+
+    def rest(self) -> None:
+        """Take no more cells; what was taken stays."""
+        self._listens = False
+        self._seen = len(self._inputs())
+
+    def begin(self, cell: Any) -> None:
+        """Called when a cell is about to run."""
+        noted = len(self._inputs())  # a cell that IPython does not note has the last number
+        is_inner = not getattr(cell, "store_history", True)
+        text = getattr(cell, "transformed_cell", None)
+        self._add(cell.raw_cell, text, noted - is_inner, is_inner=is_inner)
+
+    def every(self) -> list[Executed]:
+        """List all executions, oldest first."""
+        if not self._listens:
+            self._fill()
+        for one in self._every:
+            one.text = transformed(one.raw) if one.text is None else one.text
+        return list(self._every)
+
+    def executions(self) -> list[Executed]:
+        """List the first and the last execution of each text, oldest first."""
+        if not self._listens:
+            self._fill()
+        found = {one.order: one for one in (*self._first.values(), *self._last.values())}
+        for one in found.values():
+            one.text = transformed(one.raw) if one.text is None else one.text
+        return [found[order] for order in sorted(found)]
+
+    def _fill(self) -> None:
+        """Take what IPython has noted since it was last asked."""
+        inputs = self._inputs()
+        inner = _not_numbered(inputs)
+        for count in range(max(self._seen, 1), len(inputs)):
+            if inputs[count].strip():
+                self._add("", f"{inputs[count]}\n", count)
+            for text in inner.pop(inputs[count].rstrip("\n"), ()):
+                self._add("", text, count, is_inner=True)
+        self._seen = len(inputs)
+
+    def _inputs(self) -> list[str]:
+        manager = getattr(self._ip(), "history_manager", None)
+        return getattr(manager, "input_hist_parsed", None) or []
+
+    def _add(self, raw: str, text: str | None, count: int, *, is_inner: bool = False) -> None:
+        one, key = Executed(self._next, count, raw, text, is_inner), raw or text or ""
+        self._next += 1
+        self._first.setdefault(key, one)
+        self._last[key] = one
+        self._every.append(one)
+
+
+def _not_numbered(inputs: list[str]) -> dict[str, list[str]]:
+    """Return the cells that IPython compiled and did not number, by the cell before them."""
+    known, last = {text.rstrip("\n") for text in inputs}, ""
+    found: dict[str, list[str]] = {}
+    for name, entry in list(linecache.cache.items()):
+        if _OF_CELL.search(name) and len(entry) > 1:
+            text = "".join(entry[2])
+            if text.rstrip("\n") in known:
+                last = text.rstrip("\n")
+            elif text.strip():
+                found.setdefault(last, []).append(text)
+    return found
+
+
+_OF_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+_histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()
+
+
+# -- Record: the statements that were executed in one namespace ------------------------------------
+END = 1 << 60  # the time of what is read after the export: by functions that are called
+
+
+class Record:
+    """The statements that were executed in a namespace, oldest first.
+
+    Args:
+        namespace: of the notebook or script.
+        cells: what was executed, with the statement numbers at which other cells were executed.
+        until: the line of the last cell that exports, if any.
+        is_notebook: it is a notebook, and no script.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        cells: Iterable[Cell],
+        *,
+        until: int | None = None,
+        is_notebook: bool = False,
+    ) -> None:
+        self.namespace = namespace
+        self.is_notebook = is_notebook
+        self.cells = tuple(cells)
+        self.statements: list[Statement] = []
+        for cell in self.cells:
+            stop = until if cell is self.cells[-1] else None
+            self._add(cell, stop)
+        self._spread_changes()
+        self._drop_repeats()
+        self.index()
+
+    @classmethod
+    def of(cls, namespace: dict[str, Any]) -> Record:
+        """Return the record of a notebook, or of a script or module."""
+        ip = shell()
+        if ip is not None and ip.user_ns is namespace:
+            cells = list(_executed(History.of(ip)))
+            until = _line_under_way(namespace, cells[-1].text if cells else "")
+            return cls(namespace, cells, until=until, is_notebook=True)
+        path = Path(str(namespace.get("__file__") or ""))
+        if path.suffix != ".py" or not path.is_file():
+            return cls(namespace, ())
+        with tokenize.open(path) as file:
+            text = file.read()
+        is_script = namespace.get("__name__") == "__main__"
+        until = _line_under_way(namespace, text) if is_script else None
+        return cls(namespace, [Cell(path.name, text, _flags(text))], until=until)
+
+    @property
+    def has_future(self) -> bool:
+        """Whether annotations are not evaluated in a cell."""
+        flag = __future__.annotations.compiler_flag
+        return any(cell.flags & flag for cell in self.cells)
+
+    def binding(self, name: str, when: int) -> Statement | None:
+        """Return the last statement before a time that binds a name."""
+        times = self._times.get(name, ())
+        number = bisect_left(times, when)
+        return self._bindings[name][number - 1] if number else None
+
+    def after(self, at: int, when: int) -> list[Statement]:
+        """Return the statements between two times, both left out."""
+        first = bisect_left(self._order, at + 1)
+        return self.statements[first : bisect_left(self._order, when)]
+
+    def index(self) -> None:
+        """Called when statements were replaced or added."""
+        self.statements.sort(key=lambda one: one.at)
+        self._order = [one.at for one in self.statements]
+        self._bindings: dict[str, list[Statement]] = {}
+        for one in self.statements:
+            for name in one.binds:
+                self._bindings.setdefault(name, []).append(one)
+        self._times = {name: [one.at for one in found] for name, found in self._bindings.items()}
+
+    def _add(self, cell: Cell, until: int | None) -> None:
+        for one in statements_of(cell, len(self.statements), until=until):
+            path = _run_file(one.node)
+            if path is None:
+                one.at = len(self.statements)
+                self.statements.append(one)
+            else:
+                with tokenize.open(path) as file:
+                    text = file.read()
+                self._add(Cell(path.name, text, _flags(text)), len(text) + 1)
+
+    def _spread_changes(self) -> None:
+        """Let statements that call functions of the user change what these change."""
+        defined: dict[str, Statement] = {}
+        for one in self.statements:
+            called: set[str] = set()
+            todo = [name for name in one.calls if name in defined]
+            while todo:
+                name = todo.pop()
+                if name not in called:
+                    called.add(name)
+                    todo += [n for n in defined[name].reads_later if n in defined]
+            changed = frozenset(name for n in called for name in defined[n].state)
+            if isinstance(one.node, ast.ClassDef):  # `__init_subclass__` of a base keeps it
+                changed |= {n for n in called if "__init_subclass__" in defined[n].text}
+            if one.is_definition:
+                one.changes |= changed
+                defined.update(dict.fromkeys(one.binds, one))
+            else:
+                one.may_change |= changed
+
+    def _drop_repeats(self) -> None:
+        """Leave out what was executed again with the same text, where nothing it uses changed."""
+        kept: list[Statement] = []
+        last: dict[str, Statement] = {}
+        touched: dict[str, int] = {}
+        for one in self.statements:
+            before = {last.get(name) for name in one.binds}
+            old = before.pop() if len(before) == 1 else None
+            value = getattr(one.node, "value", None)
+            plain = one.is_definition or one.is_import or (value is not None and is_plain(value))
+            same = old is not None and old.text == one.text and plain and not one.cell.is_setup
+            uses = one.reads | one.binds
+            if same and old and all(touched.get(name, -1) <= old.at for name in uses):
+                continue
+            kept.append(one)
+            last.update(dict.fromkeys(one.binds, one))
+            touched.update(dict.fromkeys(one.binds | one.changes | one.may_change, one.at))
+        self.statements = kept
+
+
+_PLAIN_CALLS = frozenset(
+    (
+        *("Path", "re.compile", "dict", "list", "tuple", "set", "frozenset", "range", "slice"),
+        *("str.maketrans", "timedelta", "datetime", "ZoneInfo", "logging.getLogger"),
+    )
+)
+_PLAIN_PARTS = (
+    *(ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Starred, ast.Attribute),
+    *(ast.keyword, ast.Constant, ast.Name, ast.operator, ast.unaryop, ast.expr_context),
+    *(ast.JoinedStr, ast.FormattedValue),
+)
+
+
+def is_plain(node: ast.AST) -> bool:
+    """Tell whether an expression only spells a constant, or puts some together."""
+    if isinstance(node, ast.Call):
+        parts = [*node.args, *node.keywords]
+        return ast.unparse(node.func) in _PLAIN_CALLS and all(map(is_plain, parts))
+    return isinstance(node, _PLAIN_PARTS) and all(map(is_plain, ast.iter_child_nodes(node)))
+
+
+def _executed(history: History) -> Iterator[Cell]:
+    """Return what a notebook has executed; cells that a cell ran stand where it ran them."""
+    flags = 0
+    rest: Cell | None = None
+    for one in history.every():
+        if one.is_inner:
+            place = f"a cell run by In[{one.count}]"
+        else:
+            place = f"In[{one.count}]"
+            if rest is not None:
+                yield rest
+            rest = None
+        text = _body((one.text or "").replace("\r\n", "\n").replace("\r", "\n"))
+        if text is None:
+            continue
+        flags = _flags(text, flags)
+        cell = Cell(place, text, flags)
+        head, tail = ("", "") if one.is_inner else _split_at_run(text)
+        if tail:
+            yield Cell(place, head, flags)
+            rest = Cell(place, tail, flags)
+        else:
+            yield cell
+    if rest is not None:
+        yield rest
+
+
+def _split_at_run(text: str) -> tuple[str, str]:
+    """Split a cell behind its last statement that executes other cells, lines staying in place."""
+    ends = [
+        node.end_lineno or 0
+        for node in (_tree(text) or ast.Module([], [])).body
+        if _runs_cells(node)
+    ]
+    lines = text.split("\n")
+    rest = lines[ends[-1] :] if ends else []
+    if not "".join(rest).strip():
+        return text, ""
+    return "\n".join(lines[: ends[-1]]), "\n" * ends[-1] + "\n".join(rest)
+
+
+@functools.lru_cache(maxsize=1024)
+def _flags(text: str, before: int = 0) -> int:
+    """Return the flags of `__future__` that hold behind a text."""
+    flags = before
+    for node in (_tree(text) or ast.Module([], [])).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            features = (getattr(__future__, alias.name, None) for alias in node.names)
+            flags |= sum(one.compiler_flag for one in features if one is not None)
+    return flags
+
+
+def _line_under_way(namespace: dict[str, Any], text: str) -> int | None:
+    """Return the line of a cell or script that is being executed, if one is."""
+    main = threading.main_thread().ident
+    frames = (sys._getframe(), sys._current_frames().get(main or 0))
+    for start in frames:
+        frame: FrameType | None = start
+        while frame is not None:
+            if frame.f_globals is namespace and frame.f_code.co_name == "<module>":
+                source = "".join(linecache.getlines(frame.f_code.co_filename))
+                return frame.f_lineno if source.strip() == text.strip() else None
+            frame = frame.f_back
+    return None
