@@ -1,0 +1,480 @@
+"""Layout: knobs become parameters, and statements become the text of a module."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import itertools
+import json
+import keyword
+import linecache
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..ops.stage import Chain, Stage, addresses, numbered
+from .record import END, Definition, Record, Statement, executed_with, is_plain
+from .slicing import Slice
+
+# -- Parameters: tuned values come in by them ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of `build_pipeline`.
+
+    Attributes:
+        name: its name.
+        value: its default.
+        below: the line that sets the knob, behind the pipeline, where no call takes it.
+    """
+
+    name: str
+    value: int
+    below: str = ""
+
+
+def identifier(text: str) -> str:
+    """Make the name of a variable out of any text, as the name of a stage."""
+    name = re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", text))
+    if name.startswith("__") and name.endswith("__"):  # a method, as __getitem__
+        name = name.strip("_")
+    name = name or "stage"
+    usable = name.isidentifier() and not keyword.iskeyword(name)
+    return name if usable else f"stage_{name}"
+
+
+def stage_words(chain: Chain) -> dict[int, str]:
+    """Return what the names of the parameters of each stage begin with, by the stage's id.
+
+    Stages whose names give the same word are numbered, in the order of their addresses.
+    """
+    words: dict[int, str] = {}
+    for stage in addresses(chain).values():
+        if id(stage) not in words:
+            words[id(stage)] = numbered(identifier(stage.name), words.values())
+    return words
+
+
+def parameters_of(chain: Chain, record: Record) -> list[Parameter]:
+    """Have the calls that made the stages take their knobs from parameters.
+
+    A call that made several stages, as in a loop or a function, or that stands elsewhere, is left
+    as it is: a line behind the pipeline sets the knob.
+    """
+    stages = {id(stage): (address, stage) for address, stage in addresses(chain).items()}
+    words = stage_words(chain)
+    places = [_place(stage) for _, stage in stages.values()]
+    found: list[Parameter] = []
+    known: set[int] = set()
+    for (address, stage), place in zip(stages.values(), places, strict=True):
+        calls = _calls(stage, record) if places.count(place) == 1 else []
+        for word, knob in stage.knobs.items():
+            is_told = word in stage.given or knob.value != knob.default
+            if not is_told or id(knob) in known:
+                continue
+            known.add(id(knob))
+            name = f"{words[id(stage)]}_{word}"
+            edits = [_edit(one, call, word, name) for one, call in calls]
+            if calls and all(edits):
+                _apply(calls, edits)
+                found.append(Parameter(name, knob.value))
+            else:
+                below = f"[{json.dumps(address, ensure_ascii=False)}].{word} = {name}"
+                found.append(Parameter(name, knob.value, below))
+        size = getattr(stage.spec, "size", None)
+        if stage.op == "batch" and type(size) is int:
+            name = f"{words[id(stage)]}_size"
+            edits = [_edit(one, call, "size", name, position=0) for one, call in calls]
+            if calls and all(edits):
+                _apply(calls, edits)
+                found.append(Parameter(name, size))
+    return found
+
+
+_Calls = list[tuple[Statement, ast.Call]]
+_Edit = tuple[int, int, str, ast.expr | None]
+
+
+def _place(stage: Stage) -> object:
+    at = stage.made_at
+    return id(stage) if at is None else (at.code, at.offset)
+
+
+def _calls(stage: Stage, record: Record) -> _Calls:
+    """Find the call that made a stage, in each execution of its cell, by where the call ends."""
+    at = stage.made_at
+    if at is None or at.code.co_name not in ("<module>", "<lambda>"):
+        return []
+    _, line, _, column = list(at.code.co_positions())[at.offset // 2]
+    if line is None or column is None:
+        return []
+    found: dict[str, _Calls] = {}
+    for one in record.statements:
+        if one.is_import or not one.first <= line <= one.last:
+            continue
+        nodes = ast.walk(one.node) if at.code.co_name == "<lambda>" else executed_with(one.node)
+        for node in nodes:
+            ends = (getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None))
+            if isinstance(node, ast.Call) and ends == (line, column) and _makes(node, stage):
+                found.setdefault(one.cell.text.strip("\n"), []).append((one, node))
+                break
+    text = "".join(linecache.getlines(at.code.co_filename)).strip("\n")
+    if text in found:
+        return found[text]
+    return next(iter(found.values())) if len(found) == 1 else []
+
+
+def _makes(call: ast.Call, stage: Stage) -> bool:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    return stage.op in (name, "source")
+
+
+def _edit(
+    one: Statement, call: ast.Call, word: str, name: str, position: int | None = None
+) -> _Edit | None:
+    """Return the edit that has a call take an argument from a parameter, or None."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    value = given.get(word)
+    if value is None and position is not None:
+        before = call.args[: position + 1]
+        starred = any(isinstance(arg, ast.Starred) for arg in before)
+        value = before[position] if len(before) > position and not starred else None
+    if position is not None and not isinstance(value, ast.Constant | ast.Name):
+        return None
+    if value is not None:
+        return (*_span(one, value), name, value)
+    if None in given:  # it may come by `**options`
+        return None
+    data = one.cell.text.encode()
+    parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+    close = _span(one, call)[1] - 1
+    end = max((_span(one, part)[1] for part in parts), default=close)
+    while parts and end < close and data[end : end + 1] == b")":  # around the last argument
+        end += 1
+    return end, end, f"{', ' if parts else ''}{word}={name}", None
+
+
+def _span(one: Statement, node: ast.expr) -> tuple[int, int]:
+    """Return where an expression begins and ends in the text of its cell [bytes]."""
+    lines = one.cell.text.encode().split(b"\n")
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
+    last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+    return starts[node.lineno - 1] + node.col_offset, last
+
+
+def _apply(calls: _Calls, edits: Iterable[_Edit | None]) -> None:
+    for (one, _), edit in zip(calls, edits, strict=True):
+        assert edit is not None
+        first, last, text, value = edit
+        one.edits.append((first, last, text))
+        if value is not None:
+            inside = _names(value)
+            every = _names(one.node)
+            one.unread |= {name for name in inside if every.count(name) == inside.count(name)}
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+
+
+# -- Places: what stands at the top of the module, and what in `build_pipeline` --------------------
+
+
+def placed(part: Slice, record: Record) -> tuple[list[Statement], list[Statement]]:
+    """Return the statements of the module's top, and those of `build_pipeline`.
+
+    At the top stand imports, functions, classes, the values that they read, and constants that
+    nothing changes. What only the chain reads is made anew by each call: lists of files, datasets,
+    objects with state. So the import of the module does no work.
+    """
+    statements = part.build()[:-1]
+    top = _top(part, record, statements)
+    below = [one for one in statements if one not in top]
+    _repeat(part, record, top, below)
+    return [one for one in statements if one in top], sorted(below, key=lambda one: one.at)
+
+
+def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statement]:
+    top: set[Statement] = set()
+    modules = {name for one in statements if one.is_import for name in one.binds}
+    waiting = {name for one in (*statements, part.goal) for name in one.needed_later}
+    waiting |= {name for one in statements for name in one.annotated}
+    final = {record.binding(name, END) for name in waiting}
+
+    def lift(one: Statement) -> None:
+        if one not in top:
+            top.add(one)
+            for name in one.needed:
+                found = record.binding(name, one.at)
+                if found in part.taken:
+                    lift(found)
+
+    for one in statements:
+        sets_module = isinstance(one.node, ast.Assign) and not modules.isdisjoint(one.changes)
+        if one.is_import or one.is_definition or one.cell.is_setup or sets_module or one in final:
+            lift(one)
+    size = -1
+    while size != len(top):  # what changes an object of the top stands there, too
+        size = len(top)
+        for one in statements:
+            changed = one.changes | (one.may_change & part.widened)
+            owners = [record.binding(name, one.at) for name in changed if name not in modules]
+            if owners and all(owner in top for owner in owners) and not one.edits:
+                lift(one)
+    bound = [name for one in statements for name in one.binds]
+    moved = {n for one in statements for n in one.changes | (one.may_change & part.widened)}
+    for one in statements:
+        value = getattr(one.node, "value", None)
+        if isinstance(one.node, ast.Assign | ast.AnnAssign) and value and is_plain(value):
+            once = all(bound.count(name) == 1 for name in one.binds)
+            known = all(record.binding(n, one.at) in top or hasattr(builtins, n) for n in one.reads)
+            if once and known and moved.isdisjoint(one.binds) and not one.edits:
+                top.add(one)
+    return top
+
+
+def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statement]) -> None:
+    """Add to `build_pipeline` the versions of names that are others at the top of the module.
+
+    So is a name that `build_pipeline` binds: Python takes it for its own from the first line on.
+    """
+    todo = [*below, part.goal]
+    while todo:
+        one = todo.pop()
+        own = {name for other in below for name in other.binds}
+        for name in one.needed:
+            found = record.binding(name, one.at)
+            if found not in top or found in below or found.is_import:
+                continue
+            newest = record.binding(name, END)
+            if name in own or (newest in top and newest is not found):
+                below.append(found)
+                todo.append(found)
+
+
+# -- Text ------------------------------------------------------------------------------------------
+_BUILD, _MAIN = "build_pipeline", "main"
+_DOC = (
+    "Tuned values are the defaults of build_pipeline(). Edit freely: nbpipe does not overwrite "
+    "edits."
+)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a module is written of.
+
+    Attributes:
+        title: of its docstring.
+        origin: "notebook" or "script".
+        imports: lines.
+        top: statements of the module's top.
+        below: statements of `build_pipeline`.
+        goal: the expression that gives the pipeline.
+        parameters: of `build_pipeline`.
+        has_future: annotations are not evaluated.
+    """
+
+    title: str
+    origin: str
+    imports: Sequence[str]
+    top: Sequence[Statement]
+    below: Sequence[Statement]
+    goal: str
+    parameters: Sequence[Parameter]
+    has_future: bool
+
+    def text(self) -> str:
+        """Write the module."""
+        every = [*self.top, *self.below]
+        imports = [*self.imports, *(one.text for one in self.top if one.is_import)]
+        nbpipe = next(
+            (line.split(" as ")[-1].split()[-1] for line in imports if _is_nbpipe(line)), ""
+        )
+        if not nbpipe:
+            imports.append("import nbpipe")
+        names = {name for one in every for name in one.binds | one.reads | one.reads_later}
+        moved = {
+            word: next(
+                f"{'_' * n}{word}" for n in itertools.count(1) if f"{'_' * n}{word}" not in names
+            )
+            for word in (_BUILD, _MAIN)
+            if any(word in one.binds for one in every)
+        }
+        top = [(one, _renamed(one.edited, moved)) for one in self.top if not one.is_import]
+        below = [(one, _renamed(one.edited, moved)) for one in self.below]
+        parts = [
+            f'"""{self.title}, exported by nbpipe.\n\n{_DOC}\n"""\n',
+            "from __future__ import annotations\n" if self.has_future else "",
+            "".join(f"{line}\n" for line in _joined(imports)),
+        ]
+        head = "\n".join(filter(None, parts)) + _laid_out(top, level=0)
+        build = self._build(below, _renamed(self.goal, moved), nbpipe or "nbpipe")
+        return f"{head.rstrip()}\n\n\n{build}\n\n\n{_main(nbpipe or 'nbpipe')}"
+
+    def _build(self, below: list[tuple[Statement, str]], goal: str, nbpipe: str) -> str:
+        rows = "".join(f"    {one.name}: int = {one.value!r},\n" for one in self.parameters)
+        head = f"def {_BUILD}(\n    *,\n{rows})" if rows else f"def {_BUILD}()"
+        lines = [
+            f"{head} -> {nbpipe}.Pipeline:",
+            f'    """Build the pipeline with the values tuned in the {self.origin}."""',
+        ]
+        settings = [one.below for one in self.parameters if one.below]
+        if below and not settings and below[-1][1].startswith(f"{goal} = ") and goal.isidentifier():
+            last, text = below[-1]  # `pipe = chain` and `return pipe` in one
+            below = [*below[:-1], (last, f"return {text.removeprefix(f'{goal} = ')}")]
+            goal = ""
+        body = _laid_out(below, level=1).strip("\n")
+        lines += [body] if body else []
+        if settings:
+            name = goal if goal.isidentifier() else "pipe"
+            lines += [f"    {name} = {goal}"] if name != goal else []
+            lines += [f"    {name}{line}" for line in settings]
+            goal = name
+        return "\n".join([*lines, *([f"    return {goal}"] if goal else [])])
+
+
+def _is_nbpipe(line: str) -> bool:
+    return re.fullmatch(r"import nbpipe( as \w+)?", line) is not None
+
+
+def _main(nbpipe: str) -> str:
+    return (
+        f"def {_MAIN}() -> None:\n    for _ in {nbpipe}.progress({_BUILD}()):\n        pass\n\n\n"
+        f'if __name__ == "__main__":\n    {_MAIN}()\n'
+    )
+
+
+def _laid_out(parts: list[tuple[Statement, str]], *, level: int) -> str:
+    """Write statements with the empty lines that stood between them, at least those of PEP 8."""
+    text, before = "", None
+    for one, body in parts:
+        block = f"{one.comments}\n{body}" if one.comments else body
+        above = one.first - one.comments.count("\n") - bool(one.comments)
+        follows = before is not None and before.cell is one.cell and before.last + 1 >= above
+        defines = one.is_definition or (before is not None and before.is_definition)
+        if level:
+            gap = 0 if before is None or (follows and not defines) else 1
+        else:
+            gap = 2 if defines else 0 if follows else 1
+        text += "\n" * gap + (_indented(block) if level else block) + "\n"
+        before = one
+    return text if level or not parts else ("\n" * (not parts[0][0].is_definition and 0) + text)
+
+
+def _indented(text: str) -> str:
+    """Indent a text by one step, but for the lines that begin in a string."""
+    inside: set[int] = set()
+    opened: list[int] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            kind = tokenize.tok_name[token.type]
+            if kind.endswith("STRING_START"):
+                opened.append(token.start[0])
+            elif kind == "STRING" or kind.endswith("STRING_END"):
+                first = token.start[0] if kind == "STRING" else opened.pop()
+                inside.update(range(first + 1, token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    return "\n".join(
+        line if number in inside or not line.strip() else f"    {line}"
+        for number, line in enumerate(text.split("\n"), 1)
+    )
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    """Give variables of a statement other names."""
+    if not any(word in text for word in names):
+        return text
+    tree = ast.parse(text)
+    starts = [0, *itertools.accumulate(len(line.encode()) + 1 for line in text.split("\n"))]
+    data, edits = text.encode(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names:
+            edits.append((starts[node.lineno - 1] + node.col_offset, node.id))
+        elif isinstance(node, Definition) and node.name in names:
+            begin = starts[node.lineno - 1] + node.col_offset
+            edits.append((data.index(node.name.encode(), begin + 4), node.name))
+    for place, name in sorted(edits, reverse=True):
+        data = data[:place] + names[name].encode() + data[place + len(name.encode()) :]
+    return data.decode()
+
+
+def _joined(imports: Iterable[str]) -> Iterator[str]:
+    """Write imports as one writes them: the members of a module on one line."""
+    members: dict[str, set[str]] = {}
+    for line in sorted(dict.fromkeys(imports)):
+        node = ast.parse(line).body[0]
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            if module != "__future__":
+                members.setdefault(module, set()).add(ast.unparse(node.names[0]))
+        else:
+            yield line
+    for module, names in sorted(members.items()):
+        yield f"from {module} import {', '.join(sorted(names))}"
+
+
+# -- ruff: sorts the imports, formats where the user's own cells are formatted, and excuses --------
+_RULES = "E4,E7,E9,F"
+_LIMIT_S = 30.0
+
+
+def tidied(text: str, statements: Iterable[Statement]) -> str:
+    """Have ruff sort the imports; what it does not like in the user's words is excused by `noqa`.
+
+    All is formatted only where the user's own statements are. A name that is not defined is never
+    excused. Without ruff the text is as it is.
+    """
+    text = run_ruff("check", text, "--select", "I001", "--fix", "--silent") or text
+    own = [one.text for one in statements if not one.is_import]
+    formatted = run_ruff("format", "\n\n\n".join(own) + "\n") if own else ""
+    if formatted is not None and all(one in formatted for one in own):
+        text = run_ruff("format", text) or text
+    with TemporaryDirectory(prefix="nbpipe-") as folder:
+        file = Path(folder, "module.py")
+        file.write_text(text, encoding="utf-8", newline="")
+        options = ("--select", _RULES, "--ignore", "F821", "--add-noqa")
+        run_ruff("check", "", *options, file=str(file))
+        return file.read_bytes().decode("utf-8")
+
+
+def undefined(text: str) -> list[tuple[int, str]]:
+    """List the names that a module reads and nothing defines, each with its line."""
+    out = run_ruff("check", text, "--select", "F821", "--output-format", "json") or "[]"
+    try:
+        found = json.loads(out)
+    except ValueError:
+        return []
+    return [(one["location"]["row"], one["message"]) for one in found]
+
+
+def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | None:
+    """Return what a command of ruff writes; None where ruff is not installed, or fails.
+
+    Args:
+        command: "check" or "format".
+        text: the source.
+        options: more of them.
+        file: a file that takes the place of the text.
+    """
+    beside = str(Path(sys.executable).parent) if sys.executable else ""
+    ruff = shutil.which("ruff", path=beside) or shutil.which("ruff")
+    if ruff is None:
+        return None
+    line = [ruff, command, "--isolated", "--no-cache", "--target-version", "py311", *options, file]
+    try:
+        done = subprocess.run(  # noqa: S603  ruff, with options that stand here
+            line, input=text.encode("utf-8"), capture_output=True, timeout=_LIMIT_S, check=False
+        )
+        return done.stdout.decode("utf-8") or None
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):  # it does not work here
+        return None
