@@ -1,0 +1,625 @@
+"""Exporting: the whole way from a live pipeline to a file on disk."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import sys
+import threading
+import traceback
+import types
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from ..base.checks import flag, whole
+from ..base.format import shortened
+from ..errors import ArgumentError, ExportError, NbpipeError
+from ..ops.stage import Chain, addresses
+from ..show.watch import note_export
+from .anew import FreshProcesses, Proved, error_words, first_items
+from .fingerprint import difference
+from .layout import Draft, parameters_of, placed, tidied, undefined
+from .literals import NoLiteral, literal
+from .matching import Match, moving_attributes, state_of
+from .reachable import is_library, is_local, texts_named_as_secrets
+from .record import END, Cell, Record, Statement, last_name, root_name, shell
+from .secrets import (
+    advice,
+    as_text,
+    is_suspicious_name,
+    knowing,
+    masked,
+    names_kept,
+    scrubbed,
+    secret_in_text,
+    secrets_in_text,
+    told_in,
+)
+from .slicing import Slice
+from .store import Exported, module_path, stored
+
+# -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
+
+
+@contextlib.contextmanager
+def gate(record: Record) -> Iterator[None]:
+    """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
+
+    Secrets are looked for once: in the environment, in variables with the name of a secret, in the
+    text of cells, and in what was computed from these. As long as this lasts, a text that holds one
+    of them is a secret wherever it stands.
+
+    Raises:
+        NbpipeError: those that leave, without secrets.
+    """
+    with knowing(_secrets_of(record)):
+        try:
+            yield
+        except NbpipeError as error:
+            cleared(error)
+            raise
+
+
+def cleared(error: BaseException) -> None:
+    """Take the secrets out of an error; a cause that holds one is left out."""
+    error.args = tuple(scrubbed(one) if isinstance(one, str) else one for one in error.args)
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        error.__notes__ = [scrubbed(str(note)) for note in notes]
+    text = "".join(traceback.format_exception(error, limit=0))
+    if scrubbed(text) != text:
+        error.__cause__ = error.__context__ = None
+
+
+def _secrets_of(record: Record) -> Iterator[str]:
+    for cell in record.cells:
+        yield from told_in(cell.text)
+    derived = _derived(record)
+    for name, value in tuple(record.namespace.items()):
+        if name.startswith("_") or isinstance(value, type):
+            continue
+        if name in derived and isinstance(value, str | bytes | bytearray):
+            yield as_text(value)
+        elif isinstance(value, ModuleType):
+            if is_local(value.__name__):
+                for inner, one in tuple(vars(value).items()):
+                    if is_suspicious_name(inner):
+                        yield from texts_named_as_secrets(inner, one)
+        elif is_suspicious_name(name):
+            yield from texts_named_as_secrets(name, value)
+
+
+_STORES = frozenset(  # what gives secrets and nothing else
+    ("getpass", "keyring", "userdata", "UserSecretsClient", "get_secret", "get_password")
+)
+_ENVIRONMENT = frozenset(
+    ("environ", "environb", "getenv", "getenvb", "dotenv", "dotenv_values", "load_dotenv")
+)
+
+
+def _derived(record: Record) -> set[str]:
+    """Return the variables that were looked up as secrets, or computed from such."""
+    derived: set[str] = set()
+    for one in record.statements:
+        value = getattr(one.node, "value", None)
+        is_assigned = isinstance(one.node, ast.Assign | ast.AnnAssign | ast.AugAssign) and value
+        kept = names_kept(value) if is_assigned else set()
+        if is_assigned and (_looks_up_secret(one) or not derived.isdisjoint(kept)):
+            derived |= one.binds
+        else:
+            derived -= one.binds
+    return derived
+
+
+def _looks_up_secret(one: Statement) -> bool:
+    """Tell whether a statement looks up a secret, by where that is or what it is called there."""
+    parts = list(ast.walk(one.node))
+    if any(last_name(part) in _STORES for part in parts):
+        return True
+    if not any(last_name(part) in _ENVIRONMENT for part in parts):
+        return False
+    values = (part.value for part in parts if isinstance(part, ast.Constant))
+    texts = (as_text(value) for value in values if isinstance(value, str | bytes))
+    return any(map(is_suspicious_name, (*texts, *one.binds)))
+
+
+# -- Goal: the expression that gives the pipeline, as the user would write it ----------------------
+def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
+    """Return the expression of a pipeline.
+
+    Args:
+        receiver: what is exported: a pipeline, a run or a loader.
+        chain: its stages.
+        record: of the notebook or script.
+
+    Raises:
+        ExportError: the pipeline has no name there.
+    """
+    space, suffix = record.namespace, receiver.export_goal()
+
+    def gives(value: object) -> bool:
+        return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
+
+    frame = _frame_of_user()
+    node = _receiver(frame, space)
+    if isinstance(node, ast.Name) and gives(space.get(node.id)):
+        return _not_of_run(node.id, receiver, record) or f"{node.id}{suffix}"
+    for name, value in reversed(list(space.items())):
+        if gives(value) and not name.startswith("_"):
+            return _not_of_run(name, receiver, record) or f"{name}{suffix}"
+    if node is not None and not isinstance(node, ast.Name):
+        text = ast.unparse(node)
+        if isinstance(node, ast.Call):
+            return f"{text}{suffix}"
+        with contextlib.suppress(Exception):  # an index or attribute of the user's own
+            if gives(eval(text, space)):  # noqa: S307  what the user has typed
+                return f"{text}{suffix}"
+    for name, value in list(space.items()):
+        if not name.startswith("_"):
+            pairs = value.items() if isinstance(value, dict) else ()
+            pairs = enumerate(value) if isinstance(value, list | tuple) else pairs
+            for key, inner in pairs:
+                if gives(inner):
+                    return f"{name}[{key!r}]{suffix}"
+    if suffix:  # a run that no variable holds
+        for name, value in reversed(list(space.items())):
+            if getattr(value, "chain", None) is chain and not name.startswith("_"):
+                return name
+    raise ExportError(
+        "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
+    )
+
+
+def _not_of_run(name: str, receiver: Any, record: Record) -> str | None:
+    """Return what a run was started of: a module starts none."""
+    one = record.binding(name, END)
+    value = getattr(one.node, "value", None) if one is not None else None
+    match value:
+        case ast.Call(ast.Attribute(inner, "start" | "epoch")) if receiver.export_goal():
+            return ast.unparse(inner)
+    return None
+
+
+def _frame_of_user() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    own = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
+        frame = frame.f_back
+    return frame
+
+
+def _receiver(frame: FrameType | None, space: dict[str, Any]) -> ast.expr | None:
+    """Return what stands before `.export(...)` in the line of a cell that exports."""
+    if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
+        return None
+    executing = sys.modules.get("executing")
+    if executing is None:
+        with contextlib.suppress(ImportError):
+            import executing  # type: ignore[no-redef]  # IPython brings it
+    node = None
+    with contextlib.suppress(Exception):  # the text of a script was edited meanwhile
+        node = executing.Source.executing(frame).node  # type: ignore[union-attr]
+    function = node.func if isinstance(node, ast.Call) else None
+    return function.value if isinstance(function, ast.Attribute) else None
+
+
+def _home() -> dict[str, Any]:
+    """Return the namespace of the notebook, or of the script or module that exports."""
+    ip = shell()
+    if ip is not None:
+        space: dict[str, Any] = ip.user_ns
+        return space
+    main = vars(sys.modules["__main__"])
+    frame = user = _frame_of_user()
+    while frame is not None:
+        if frame.f_globals is main:
+            return main
+        frame = frame.f_back
+    return main if user is None else user.f_globals
+
+
+# -- The way ---------------------------------------------------------------------------------------
+_one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
+_OWN_LIMIT_S = 60.0
+
+
+def export_copy(
+    receiver: Any,
+    chain: Chain,
+    path: str | os.PathLike[str],
+    *,
+    items: Callable[[], Iterator[object]],
+    overwrite: bool = False,
+    check_items: int = 4,
+    assets: Literal["npz"] | None = None,
+) -> Exported:
+    """Write a module that holds what the user wrote for a pipeline.
+
+    Args:
+        receiver: what is exported.
+        chain: its stages.
+        path: the file, as "loader.py".
+        items: gives a new iterator of the chain's own items.
+        overwrite: replace a file that was edited, or that export did not write.
+        check_items: first items that are compared [items]; 0 compares none.
+        assets: "npz" saves large arrays beside the module; None refuses them.
+
+    Raises:
+        ArgumentError: a path that no module can be imported from, or another wrong argument.
+        ExportError: something cannot be exported, or the module would not do the same.
+    """
+    try:
+        file = module_path(path)
+        count = whole("export check_items", check_items, minimum=0, unit="items")
+        if assets not in (None, "npz"):
+            raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
+        overwrite = flag("overwrite", overwrite)
+        with _one_at_a_time:
+            record = Record.of(_home())
+            with gate(record):
+                copy = _Copy(receiver, chain, record, file, count, assets)
+                try:
+                    return copy.export(items, overwrite=overwrite)
+                except NbpipeError:
+                    raise
+                except Exception as error:  # what user objects may raise when they are looked at
+                    raise ExportError(
+                        "the export met something that it cannot look at: "
+                        f"{error_words(error)}; leave it out of what the stages use"
+                    ) from error
+    except NbpipeError as error:
+        cleared(error)
+        raise
+
+
+class _Copy:
+    """One export."""
+
+    def __init__(
+        self,
+        receiver: Any,
+        chain: Chain,
+        record: Record,
+        file: Path,
+        count: int,
+        assets: str | None,
+    ) -> None:
+        self._chain, self._record, self._file = chain, record, file
+        self._count = count
+        self._archive = f"{file.stem}.npz" if assets else ""
+        self._arrays: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self._goal = goal_of(receiver, chain, record)
+        self._parameters = parameters_of(chain, record)
+        node = ast.parse(self._goal).body[0]
+        goal = Statement.of(END - 1, Cell("the export", self._goal), node, self._goal)
+        self._part = Slice(record, goal, self._write_literal)
+
+    def _write_literal(self, one: Statement, name: str) -> None:
+        self._match.write_literal(one, name)
+
+    def export(self, items: Callable[[], Iterator[object]], *, overwrite: bool) -> Exported:
+        """Go all the way; return what became of it."""
+        with FreshProcesses(
+            variables=_variables(self._record),
+            modules=_preloaded(self._record.namespace),
+            file=str(self._file),
+        ) as fresh:
+            self._match = Match(
+                self._chain,
+                self._record,
+                self._part,
+                goal=self._goal,
+                parameters=self._parameters,
+                fresh=fresh,
+                spell=self._spelled,
+                count=self._count,
+            )
+            statements = self._match.settle(self._refuse_secrets)
+            text, names = self._text()
+            self._refuse_secrets(statements, text)
+            files = {self._archive: _archive(self._arrays)} if self._arrays else {}
+            proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
+        self._refuse_failed(text, proved)
+        self._match.compare_chain(proved.chain, statements, "in the module")
+        self._compare_values(proved, statements)
+        compared = self._compare_items(items, proved, statements) if self._count else 0
+        written = stored(self._file, text, files, overwrite=overwrite)
+        knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
+        note_export({knob: knob.value for knob in knobs}, written.path)
+        self._note(statements)
+        notes = tuple(scrubbed(note) for note in dict.fromkeys(self._notes))
+        path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
+        return replace(written, path=path, compared=compared, notes=notes)
+
+    # -- text ------------------------------------------------------------------------------
+    def _text(self) -> tuple[str, list[str]]:
+        """Write the module; return it, and the names of its top that functions read."""
+        top, below = placed(self._part, self._record)
+        self._top, self._below = top, below
+        stem = self._file.stem
+        draft = Draft(
+            title=stem.replace("_", " ").strip().capitalize() or stem,
+            origin="notebook" if self._record.is_notebook else "script",
+            imports=self._match.imports,
+            top=top,
+            below=below,
+            goal=self._goal,
+            parameters=self._parameters,
+            has_future=self._record.has_future,
+        )
+        text = tidied(draft.text(), [*top, *below])
+        for row, words in undefined(text):
+            line = text.split("\n")[row - 1].strip()
+            raise ExportError(
+                f"{words[:1].lower()}{words[1:]}: `{shortened(line, 80)}`; define it in a cell, "
+                "or import it"
+            )
+        later = {name for one in self._part.taken for name in one.needed_later}
+        bound = {name for one in top if not one.is_import for name in one.binds}
+        return text, sorted(bound & later)
+
+    def _spelled(self, value: object) -> tuple[str, tuple[str, ...]]:
+        """Return a live value as source, with the imports that it takes."""
+        return spelled(value, self._record.namespace)
+
+    # -- checks ----------------------------------------------------------------------------
+    def _refuse_secrets(self, statements: Sequence[Statement], text: str = "") -> None:
+        whole = text or "\n".join(f"{one.comments}\n{one.edited}" for one in statements)
+        if not secret_in_text(whole):
+            return
+        names = [name for name, _ in secrets_in_text(whole) if name]
+        holds = advice(names[0] if names else "")
+        for one in statements:
+            if secret_in_text(f"{one.comments}\n{one.edited}"):
+                what = (
+                    one.words if one.is_definition else f"variable {min(one.binds, default='?')!r}"
+                )
+                raise self._part.refusal(f"{what} {holds}", one)
+        raise ExportError(f"the module {holds}")
+
+    def _refuse_failed(self, text: str, proved: Proved) -> None:
+        """Refuse a module that cannot be imported elsewhere, or builds nothing."""
+        if proved.import_error:
+            line = proved.text.strip()
+            culprit = next((one for one in self._top if line and line in one.edited), None)
+            name = min(culprit.binds, default="") if culprit is not None else ""
+            if name and not culprit.is_definition and not culprit.is_import:
+                raise self._part.refusal(
+                    f"variable {name!r} is made of files when the module is imported "
+                    f"({proved.import_error}); make it inside a function under @functools.cache, "
+                    "or in worker_init, so that the import needs no data",
+                    culprit,
+                )
+            at = f", line {proved.line}: `{line}`" if proved.line else ""
+            raise ExportError(
+                f"the module cannot be imported in a fresh process: {self._file.name}{at}: "
+                f"{proved.import_error}"
+            )
+        if proved.build_error:
+            at = f", line {proved.line}: `{proved.text.strip()}`" if proved.line else ""
+            raise ExportError(
+                f"build_pipeline() of the module fails in a fresh process: {self._file.name}{at}: "
+                f"{proved.build_error}"
+            )
+        if proved.words and not proved.chain:
+            raise ExportError(f"the module was checked in a fresh process, and {proved.words}")
+
+    def _compare_values(self, proved: Proved, statements: Sequence[Statement]) -> None:
+        state = state_of(statements, self._record)
+        moving = any(map(moving_attributes, statements))
+        for name, theirs in proved.prints.items():
+            one = self._record.binding(name, END)
+            mine = self._match.replayed.prints.get(name)
+            if mine is None or name in state or one is None or (moving and not one.is_definition):
+                continue
+            words = difference(mine, theirs)
+            if words and not one.is_definition:
+                raise self._part.refusal(f"variable {name!r} in the module: {words}", one)
+
+    def _compare_items(
+        self,
+        items: Callable[[], Iterator[object]],
+        proved: Proved,
+        statements: Sequence[Statement],
+    ) -> int:
+        """Compare the first items; return how many are the same."""
+        if not all(stage.spec.in_order for stage in addresses(self._chain).values()):
+            return 0
+        if proved.items_late:
+            self._notes.append("not compared: the first items took longer than 30 s")
+            return 0
+        own = first_items(items, self._count)
+        if isinstance(own, str):
+            self._notes.append(own)
+            return 0
+        first, second = own
+        has_state = bool(state_of(statements, self._record)) or any(
+            map(moving_attributes, statements)
+        )
+        if first != second and not has_state:
+            self._notes.append("not compared: two runs of the notebook's own pipeline differ")
+            if proved.raised and not (first.raised or second.raised):
+                raise _not_made(proved)
+            return 0
+        mine, raised = list(first.items), first.raised
+        if has_state and _mismatch(mine, raised, proved):
+            replayed = self._match.replayed
+            mine, raised = replayed.items, replayed.raised
+            self._notes.append(
+                "the stages change state, which begins anew in the module; its items were compared "
+                "with those of the same statements in a fresh process"
+            )
+        words = _mismatch(mine, raised, proved)
+        if words:
+            raise ExportError(scrubbed(words))
+        if raised:
+            self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
+        return len(mine)
+
+    # -- notes -----------------------------------------------------------------------------
+    def _note(self, statements: Sequence[Statement]) -> None:
+        note = self._notes.append
+        for one in self._top:
+            if one.is_import:
+                module = getattr(one.node, "module", None) or one.node.names[0].name  # type: ignore[attr-defined]
+                if is_local(module):
+                    note(f"module {module!r} is a file of your own; it has to be there, too")
+        for name in sorted(self._match.moved & {n for one in self._top for n in one.binds}):
+            note(f"variable {name!r} is changed by the stages; it begins with its first value")
+        taken = set(statements)
+        for name in sorted({n for one in taken for n in one.binds if one.is_definition}):
+            newest = self._record.binding(name, END)
+            if newest is not None and newest not in taken and newest.is_definition:
+                note(
+                    f"the pipeline uses the {name!r} that it was built with; {newest.cell.place} "
+                    "defines another"
+                )
+        for one, files in self._match.reads.items():
+            names = ", ".join(_shown_path(file) for file in files[:3])
+            more = f" and {len(files) - 3} more" if len(files) > 3 else ""  # noqa: PLR2004
+            note(f"build_pipeline() reads {names}{more}: {one.words}")
+        self._notes += _side_effects(self._record, taken)
+
+
+def _shown_path(file: str) -> str:
+    """Return a path as seen from the notebook's folder."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(file).relative_to(Path.cwd())) or "."
+    return file
+
+
+_ACTS = (
+    *("seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "enable"),
+    *("use_deterministic", "configure", "setNumThreads", "setlocale", "seterr", "patch"),
+)
+_SHOWS = ("set_printoptions", "set_option")
+
+
+def _side_effects(record: Record, taken: set[Statement]) -> Iterator[str]:
+    """Note the calls that change how a module behaves which the exported code uses."""
+    used = {name for one in taken for name in one.reads | one.reads_later | one.binds}
+    packages = {_package(record.namespace.get(name)) for name in used} | {"random", "warnings"}
+    for one in record.statements:
+        call = one.node.value if isinstance(one.node, ast.Expr) else None
+        if one in taken or not isinstance(call, ast.Call):
+            continue
+        name = last_name(call.func)
+        owner = record.namespace.get(root_name(call.func) or "")
+        if name.startswith(_ACTS) and name not in _SHOWS and _package(owner) in packages - {""}:
+            yield (
+                f"`{shortened(masked(ast.unparse(one.node)), 80)}` in {one.cell.place} acts by "
+                "side effect and is not in the module; to keep it, begin its cell with the line "
+                "`#| nbpipe: setup`"
+            )
+
+
+def _package(module: object) -> str:
+    """Return the package of a module; empty for anything else."""
+    return module.__name__.partition(".")[0] if isinstance(module, ModuleType) else ""
+
+
+def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
+    """Tell which item of the module differs first; None where none does."""
+    for number, (one, other) in enumerate(zip(mine, proved.items, strict=False)):
+        words = difference(one, other)
+        if words is not None:
+            words = words.replace("when its text runs anew", "in the module")
+            return f"item {number} of the module differs from the notebook's: {words}"
+    if raised:
+        return None
+    if proved.raised and len(proved.items) < len(mine):
+        return str(_not_made(proved))
+    if len(mine) != len(proved.items):
+        return (
+            f"the module gives {len(proved.items)} items where the notebook's pipeline gives "
+            f"{len(mine)}"
+        )
+    return None
+
+
+def _not_made(proved: Proved) -> ExportError:
+    return ExportError(
+        f"item {len(proved.items)} of the module cannot be made: {proved.raised or proved.words}"
+    )
+
+
+# -- Values ----------------------------------------------------------------------------------------
+def spelled(value: object, space: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return a value as source, with the imports that it takes.
+
+    Raises:
+        NoLiteral: it has no text, or one with a path of this machine.
+    """
+    imports: list[str] = []
+
+    def spell(one: Any) -> str:
+        for name, held in space.items():
+            if held is one and not name.startswith("_"):
+                return name
+        if isinstance(one, ModuleType):
+            imports.append(f"import {one.__name__}")
+            return one.__name__
+        module, name = getattr(one, "__module__", None), getattr(one, "__qualname__", "")
+        if not module or not name.isidentifier() or module == "__main__":
+            raise NoLiteral(f"{one!r}, which has no name (give it one)")
+        if module == "builtins":
+            return str(name)
+        module = "pathlib" if module.startswith("pathlib") else module.removeprefix("_")
+        name = name.replace("PosixPath", "Path").replace("WindowsPath", "Path")
+        imports.append(f"from {module} import {name}")
+        return str(name)
+
+    text = literal(value, spell)
+    return text, tuple(imports)
+
+
+def _archive(arrays: dict[str, Any]) -> bytes:
+    """Return arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
+        for name in sorted(arrays):
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
+    return sink.getvalue()
+
+
+def _variables(record: Record) -> set[str]:
+    """Return the environment variables that the statements of a notebook name."""
+    found = set()
+    for cell in record.cells:
+        if "env" in cell.text:
+            tree = ast.parse(cell.text) if _parses(cell.text) else ast.Module([], [])
+            found |= {
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+    return found & os.environ.keys()
+
+
+def _parses(text: str) -> bool:
+    with contextlib.suppress(SyntaxError, ValueError):
+        ast.parse(text)
+        return True
+    return False
+
+
+def _preloaded(space: dict[str, Any]) -> list[str]:
+    """Return the packages that a notebook uses, for a fresh process to import ahead."""
+    modules = {_package(value) for value in space.values()}
+    modules |= {
+        str(getattr(value, "__module__", "")).partition(".")[0]
+        for value in space.values()
+        if isinstance(value, type | types.FunctionType)
+    }
+    return sorted(one for one in modules if one in sys.modules and is_library(one))

@@ -1,0 +1,453 @@
+"""Matching: the slice is widened until a fresh process makes of it what the notebook has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..errors import ExportError
+from ..ops.stage import Chain, addresses
+from .anew import FreshProcesses, Replayed, Step, StepResult, chain_prints
+from .fingerprint import difference, json_fingerprint, loosened
+from .layout import Parameter, placed
+from .literals import NoLiteral
+from .reachable import handle_in
+from .record import END, Record, Statement, root_name
+from .slicing import Slice
+
+_ROUNDS = 8
+_MISSING = {"kind": "missing", "shown": "missing"}
+_NOT_FOUND = re.compile("No such file|not found|cannot find|does not exist", re.IGNORECASE)
+Spelled = tuple[str, tuple[str, ...]]  # the source of a value, and the imports that it takes
+
+
+class Match:
+    """Replays a slice until its values are those of the notebook.
+
+    Args:
+        chain: the notebook's pipeline.
+        record: what was executed.
+        part: the slice.
+        goal: the expression that gives the pipeline.
+        parameters: with which knobs are set.
+        fresh: where the slice is replayed.
+        spell: writes a live value as source; it raises `NoLiteral` where it has none.
+        count: first items that are compared [items].
+
+    Attributes:
+        replayed: what came of the last replay.
+        moved: variables that the stages have changed since they were made.
+        imports: lines that literals take.
+        reads: files that the statements of `build_pipeline` read.
+        pipelines: names of variables that hold pipelines, runs or loaders.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        record: Record,
+        part: Slice,
+        *,
+        goal: str,
+        parameters: Sequence[Parameter],
+        fresh: FreshProcesses,
+        spell: Callable[[object], Spelled],
+        count: int,
+    ) -> None:
+        self._chain, self._record, self._part = chain, record, part
+        self._goal, self._parameters, self._fresh = goal, parameters, fresh
+        self._spell, self._count = spell, count
+        self.replayed: Replayed
+        self.moved: set[str] = set()
+        self.imports: list[str] = []
+        self.reads: dict[Statement, tuple[str, ...]] = {}
+        self._stages = addresses(chain)
+        self._prints: dict[int, Any] = {}
+
+    # -- the rounds ------------------------------------------------------------------------
+    def settle(self, check: Callable[[Sequence[Statement]], None]) -> list[Statement]:
+        """Return the statements whose replay gives the notebook's values, without the goal.
+
+        Args:
+            check: called with the statements before each replay; refuses secrets.
+
+        Raises:
+            ExportError: no statements do.
+        """
+        tried: set[str] = set()
+        for _ in range(_ROUNDS):
+            statements = self._part.build()
+            check(statements)
+            self._refuse_live(statements)  # a replay would open them again
+            runs = [one for one in statements if one is not self._part.goal]
+            self.replayed = self._replay(runs)
+            failed = next((n for n, step in enumerate(self.replayed.steps) if _fails(step)), None)
+            if failed is not None:
+                self._mend(runs[failed], self.replayed.steps[failed])
+                continue
+            if self.replayed.words or self.replayed.goal_error:
+                words = self.replayed.goal_error or self.replayed.words
+                if not self._widen(self._part.behind(self._part.goal)):
+                    raise ExportError(f"the pipeline cannot be built in a fresh process: {words}")
+                continue
+            wrong = self._wrong(runs)
+            if not wrong:
+                if self._widened_for_chain(runs):
+                    continue
+                self._write_data(runs)
+                return [one for one in self._part.build() if one is not self._part.goal]
+            behind = (self._part.behind(self._record.binding(name, END)) for name in wrong)
+            if self._widen(set().union(*behind)):
+                continue
+            for name, words in wrong.items():
+                if name in tried or not self._write_live(name):
+                    raise self._differs(name, words)
+                tried.add(name)
+        raise ExportError(
+            f"no text that gives the pipeline's values was found in {_ROUNDS} tries; assign what "
+            "the stages use in cells of their own"
+        )
+
+    def _replay(self, runs: list[Statement]) -> Replayed:
+        final = {
+            name
+            for one in runs
+            for name in one.binds
+            if not one.is_import and self._record.binding(name, END) in self._part.taken
+        }
+        return self._fresh.replay(
+            [Step(one.edited) for one in runs],
+            goal=self._goal,
+            below=[one.below for one in self._parameters if one.below],
+            parameters={one.name: one.value for one in self._parameters},
+            names=sorted(final & self._read_later()),
+            future=self._record.has_future,
+            script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
+            count=self._count,
+        )
+
+    def _read_later(self) -> set[str]:
+        """Return the names that functions read; others count by what is made of them."""
+        return {name for one in self._part.taken for name in one.needed_later}
+
+    def _widen(self, names: set[str]) -> bool:
+        """Take also what may change some names; tell whether that is new."""
+        names = {name for name in names if not self._is_pipeline(name)}
+        new = not names <= self._part.widened
+        self._part.widened |= names
+        return new
+
+    def _mend(self, one: Statement, step: StepResult) -> None:
+        """Have a statement that failed in the fresh process run there, or refuse it."""
+        found = None
+        if step.missing:  # read by a function that is called at once
+            found = self._record.binding(step.missing, one.at)
+            found = found or self._record.binding(step.missing, END)
+        if found is not None and found not in self._part.taken:
+            self._part.extra.add(found)
+            return
+        outside = step.connects or step.late
+        if not outside and self._widen(self._part.behind(one)):
+            return
+        names = sorted(one.binds)
+        if names and isinstance(one.node, ast.Assign | ast.AnnAssign | ast.With | ast.For):
+            values = self._spelled_all(one, names)
+            if values is not None:
+                self._replace(one, values)
+                return
+        raise self._part.refusal(f"{one.words} {_words_of(step)}", one)
+
+    def _spelled_all(self, one: Statement, names: list[str]) -> dict[str, Spelled] | None:
+        """Return the live values of names as source; None where one of them has none."""
+        space = self._record.namespace
+        if self._part.is_of_machine(one) or any(name not in space for name in names):
+            return None
+        if any(self._record.binding(name, END) is not one for name in names):
+            return None
+        try:
+            return {name: self._spell(space[name]) for name in names}
+        except NoLiteral:
+            return None
+
+    # -- values ----------------------------------------------------------------------------
+    def _wrong(self, runs: list[Statement]) -> dict[str, str]:
+        """Return the names whose values in the fresh process are others, each with where."""
+        state, space = state_of(runs, self._record), self._record.namespace
+        wrong: dict[str, str] = {}
+        for name, theirs in self.replayed.prints.items():
+            if name not in space or self._is_pipeline(name):
+                continue
+            live = space[name]
+            if isinstance(live, types.ModuleType):
+                continue
+            mine = self._print(live)
+            if name in state:
+                if difference(mine, theirs):
+                    self.moved.add(name)
+                continue
+            words = difference(loosened(mine, moving_in(live, runs)), theirs)
+            if words:
+                wrong[name] = words
+        inner = {  # what is made of a wrong value is wrong, too
+            name: words
+            for name, words in wrong.items()
+            if not (self._part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()
+        }
+        return inner or wrong
+
+    def _print(self, value: object) -> Any:
+        if id(value) not in self._prints:
+            self._prints[id(value)] = json_fingerprint(value)
+        return self._prints[id(value)]
+
+    def _is_pipeline(self, name: str) -> bool:
+        """Tell whether a variable holds pipelines, runs or loaders: stages are compared apart."""
+        value = self._record.namespace.get(name)
+        inner = value.values() if isinstance(value, dict) else value
+        several = isinstance(value, dict | list | tuple)
+        return any(hasattr(one, "export_goal") for one in (inner if several else (value,)))  # type: ignore[union-attr]
+
+    def _differs(self, name: str, words: str) -> ExportError:
+        one = self._record.binding(name, END)
+        place = one.cell.place if one is not None else "a cell"
+        return self._part.refusal(
+            f"variable {name!r}, assigned in {place}, is not what its statements give: {words}; "
+            "make it in one statement, or load it inside a function",
+            one,
+        )
+
+    # -- the pipeline ----------------------------------------------------------------------
+    def _widened_for_chain(self, runs: list[Statement]) -> bool:
+        """Tell whether the fresh pipeline is another one, and more statements may explain it."""
+        try:
+            self.compare_chain(self.replayed.chain, runs, "in a fresh process")
+        except ExportError:
+            if not self._widen(self._part.behind(self._part.goal)):
+                raise
+            return True
+        return False
+
+    def compare_chain(
+        self, theirs: list[dict[str, Any]], runs: Sequence[Statement], where: str
+    ) -> None:
+        """Refuse a pipeline whose stages are others than the notebook's.
+
+        Args:
+            theirs: its `chain_prints`.
+            runs: the statements that make it.
+            where: in which words a message calls it.
+        """
+        mine = chain_prints(self._chain)
+        names, others = [row["name"] for row in mine], [row["name"] for row in theirs]
+        again = "rebuild the pipeline, then export"
+        if names != others:
+            raise ExportError(
+                f"the pipeline has the stages {', '.join(map(repr, names))}, its statements give "
+                f"{', '.join(map(repr, others)) or 'none'} {where}; {again}"
+            )
+        moving = {label for one in runs for label in moving_attributes(one)}
+        state = state_of(runs, self._record)
+        for one, other in zip(mine, theirs, strict=True):
+            for key in ("op", "executor", "knobs", "placement"):
+                if one[key] != other[key]:
+                    raise ExportError(
+                        f"stage {one['name']!r}, {key}: {_said(one[key])} in the notebook, "
+                        f"{_said(other[key])} {where}; {again}"
+                    )
+            for word, value in one["spec"].items():
+                given = _without(value, moving), _without(other["spec"].get(word, _MISSING), moving)
+                words = difference(*given)
+                if words and not state:
+                    words = words.replace("when its text runs anew", where)
+                    raise ExportError(f"stage {one['name']!r}, {word}: {words}; {again}")
+
+    # -- values in the place of statements -------------------------------------------------
+    def write_literal(self, one: Statement, name: str) -> None:
+        """Let the live value stand in the place of a statement that no module can execute.
+
+        Raises:
+            ExportError: it has no literal.
+        """
+        space = self._record.namespace
+        what = f"variable {name!r}, assigned in {one.cell.place} by a shell line, a magic or await"
+        if name not in space or self._part.is_of_machine(one):
+            raise self._part.refusal(f"{what}, has no value that a module can hold", None)
+        try:
+            self._replace(one, {name: self._spell(space[name])})
+        except NoLiteral as error:
+            raise self._part.refusal(f"{what}, holds {error.reason}", None) from None
+
+    def _write_live(self, name: str) -> bool:
+        """Let the live value of a plain variable stand in the place of its statement."""
+        one = self._record.binding(name, END)
+        if (
+            one is None
+            or one.binds != {name}
+            or not isinstance(one.node, ast.Assign | ast.AnnAssign)
+        ):
+            return False
+        values = self._spelled_all(one, [name])
+        if values is None:
+            return False
+        self._replace(one, values)
+        for other in self._record.after(one.at, END):  # the value has what they changed
+            if not other.binds - {name}:
+                other.changes -= {name}
+                other.may_change -= {name}
+        return True
+
+    def _replace(self, one: Statement, values: dict[str, Spelled], comments: str = "") -> None:
+        hint = (
+            f": {ast.unparse(one.node.annotation)}" if isinstance(one.node, ast.AnnAssign) else ""
+        )
+        lines = [f"{name}{hint} = {text}" for name, (text, _) in sorted(values.items())]
+        tail = re.search(r"  #[^\n]*$", one.text)
+        if tail and len(lines) == 1 and "\n" not in lines[0]:
+            lines[0] += tail[0]
+        one.replace("\n".join(lines), "\n".join(filter(None, (comments, one.comments))))
+        for _, imports in values.values():
+            self.imports += imports
+        self._record.index()
+
+    def _write_data(self, runs: list[Statement]) -> None:
+        """Write what functions read of files as literals: the module can be imported anywhere.
+
+        What only the chain reads is read again by `build_pipeline`.
+        """
+        steps = dict(zip(runs, self.replayed.steps, strict=True))
+        self.reads = {one: step.reads for one, step in steps.items() if step.reads}
+        top, below = placed(self._part, self._record)
+        busy = [one for one in top if one in self.reads and not one.cell.is_setup]
+        later = self._read_later()
+        while busy:
+            one = busy.pop(0)
+            wanted = sorted(
+                name
+                for name in one.binds
+                if name in later or any(name in other.needed for other in top if other is not one)
+            )
+            values = self._spelled_all(one, wanted) if wanted else None
+            if values:
+                self._replace(one, values)
+                continue
+            made = [  # of it, by statements at the top: their values may be short
+                other
+                for other in top
+                if not one.binds.isdisjoint(other.needed) and not other.is_definition
+            ]
+            if made and not one.binds & later:
+                self.reads.update(dict.fromkeys(made, self.reads[one]))
+                busy += [other for other in made if other not in busy]
+        self.reads = {one: self.reads[one] for one in below if one in self.reads}
+
+    # -- live resources --------------------------------------------------------------------
+    def _refuse_live(self, statements: list[Statement]) -> None:
+        """Refuse what lives in one process: a file, a connection, a lock, wherever in a value."""
+        space = self._record.namespace
+        needed = {name for one in statements for name in (*one.needed, *one.needed_later)}
+        for one in statements:
+            for name in sorted(one.binds & needed):
+                current = self._record.binding(name, END) is one and name in space
+                if one.is_import or not current or self._is_pipeline(name):
+                    continue
+                live = handle_in(name, space[name])
+                if live is not None:
+                    raise self._part.refusal(f"variable {name!r}: {live.words}", one)
+        for address, stage in self._stages.items():
+            if stage.fn is not None:
+                live = handle_in("function", stage.fn)
+                if live is not None:
+                    raise ExportError(f"stage {address!r}: {live.words}")
+
+
+def _fails(step: StepResult) -> bool:
+    return bool(step.error or step.connects or step.late)
+
+
+def _words_of(step: StepResult) -> str:
+    """Tell why a statement cannot stand in a module, and the way out."""
+    way_out = "put it into a function, or load the value from a file"
+    if step.connects:
+        return f"connects to a host, and is not executed by an export; {way_out}"
+    if step.late:
+        return f"takes longer than 60 s in a fresh process; {way_out}"
+    if "no module named" in step.error:
+        way_out = "put its file back, install it, or define in a cell what is used of it"
+    elif _NOT_FOUND.search(step.error):
+        way_out = "make it inside a function, or put the file back"
+    else:
+        way_out = "make it in one statement, or inside a function"
+    return f"cannot run in a fresh process: {step.error}; {way_out}"
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return str(value)
+
+
+# -- State: what the stages themselves change ------------------------------------------------------
+def state_of(runs: Sequence[Statement], record: Record) -> set[str]:
+    """Return the variables that functions change when stages call them.
+
+    A function that a cell calls, as `register(...)`, has done its work before.
+    """
+    called = {name for one in runs if isinstance(one.node, ast.Expr) for name in one.calls}
+    found: set[str] = set()
+    for one in runs:
+        has_functions = one.is_definition or any(
+            isinstance(part, ast.Lambda) for part in ast.walk(one.node)
+        )
+        if has_functions:
+            for name in one.reads_later:  # a `defaultdict` is filled by reading
+                if hasattr(record.namespace.get(name), "default_factory"):
+                    found.add(name)
+            if not one.binds & called:
+                found |= one.state
+    return found
+
+
+def moving_attributes(one: Statement) -> set[str]:
+    """Return the attributes that the methods of a class change, `__init__` left out, as labels."""
+    if not isinstance(one.node, ast.ClassDef):
+        return set()
+    return {f"attribute {name!r}" for name in _moved_by(one.node)}
+
+
+def _moved_by(node: ast.ClassDef) -> Iterator[str]:
+    for method in node.body:
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if any("cached_property" in ast.unparse(mark) for mark in method.decorator_list):
+            yield method.name
+        if method.name in ("__init__", "__post_init__", "__setstate__", "__new__"):
+            continue
+        for part in ast.walk(method):
+            stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+            if stored and root_name(part) == "self":
+                yield part.attr  # type: ignore[attr-defined]
+
+
+def moving_in(value: object, runs: Sequence[Statement]) -> set[str]:
+    """Return the labels of the attributes of a value that its own methods change."""
+    kinds = {kind.__name__ for kind in type(value).__mro__}
+    return {
+        label
+        for one in runs
+        if isinstance(one.node, ast.ClassDef) and one.node.name in kinds
+        for label in moving_attributes(one)
+    }
+
+
+def _without(node: Any, labels: set[str]) -> Any:
+    """Return a fingerprint without some attributes, however deep they are."""
+    if not labels or not isinstance(node, dict) or "parts" not in node:
+        return node
+    parts = [
+        [label, _without(part, labels)] for label, part in node["parts"] if label not in labels
+    ]
+    kept = {key: node[key] for key in node if key not in ("size", "count", "digest", "parts")}
+    return {**kept, "parts": parts, "count": len(parts)}
