@@ -24,11 +24,12 @@ from ..executors.pickling import by_reference
 from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
+from .anew import error_words
 from .arguments import is_repeated
 from .cells import Statement
 from .chain import as_built, chosen_text, drafted, is_late, variables_of
 from .collect import Collector, Found, Scope, Use, is_import, unwritable
-from .fresh import FreshProcess, error_words, specs_of
+from .fresh import FreshProcess, specs_of
 from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
 from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified

@@ -213,7 +213,7 @@ def _code_node(value: Any, node_of: _NodeOf) -> Node | None:
         return _class(value, node_of) if isinstance(value, type) else _function(value, node_of)
     if isinstance(value, types.MethodType):
         parts = [("function", node_of(value.__func__)), ("object", node_of(value.__self__))]
-        return branch("method", f"method {value.__func__.__qualname__!r}", parts)
+        return branch("method", f"method {qualname(value.__func__)!r}", parts)
     if isinstance(value, functools.partial):  # its `__dict__` comes and goes
         parts = [("function", node_of(value.func))]
         given = [*enumerate(value.args), *sorted(value.keywords.items())]
@@ -264,7 +264,7 @@ def _function(value: FunctionType, node_of: _NodeOf) -> Node:
             parts.append((f"attribute {name!r}", node_of(_unordered(value, attribute), name)))
     code = _digest(value.__code__, node_of)
     parts.append(("code", leaf("code", "its code", digest=code)))
-    return branch("function", f"function {value.__qualname__!r}", parts)
+    return branch("function", f"function {qualname(value)!r}", parts)
 
 
 def _unordered(function: FunctionType, value: Any) -> Any:
@@ -313,7 +313,7 @@ def _class(value: type, node_of: _NodeOf) -> Node:
             parts.append((f"attribute {name!r}", node_of(attribute, name)))
     if dataclasses.is_dataclass(value):
         parts += [(f"field {f.name!r}", _field(f, node_of)) for f in dataclasses.fields(value)]
-    return branch("class", f"class {value.__qualname__!r}", parts)
+    return branch("class", f"class {qualname(value)!r}", parts)
 
 
 def _is_hash_of_attrs(value: Any) -> bool:
@@ -444,11 +444,18 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
 _OF_WRAPPED = frozenset(functools.WRAPPER_ASSIGNMENTS)  # attributes that a wrapper takes over
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
+# In the notebook it is at the top level; the user's own function of this name is renamed.
+_IN_FRAME = re.compile(r"^_?build_pipeline(?:_\d+)?\.<locals>\.")
+
+
+def qualname(value: Any) -> str:
+    """Return the qualified name of a class or function, without that of `build_pipeline`."""
+    return _IN_FRAME.sub("", str(value.__qualname__))
 
 
 def name_of(value: Any) -> str:
     """Return the name of a class or function: with its module, if that is a library."""
-    name = str(getattr(value, "__qualname__", type(value).__qualname__))
+    name = qualname(value if hasattr(value, "__qualname__") else type(value))
     module = getattr(value, "__module__", None)
     return f"{module}.{name}" if is_library(module) and module != "builtins" else name
 
@@ -460,7 +467,7 @@ def _kind_of(value: Any) -> str:
 
 def _object_node(value: Any, node_of: _NodeOf) -> Node:
     """Return the node of an object."""
-    kind, shown = _kind_of(value), type(value).__qualname__
+    kind, shown = _kind_of(value), qualname(type(value))
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if type(value).__module__ == "asyncio.locks":  # who waits, and in which loop, is not theirs
@@ -557,7 +564,7 @@ def fingerprint_of(value: object) -> Any:
         with knowing(anew=True):  # what a fresh process knows, too
             return _NodeMaker().node_of(value)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
-        return leaf(type(value).__qualname__, type(value).__qualname__)
+        return leaf(qualname(type(value)), qualname(type(value)))
 
 
 def json_fingerprint(value: object) -> Any:
@@ -597,7 +604,7 @@ class _NodeMaker:
 
     def _node_of_object(self, value: Any) -> Node:
         if isinstance(value, enum.Enum):
-            words = f"{type(value).__qualname__}.{value.name}"
+            words = f"{qualname(type(value))}.{value.name}"
             return branch("enum", words, [("value", self.node_of(value.value))])
         node = _code_node(value, self.node_of) or _array_node(value, self.node_of)
         return node or self._container(value) or _object_node(value, self.node_of)

@@ -15,36 +15,37 @@ import os
 import pickle
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any, Literal, NoReturn, Self, final
 
-import psutil
-
-from ..base.format import shortened
-from ..errors import ExportError, StageError, WorkerStartError
+from ..errors import ExportError, WorkerStartError
 from ..executors.launch import Worker, launch_apart
 from ..ops.stage import Chain, Stage, addresses
+from .anew import (
+    check_interpreter,
+    end_children,
+    error_line,
+    error_words,
+    has_own_seed,
+    how_it_ended,
+    temporary_folder,
+)
 from .fingerprint import difference, json_fingerprint
 from .reachable import changeable_in, handle_in
-from .secrets import scrubbed
+
 
 # -- Question --------------------------------------------------------------------------------------
-_LONGEST = 500  # characters of an error's text
-_READ = 100_000  # of them that are read at all
-
-
 @final
 class _Question:
     """A request, and the pipe that its answer takes.
@@ -91,25 +92,6 @@ def _placed(stage: Stage) -> tuple[object, ...]:
         return ()
     device = getattr(placement.given, "device", None)
     return device, placement.worker_init, placement.max_items_per_worker, placement.copy
-
-
-def error_words(error: BaseException) -> str:
-    """Return an exception as its traceback's last line does, in one line."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"no module named {error.name!r} can be found from a fresh process"
-    if isinstance(error, StageError) and error.__cause__ is not None:
-        return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
-    line = traceback.format_exception_only(error)[-1]
-    text = shortened(scrubbed(line[:_READ]), _LONGEST)  # half a secret is not known as one
-    return text or type(error).__name__
-
-
-def error_line(error: BaseException, file: str) -> int | None:
-    """Return the line of `file` that an exception came from: the innermost one."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno
-    steps = traceback.walk_tb(error.__traceback__)
-    return next((n for one, n in [*steps][::-1] if one.f_code.co_filename == file), None)
 
 
 # -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
@@ -205,7 +187,7 @@ class FreshProcess:
         Raises:
             ExportError: no Python can be started here.
         """
-        _check_interpreter()
+        check_interpreter()
         if self._worker is None or self._worker.wait(0) is not None:
             self._worker = self._started()
         question = self._written({"task": task, "request": request}, files or {})
@@ -249,48 +231,10 @@ class FreshProcess:
         return worker
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Make a folder, and remove it with all that is in it.
-
-    Raises:
-        ExportError: none can be made.
-    """
-    try:
-        folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise ExportError(
-            f"export needs a temporary folder for its check, and none can be made ({error}); set "
-            "TMPDIR to a folder that can be written"
-        ) from error
-    with folder:
-        yield folder.name
-
-
-def _check_interpreter() -> None:
-    """Refuse to go on where no Python can be started.
-
-    Raises:
-        ExportError: this interpreter does not know where it lies.
-    """
-    if sys.platform == "win32":
-        raise ExportError("export cannot start its check on Windows yet; use it under WSL")
-    if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise ExportError(
-            "export checks the module in a fresh Python process, and needs sys.executable to be "
-            f"the path of a Python interpreter, got {sys.executable!r}; set it before exporting"
-        )
-
-
 def _variables() -> dict[str, str]:
     """Return this process's environment, with no windows opened."""
     ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
     return os.environ | ours | ({} if has_own_seed() else {_SEED: "0"})
-
-
-def has_own_seed() -> bool:
-    """Tell whether the user fixed the seed of hashes: all processes have the same then."""
-    return os.environ.get(_SEED, "random") != "random"
 
 
 def _listened(worker: Worker, limits_s: Mapping[str, float]) -> FreshAnswer:
@@ -318,7 +262,7 @@ def _listened(worker: Worker, limits_s: Mapping[str, float]) -> FreshAnswer:
         ending, words = "late", f"took longer than {limits_s[step]:g} s"
     except EOFError:
         worker.close()
-        ending, words = "died", _how_it_ended(worker.wait(_GRACE_S) or 0)
+        ending, words = "died", how_it_ended(worker.wait(_GRACE_S) or 0)
     if ending != "answered" or line != _ENDED:
         worker.close()
         worker.end(_GRACE_S)
@@ -341,14 +285,6 @@ def _next_line(worker: Worker, end_s: float) -> Any:
         return json.loads(worker.connection.recv_bytes())
     except ConnectionError as error:
         raise EOFError from error
-
-
-def _how_it_ended(code: int) -> str:
-    number = -code if code < 0 else code - _SIGNALLED
-    if number <= 0:
-        return f"ended its process with exit code {code}"
-    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
-    return f"ended its process: {signal.strsignal(number)} ({name})"
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
@@ -682,7 +618,7 @@ def main(connection: Connection, litter: str) -> NoReturn:
             alive.close()
             wait([connection, ended])  # the fork has ended, or nobody hears it any more
             ended.close()
-            code = _end_children(pid)
+            code = end_children(pid)
             if code == 0:
                 connection.send_bytes(json.dumps(_ENDED).encode("ascii"))
     shutil.rmtree(litter, ignore_errors=True)
@@ -693,19 +629,6 @@ def _forked() -> int:
     with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def _end_children(pid: int) -> int:
-    """End all children, and what becomes one as its parent ends; return the exit code of one."""
-    code = 0
-    with contextlib.suppress(ChildProcessError):  # there are no more
-        while True:
-            for child in psutil.Process().children():
-                child.kill()
-            ended, status = os.waitpid(-1, 0)
-            if ended == pid:
-                code = os.waitstatus_to_exitcode(status)
-    return code
 
 
 def _answer(given: dict[str, Any], connection: Connection, alive: Connection) -> NoReturn:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ExportError
+from .anew import error_words, has_own_seed
 from .chain import chosen_text, rooted
 from .collect import Collector, Found, Scope, Use, refusal, unwritable
 from .fingerprint import difference, json_fingerprint, loosened
@@ -25,8 +26,6 @@ from .fresh import (
     STARTS_S,
     FreshAnswer,
     FreshProcess,
-    error_words,
-    has_own_seed,
     shared_places,
 )
 from .module import Import, Line, Module, Piece, Spelling, import_lines, ordered
