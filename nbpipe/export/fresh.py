@@ -34,7 +34,6 @@ from ..executors.launch import Worker, launch_apart
 from ..ops.stage import Chain, Stage, addresses
 from .anew import (
     check_interpreter,
-    end_children,
     error_line,
     error_words,
     has_own_seed,
@@ -42,6 +41,7 @@ from .anew import (
     temporary_folder,
 )
 from .fingerprint import difference, json_fingerprint
+from .inside import end_children
 from .reachable import changeable_in, handle_in
 
 
