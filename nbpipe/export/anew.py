@@ -96,7 +96,7 @@ class StepResult:
 
 
 @dataclass
-class Answer:
+class FreshResult:
     """What came of a pipeline that was built in a fresh process.
 
     Attributes:
@@ -117,7 +117,7 @@ class Answer:
 
 
 @dataclass
-class Replayed(Answer):
+class Replayed(FreshResult):
     """What came of a replay.
 
     Attributes:
@@ -130,7 +130,7 @@ class Replayed(Answer):
 
 
 @dataclass
-class Proved(Answer):
+class Proved(FreshResult):
     """What came of a module.
 
     Attributes:
@@ -357,46 +357,48 @@ class FreshProcesses:
             self._start()
         return self._spares.pop(0)
 
-    def _ask(self, process: tuple[Worker, Path], question: dict[str, Any], result: Answer) -> None:
+    def _ask(
+        self, process: tuple[Worker, Path], question: dict[str, Any], result: FreshResult
+    ) -> None:
         """Have a process answer a question; nothing of it is left afterwards."""
         worker, _ = process
         given = {"cwd": self._cwd, "paths": self._paths, "variables": self._variables}
         data = json.dumps({**question, **given}, default=vars).encode("ascii")
         build_s = max(STATEMENT_S, 3 * self._took_s)
         limits_s = {"step": STATEMENT_S, "build": build_s, "items": ITEMS_S}
-        phase, end_s = "start", time.monotonic() + STARTS_S
+        phase, limit_s = "start", STARTS_S
+        end_s = time.monotonic() + limit_s
         try:
             while phase != "done":
                 line = _next_line(worker, end_s)
-                phase = line.get("phase", phase)
+                if "phase" not in line:
+                    _take(result, line)
+                    continue
+                phase = line["phase"]
+                limit_s = limits_s.get(phase, STARTS_S)
+                end_s = time.monotonic() + limit_s
                 if phase == "ready":
                     worker.connection.send_bytes(data)
-                elif "phase" in line:
-                    end_s = time.monotonic() + limits_s.get(phase, STARTS_S)
-                else:
-                    _take(result, line)
             worker.wait(_GRACE_S)  # libraries may clear up
         except TimeoutError:
-            _note_end(
-                result, phase, f"took longer than {limits_s.get(phase, STARTS_S):g} s", is_late=True
-            )
+            _note_end(result, phase, f"took longer than {limit_s:g} s", is_late=True)
         except (EOFError, OSError):
             _note_end(result, phase, how_it_ended(worker.wait(_GRACE_S) or 0), is_late=False)
         finally:
             _end(worker)
 
 
-def _note_end(result: Answer, phase: str, words: str, *, is_late: bool) -> None:
+def _note_end(result: FreshResult, phase: str, words: str, *, is_late: bool) -> None:
     """Note that a process has not answered, or not in time."""
     if phase == "step" and isinstance(result, Replayed):
         result.steps.append(StepResult(words, late=is_late))
     if phase == "items" and is_late:
         result.items_late = True
     elif phase != "step" or not is_late:
-        result.words = f"{words} to start" if is_late and phase in ("start", "ready") else words
+        result.words = f"{words} to start" if is_late and phase != "build" else words
 
 
-def _take(result: Answer, line: dict[str, Any]) -> None:
+def _take(result: FreshResult, line: dict[str, Any]) -> None:
     """Take over one line of an answer."""
     step = line.pop("step", None)
     if step is not None and isinstance(result, Replayed):

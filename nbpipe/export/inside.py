@@ -416,23 +416,25 @@ def _import_of(one: Any, taken: Mapping[str, object]) -> tuple[str, str]:
     Raises:
         NoLiteral: there is none, or its name means something else.
     """
-    if isinstance(one, types.ModuleType):
-        top = one.__name__.partition(".")[0]
-        if taken.get(top, sys.modules.get(top)) is sys.modules.get(top):
-            return f"import {one.__name__}", one.__name__
-        raise NoLiteral(f"module {one.__name__!r}, whose name means something else")
-    path: str = one.__qualname__
-    top = path.partition(".")[0]
-    if getattr(builtins, path, None) is one and path not in taken:
+    path = "" if isinstance(one, types.ModuleType) else str(one.__qualname__)
+    if path and getattr(builtins, path, None) is one and path not in taken:
         return "", path
-    for module in dict.fromkeys((one.__module__.removeprefix("_"), one.__module__)):
+    private: str = one.__module__ if path else one.__name__
+    for module in dict.fromkeys((private.removeprefix("_"), private)):
         found: Any = sys.modules.get(module)
-        holder = getattr(found, top, None)
-        for part in path.split("."):
+        for part in path.split(".") if path else ():
             found = getattr(found, part, None)
-        if found is one and module != "__main__" and taken.get(top, holder) is holder:
-            return f"from {module} import {top}", path
-    raise NoLiteral(f"{path!r}, which cannot be imported")
+        if found is not one or module == "__main__":
+            continue
+        first, top = path.partition(".")[0], module.partition(".")[0]
+        bound = next((word for word, held in taken.items() if held is sys.modules[module]), None)
+        if path and bound is not None:
+            return "", f"{bound}.{path}"
+        if path and first not in taken:
+            return f"from {module} import {first}", path
+        if taken.get(top, sys.modules[top]) is sys.modules[top]:
+            return f"import {module}", f"{module}.{path}".removesuffix(".")
+    raise NoLiteral(f"{path or one.__name__!r}, which cannot be imported")
 
 
 def _is_of_machine(text: str, asked: _Asked) -> bool:
