@@ -335,9 +335,9 @@ def _no_data(own: str) -> tuple[str, ...]:
     """Return the folders that hold no data of the user's, with a slash at their ends."""
     paths = [*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()]
     paths += [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).parents[1]), own]
-    homes = [os.environ.get(name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")]
-    paths += [str(Path.home() / name) for name in (".cache", ".config", "Library/Caches")]
-    paths += ["/proc", "/sys", "/dev", "/etc", "/usr", *filter(None, homes)]
+    caches = ("~/.cache", "~/.config", "~/Library/Caches", "$XDG_CACHE_HOME", "$XDG_CONFIG_HOME")
+    paths += [os.path.expanduser(os.path.expandvars(name)) for name in caches]  # noqa: PTH111
+    paths += ["/proc", "/sys", "/dev", "/etc", "/usr"]
     return tuple({f"{path.rstrip('/')}/" for path in paths} - {"/"})
 
 
@@ -370,7 +370,7 @@ def _leaves(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 # -- Literals --------------------------------------------------------------------------------------
-_PATH = re.compile(r"(?<![\w.])/[^/\s]+")
+_PATH = re.compile(r"(?<![\w./])/[^/\s]+")
 _OF_MACHINE = frozenset(("/home", "/root", "/tmp", "/Users", "/mnt", "/var", "/content"))  # noqa: S108
 _SHORT = 3  # a value of the environment that is shorter may be in anything
 
@@ -388,14 +388,11 @@ def _spelled(
     """
     if name not in space:
         return None
-    taken = {word: held for word, held in space.items() if word not in own and word[:1] != "_"}
+    usable = {word: held for word, held in space.items() if word not in own and word[:1] != "_"}
     imports: dict[str, None] = {}
 
     def spell(one: object) -> str:
-        bound = next((word for word, held in taken.items() if held is one), None)
-        if bound is not None:
-            return bound
-        line, text = _import_of(one, taken)
+        line, text = _import_of(one, usable, space)
         imports.update(dict.fromkeys([line] if line else []))
         return text
 
@@ -410,31 +407,41 @@ def _spelled(
     return None
 
 
-def _import_of(one: Any, taken: Mapping[str, object]) -> tuple[str, str]:
+def _import_of(
+    one: Any, usable: Mapping[str, object], space: Mapping[str, object]
+) -> tuple[str, str]:
     """Return an import that gives a module, class or function, and its name then.
+
+    Args:
+        one: the module, class or function.
+        usable: variables that may be read.
+        space: all of them.
 
     Raises:
         NoLiteral: there is none, or its name means something else.
     """
+    names = {id(held): word for word, held in usable.items()}
+    if id(one) in names:
+        return "", names[id(one)]
     path = "" if isinstance(one, types.ModuleType) else str(one.__qualname__)
-    if path and getattr(builtins, path, None) is one and path not in taken:
+    if path and getattr(builtins, path, None) is one and path not in space:
         return "", path
     private: str = one.__module__ if path else one.__name__
     for module in dict.fromkeys((private.removeprefix("_"), private)):
         found: Any = sys.modules.get(module)
+        bound = names.get(id(found))
         for part in path.split(".") if path else ():
             found = getattr(found, part, None)
         if found is not one or module == "__main__":
             continue
-        first, top = path.partition(".")[0], module.partition(".")[0]
-        bound = next((word for word, held in taken.items() if held is sys.modules[module]), None)
         if path and bound is not None:
             return "", f"{bound}.{path}"
-        if path and first not in taken:
+        first, top = path.partition(".")[0], module.partition(".")[0]
+        if path and first not in space:
             return f"from {module} import {first}", path
-        if taken.get(top, sys.modules[top]) is sys.modules[top]:
+        if space.get(top, sys.modules[top]) is sys.modules[top]:
             return f"import {module}", f"{module}.{path}".removesuffix(".")
-    raise NoLiteral(f"{path or one.__name__!r}, which cannot be imported")
+    raise NoLiteral(f"{path or private!r}, which cannot be imported")
 
 
 def _is_of_machine(text: str, asked: _Asked) -> bool:
@@ -450,7 +457,8 @@ def _is_of_machine(text: str, asked: _Asked) -> bool:
 
 
 def _is_path(value: str, cwd: str) -> bool:
-    if cwd in value or str(Path.home()) in value:
+    folders = (cwd, os.path.expanduser("~"))  # noqa: PTH111  it never raises
+    if any(len(folder) > 1 and folder in value for folder in folders):
         return True
-    tops = {match[0] for match in _PATH.finditer(value)}
+    tops = {match[0] for match in _PATH.finditer(value.replace("file://", ""))}
     return any(top in _OF_MACHINE or Path(top).is_dir() for top in tops)

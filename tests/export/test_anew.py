@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -186,7 +187,7 @@ def test_literals(folder: Path, monkeypatch: pytest.MonkeyPatch):
             ("day, kind = datetime.date(2024, 1, 2), datetime.date", "day", "kind"),
             ("from fractions import Fraction as F\nhalf = F(1, 2)", "half"),
             ("places = {'here': os.getcwd() + '/a', 'b': '/usr/lib'}", "places"),
-            ("url = 'http://a.org/usr', '/v1/items', 'and/or'", "url"),
+            ("url = 'http://a.org/usr', '/v1/items', 'and/or', 's3://usr/a'", "url"),
             ("name = ['the ' + os.environ['OWN_NAME']]", "name"),
             ("class Own: pass\nown = Own()", "own"),
             ("many = list(range(1000))", "many"),
@@ -199,7 +200,7 @@ def test_literals(folder: Path, monkeypatch: pytest.MonkeyPatch):
         "day": ("datetime.date(2024, 1, 2)", ()),
         "kind": ("datetime.date", ()),
         "half": ("F(1, 2)", ()),
-        "url": ('("http://a.org/usr", "/v1/items", "and/or")', ()),
+        "url": ('("http://a.org/usr", "/v1/items", "and/or", "s3://usr/a")', ()),
         "own": ("Own()", ()),
     }
 
@@ -212,6 +213,7 @@ def test_imports_of_literals(folder: Path):
             ("import datetime as dt\nday = dt.date(2024, 1, 2)\ndel dt", "day"),
             "date = 1",
             ("import datetime as dt\nlater = dt.date(2024, 1, 2)\ndel dt", "later"),
+            ("import datetime as dt\ndate = dt.date(2024, 1, 2)\ndel dt", "date"),
             ("import numpy\na = numpy.arange(3)\ndel numpy", "a"),
             goal="1",
         )
@@ -219,7 +221,8 @@ def test_imports_of_literals(folder: Path):
     assert found.steps[2].literals == {
         "later": ("datetime.date(2024, 1, 2)", ("import datetime",)),
     }
-    assert found.steps[3].literals["a"][1] == ("import numpy",)
+    assert found.steps[3].literals["date"] == ("datetime.date(2024, 1, 2)", ("import datetime",))
+    assert found.steps[4].literals["a"][1] == ("import numpy",)
 
 
 def test_environment(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -288,6 +291,15 @@ def test_nothing_is_left(folder: Path, end: str):
         pids = [int(word) for word in (folder / "pids").read_text(encoding="utf-8").split()]
         assert [pid for pid in pids if psutil.pid_exists(pid)] == []
     assert bool(found.words) == bool(end)
+
+
+def test_nothing_is_left_behind_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Processes that wait for a question end with the block, and their folders are removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with contextlib.suppress(ZeroDivisionError), fresh():
+        assert len(list(folder.glob("nbpipe-*/*"))) == 2
+        raise ZeroDivisionError
+    assert list(folder.iterdir()) == []
 
 
 def test_fork_that_goes_on(folder: Path):
