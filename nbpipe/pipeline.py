@@ -598,6 +598,7 @@ class Pipeline:
             overwrite=overwrite,
             check_items=check_items,
             assets=assets,
+            receiver=self,
         )
 
     def export_goal(self) -> str:

@@ -832,6 +832,7 @@ class DataLoader:
             assets=assets,
             counted=plain.counted,
             templates=plain.templates,
+            receiver=self,
         )
         return replace(done, notes=(*plain.notes, *done.notes))
 

@@ -11,7 +11,7 @@ import threading
 import traceback
 import types
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -111,7 +111,7 @@ def _derived(record: Record) -> set[str]:
     for one in record.statements:
         value = getattr(one.node, "value", None)
         is_assigned = isinstance(one.node, ast.Assign | ast.AnnAssign | ast.AugAssign) and value
-        kept = names_kept(value) if is_assigned else set()
+        kept = names_kept(value) if is_assigned and value is not None else set()
         if is_assigned and (_looks_up_secret(one) or not derived.isdisjoint(kept)):
             derived |= one.binds
         else:
@@ -143,7 +143,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     Raises:
         ExportError: the pipeline has no name there.
     """
-    space, suffix = record.namespace, receiver.export_goal()
+    space, suffix = record.namespace, _suffix(receiver)
 
     def gives(value: object) -> bool:
         return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
@@ -154,7 +154,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
         return _not_of_run(node.id, receiver, record) or f"{node.id}{suffix}"
     for name, value in reversed(list(space.items())):
         if gives(value) and not name.startswith("_"):
-            return _not_of_run(name, receiver, record) or f"{name}{suffix}"
+            return str(_not_of_run(name, receiver, record) or f"{name}{suffix}")
     if node is not None and not isinstance(node, ast.Name):
         text = ast.unparse(node)
         if isinstance(node, ast.Call):
@@ -164,9 +164,8 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
                 return f"{text}{suffix}"
     for name, value in list(space.items()):
         if not name.startswith("_"):
-            pairs = value.items() if isinstance(value, dict) else ()
-            pairs = enumerate(value) if isinstance(value, list | tuple) else pairs
-            for key, inner in pairs:
+            pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+            for key, inner in enumerate(value) if isinstance(value, list | tuple) else pairs:
                 if gives(inner):
                     return f"{name}[{key!r}]{suffix}"
     if suffix:  # a run that no variable holds
@@ -178,12 +177,16 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     )
 
 
+def _suffix(receiver: Any) -> str:
+    return str(getattr(receiver, "export_goal", str)())
+
+
 def _not_of_run(name: str, receiver: Any, record: Record) -> str | None:
     """Return what a run was started of: a module starts none."""
     one = record.binding(name, END)
     value = getattr(one.node, "value", None) if one is not None else None
     match value:
-        case ast.Call(ast.Attribute(inner, "start" | "epoch")) if receiver.export_goal():
+        case ast.Call(ast.Attribute(inner, "start" | "epoch")) if _suffix(receiver):
             return ast.unparse(inner)
     return None
 
@@ -200,13 +203,11 @@ def _receiver(frame: FrameType | None, space: dict[str, Any]) -> ast.expr | None
     """Return what stands before `.export(...)` in the line of a cell that exports."""
     if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
         return None
-    executing = sys.modules.get("executing")
-    if executing is None:
-        with contextlib.suppress(ImportError):
-            import executing  # type: ignore[no-redef]  # IPython brings it
-    node = None
-    with contextlib.suppress(Exception):  # the text of a script was edited meanwhile
-        node = executing.Source.executing(frame).node  # type: ignore[union-attr]
+    node: object = None
+    with contextlib.suppress(Exception):  # it is not installed, or the script was edited
+        from executing import Source  # IPython brings it
+
+        node = Source.executing(frame).node
     function = node.func if isinstance(node, ast.Call) else None
     return function.value if isinstance(function, ast.Attribute) else None
 
@@ -228,7 +229,8 @@ def _home() -> dict[str, Any]:
 
 # -- The way ---------------------------------------------------------------------------------------
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
-_OWN_LIMIT_S = 60.0
+_OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
+_GRACE_S = 5.0
 
 
 def export_copy(
@@ -265,7 +267,7 @@ def export_copy(
         with _one_at_a_time:
             record = Record.of(_home())
             with gate(record):
-                copy = _Copy(receiver, chain, record, file, count, assets)
+                copy = _Copy(receiver, chain, record, file=file, count=count, assets=assets)
                 try:
                     return copy.export(items, overwrite=overwrite)
                 except NbpipeError:
@@ -288,6 +290,7 @@ class _Copy:
         receiver: Any,
         chain: Chain,
         record: Record,
+        *,
         file: Path,
         count: int,
         assets: str | None,
@@ -392,7 +395,7 @@ class _Copy:
             line = proved.text.strip()
             culprit = next((one for one in self._top if line and line in one.edited), None)
             name = min(culprit.binds, default="") if culprit is not None else ""
-            if name and not culprit.is_definition and not culprit.is_import:
+            if culprit and name and not culprit.is_definition and not culprit.is_import:
                 raise self._part.refusal(
                     f"variable {name!r} is made of files when the module is imported "
                     f"({proved.import_error}); make it inside a function under @functools.cache, "
@@ -437,20 +440,19 @@ class _Copy:
         if proved.items_late:
             self._notes.append("not compared: the first items took longer than 30 s")
             return 0
-        own = first_items(items, self._count)
-        if isinstance(own, str):
-            self._notes.append(own)
+        own = own_items(items, self._count)
+        if own is None:
+            self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
             return 0
-        first, second = own
+        (mine, raised), second = own
         has_state = bool(state_of(statements, self._record)) or any(
             map(moving_attributes, statements)
         )
-        if first != second and not has_state:
+        if (mine, raised) != second and not has_state:
             self._notes.append("not compared: two runs of the notebook's own pipeline differ")
-            if proved.raised and not (first.raised or second.raised):
+            if proved.raised and not (raised or second[1]):
                 raise _not_made(proved)
             return 0
-        mine, raised = list(first.items), first.raised
         if has_state and _mismatch(mine, raised, proved):
             replayed = self._match.replayed
             mine, raised = replayed.items, replayed.raised
@@ -544,6 +546,34 @@ def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
             f"{len(mine)}"
         )
     return None
+
+
+def own_items(
+    items: Callable[[], Iterator[object]], count: int
+) -> list[tuple[list[Any], str]] | None:
+    """Take the first items of the notebook's own pipeline, twice; None where that takes long."""
+    samples: list[tuple[list[Any], str]] = []
+    opened: list[Any] = []
+    ended = threading.Event()
+
+    def take() -> None:
+        while len(samples) < 2 and not ended.is_set():  # noqa: PLR2004  to compare them
+            samples.append(first_items(items, count, opened))
+        ended.set()
+
+    thread = threading.Thread(target=take, name="nbpipe-export-items", daemon=True)
+    in_time = False
+    try:
+        thread.start()
+        in_time = ended.wait(_OWN_LIMIT_S)
+    finally:
+        ended.set()
+        for one in opened:  # wakes the thread where it waits for an item
+            with contextlib.suppress(Exception):  # it is at work in the thread, or fails there
+                getattr(one, "close", bool)()
+        with contextlib.suppress(RuntimeError):  # an interrupt came before it began
+            thread.join(_GRACE_S)
+    return samples if in_time else None
 
 
 def _not_made(proved: Proved) -> ExportError:

@@ -220,6 +220,7 @@ def export_chain(
     assets: Literal["npz"] | None = None,
     counted: Mapping[str, Any] | None = None,
     templates: Collection[CodeType] = (),
+    receiver: Any = None,
 ) -> Exported:
     """Write a module that builds a chain again.
 
@@ -232,11 +233,19 @@ def export_chain(
         assets: "npz" saves large arrays beside the module; None refuses them.
         counted: by the name of a source of numbers, what has as many items: `range(len(files))`.
         templates: code of functions of nbpipe that the module gets as its own.
+        receiver: what is exported.
 
     Raises:
         ArgumentError: a path that no module can be imported from, or another wrong argument.
         ExportError: something cannot be exported, or the module would not do the same.
     """
+    if os.environ.get("NBPIPE_EXPORT") == "slice":
+        from .copying import export_copy
+
+        return export_copy(
+            receiver, chain, path, items=items, overwrite=overwrite, check_items=check_items,
+            assets=assets,
+        )  # fmt: skip
     try:
         file = module_path(path)
         count = whole("export check_items", check_items, minimum=0, unit="items")

@@ -698,7 +698,11 @@ class Run(ShownRun):
 
         anew = functools.partial(Run, self._chain, seed=0)
         return export_chain(
-            self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
+            self._chain,
+            path,
+            items=lambda: anew().single_epoch(),
+            overwrite=overwrite,
+            receiver=self,
         )
 
     def chain_code(self) -> str:
