@@ -171,7 +171,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     if suffix:  # a run that no variable holds
         for name, value in reversed(list(space.items())):
             if getattr(value, "chain", None) is chain and not name.startswith("_"):
-                return name
+                return str(name)
     raise ExportError(
         "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
     )
@@ -386,7 +386,7 @@ class _Copy:
                 what = (
                     one.words if one.is_definition else f"variable {min(one.binds, default='?')!r}"
                 )
-                raise self._part.refusal(f"{what} {holds}", one)
+                raise self._part.refused(f"{what} {holds}", one)
         raise ExportError(f"the module {holds}")
 
     def _refuse_failed(self, text: str, proved: Proved) -> None:
@@ -396,7 +396,7 @@ class _Copy:
             culprit = next((one for one in self._top if line and line in one.edited), None)
             name = min(culprit.binds, default="") if culprit is not None else ""
             if culprit and name and not culprit.is_definition and not culprit.is_import:
-                raise self._part.refusal(
+                raise self._part.refused(
                     f"variable {name!r} is made of files when the module is imported "
                     f"({proved.import_error}); make it inside a function under @functools.cache, "
                     "or in worker_init, so that the import needs no data",
@@ -426,7 +426,7 @@ class _Copy:
                 continue
             words = difference(mine, theirs)
             if words and not one.is_definition:
-                raise self._part.refusal(f"variable {name!r} in the module: {words}", one)
+                raise self._part.refused(f"variable {name!r} in the module: {words}", one)
 
     def _compare_items(
         self,

@@ -135,7 +135,8 @@ class Match:
 
     def _widen(self, names: set[str]) -> bool:
         """Take also what may change some names; tell whether that is new."""
-        names = {name for name in names if not self._is_pipeline(name)}
+        space = self._record.namespace  # what is called on a pipeline does not change it
+        names = {name for name in names if not hasattr(space.get(name), "export_goal")}
         new = not names <= self._part.widened
         self._part.widened |= names
         return new
@@ -158,7 +159,7 @@ class Match:
             if values is not None:
                 self._replace(one, values)
                 return
-        raise self._part.refusal(f"{one.words} {_words_of(step)}", one)
+        raise self._part.refused(f"{one.words} {_words_of(step)}", one)
 
     def _spelled_all(self, one: Statement, names: list[str]) -> dict[str, Spelled] | None:
         """Return the live values of names as source; None where one of them has none."""
@@ -213,7 +214,7 @@ class Match:
     def _differs(self, name: str, words: str) -> ExportError:
         one = self._record.binding(name, END)
         place = one.cell.place if one is not None else "a cell"
-        return self._part.refusal(
+        return self._part.refused(
             f"variable {name!r}, assigned in {place}, is not what its statements give: {words}; "
             "make it in one statement, or load it inside a function",
             one,
@@ -274,11 +275,11 @@ class Match:
         space = self._record.namespace
         what = f"variable {name!r}, assigned in {one.cell.place} by a shell line, a magic or await"
         if name not in space or self._part.is_of_machine(one):
-            raise self._part.refusal(f"{what}, has no value that a module can hold", None)
+            raise self._part.refused(f"{what}, has no value that a module can hold", None)
         try:
             self._replace(one, {name: self._spell(space[name])})
         except NoLiteral as error:
-            raise self._part.refusal(f"{what}, holds {error.reason}", None) from None
+            raise self._part.refused(f"{what}, holds {error.reason}", None) from None
 
     def _write_live(self, name: str) -> bool:
         """Let the live value of a plain variable stand in the place of its statement."""
@@ -355,7 +356,7 @@ class Match:
                     continue
                 live = handle_in(name, space[name])
                 if live is not None:
-                    raise self._part.refusal(f"variable {name!r}: {live.words}", one)
+                    raise self._part.refused(f"variable {name!r}: {live.words}", one)
         for address, stage in self._stages.items():
             if stage.fn is not None:
                 live = handle_in("function", stage.fn)

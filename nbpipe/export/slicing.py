@@ -66,16 +66,32 @@ class Slice:
         return sorted(self.taken, key=lambda one: one.at)
 
     def use(self, one: Statement | None) -> str:
-        """Return the chain of use of a statement: `decode() [In[6]] <- the pipeline`."""
+        """Return the chain of use that begins with a statement: `decode() [In[4]] <- the pipeline`.
+
+        Statements that make pipelines are left out.
+        """
         words = []
         while one is not None:
-            words.append("the pipeline" if one is self.goal else one.words)
+            if not any(hasattr(self._value(name), "export_goal") for name in one.binds):
+                words.append("the pipeline" if one is self.goal else one.words)
             one = self.taken.get(one)
         return " <- ".join(dict.fromkeys([*words, "the pipeline"]))
 
-    def refusal(self, what: str, one: Statement | None) -> ExportError:
-        """Return the error of what a statement needs."""
-        return ExportError(f"{what}\n  used by: {self.use(one)}")
+    def refusal(self, what: str, by: Statement | None) -> ExportError:
+        """Return the error of what a statement needs.
+
+        Args:
+            what: what is wrong, why, and the way out.
+            by: the statement that needs it.
+        """
+        return ExportError(f"{what}\n  used by: {self.use(by)}")
+
+    def refused(self, what: str, one: Statement | None) -> ExportError:
+        """Return the error of a statement itself."""
+        return self.refusal(what, None if one is None else self.taken.get(one))
+
+    def _value(self, name: str) -> object:
+        return self._record.namespace.get(name)
 
     def behind(self, one: Statement | None) -> set[str]:
         """Return the names in the slice of a statement, its own included; no modules."""
@@ -124,8 +140,8 @@ class Slice:
     def _need(self, name: str, when: int, by: Statement) -> None:
         if name == "get_ipython":
             raise self.refusal(
-                "a shell or magic line (`!`, `%`) is inside exported code; use subprocess or "
-                "plain Python",
+                "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain "
+                "Python",
                 by,
             )
         found = self._record.binding(name, when) or self._record.binding(name, END)
