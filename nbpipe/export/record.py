@@ -196,7 +196,7 @@ def _may_change(node: ast.stmt) -> Iterator[str]:
     """Return the names whose objects a call may change: its own object, and its arguments."""
     for one in executed_with(node):
         if isinstance(one, ast.Call):
-            if isinstance(one.func, ast.Attribute):
+            if isinstance(one.func, ast.Attribute) and one.func.attr != "export":
                 yield root_name(one.func) or ""
             name = last_name(one.func) if isinstance(one.func, ast.Name) else ""
             if not hasattr(builtins, name) or name in _CHANGES_ARGUMENT:
