@@ -242,7 +242,7 @@ def _exported_values(
     pipe: Pipeline, parameters: Mapping[str, inspect.Parameter]
 ) -> dict[Knob, int]:
     """Return the value that each knob has in the file: a default, or what the code says."""
-    from .export.module import stage_words  # half of the exporter comes with it
+    from .export.layout import stage_words  # half of the exporter comes with it
 
     values: dict[Knob, int] = {}
     words = stage_words(pipe.chain)

@@ -592,13 +592,13 @@ class Pipeline:
 
         again = functools.partial(iter, self)
         return export_chain(
+            self,
             self.chain,
             path,
             items=again,
             overwrite=overwrite,
             check_items=check_items,
             assets=assets,
-            receiver=self,
         )
 
     def export_goal(self) -> str:

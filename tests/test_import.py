@@ -15,7 +15,7 @@ FORBIDDEN = (
     "ipywidgets",
     "jupyterlab",
     "nbpipe.dataloader.loader",
-    "nbpipe.export.module",
+    "nbpipe.export.layout",
     "opentelemetry",
     "pandas",
     "plotly",

@@ -35,13 +35,11 @@ from .chain import (
     EpochIndices,
     LoaderWorkers,
     MakeBatch,
-    PlainChain,
     ReadPart,
     WantsWorkersError,
     chain_of,
     drawn_seed,
     placed_at,
-    seeding_note,
     split_chain,
     with_knobs,
 )
@@ -63,8 +61,8 @@ _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
 )
 _LEFT_OUT = {
-    "pin_memory": "pin_memory was left out: end the chain with .to_device(...), which pins",
-    "timeout": "timeout was left out: .map(..., timeout_s=) bounds a single call",
+    "pin_memory": "loader.pipeline does not pin memory: end it with .to_device(...), which does",
+    "timeout": "loader.pipeline has no timeout: .map(..., timeout_s=) bounds a single call",
 }
 _FIXED = (
     *("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last", "dataset"),
@@ -805,10 +803,9 @@ class DataLoader:
         check_items: int = 4,
         assets: Literal["npz"] | None = None,
     ) -> Exported:
-        """Write a module that builds the chain that this loader stands for: `Pipeline.export`.
+        """Write a module with the call that made this loader: `Pipeline.export`.
 
-        A source of indices, `.shuffle` where that was asked for, `.batch`, and a stage "fetch"
-        that reads and collates a batch, with the knobs' present values.
+        Its `build_pipeline()` returns `loader.pipeline`, with the knobs' present values.
 
         Args:
             path: the file, as "loader.py"; its folder exists.
@@ -822,57 +819,37 @@ class DataLoader:
         """
         from ..export.exporting import export_chain
 
-        plain = self._plain()
-        done = export_chain(
-            plain.pipeline.chain,
-            path,
-            items=functools.partial(iter, plain.pipeline),
-            overwrite=overwrite,
-            check_items=check_items,
-            assets=assets,
-            counted=plain.counted,
-            templates=plain.templates,
-            receiver=self,
-        )
-        return replace(done, notes=(*plain.notes, *done.notes))
-
-    def export_goal(self) -> str:
-        """Return what an export appends to this object's expression to get its pipeline."""
-        return ".pipeline"
-
-    def chain_code(self) -> str:
-        """Return the chain that this loader stands for, as code for a cell."""
-        from ..export.exporting import chain_code
-
-        plain = self._plain()
-        return chain_code(plain.pipeline.chain, counted=plain.counted, templates=plain.templates)
-
-    def _plain(self) -> PlainChain:
-        """Write the chain without this loader."""
-        self._follow_samplers()
         if self._splits:
             raise ExportError(
                 "each worker of this DataLoader reads its part of the dataset, which asks "
                 "get_worker_info(); write a pipeline for each part, and join them: "
                 "nbpipe.interleave([...])"
             )
-        count, how = self.num_workers, dict[str, Any](executor="inline")
-        notes = [] if self.worker_init_fn is None else [seeding_note(self.worker_init_fn)]
-        notes += [_LEFT_OUT[word] for word in _LEFT_OUT if getattr(self, word)]
-        if count:
-            executor = None if self.workers == "thread" else self.workers
-            how = {"executor": executor, "concurrency": count, "prefetch": self._prefetch}
-        return PlainChain.of(
-            self._torch,
-            self.dataset,
-            self._samples,
-            self.collate_fn,
-            reads=self._reads,
-            how=how,
-            knobs=self._knobs if count else {},
-            made_at=self._made_at,
-            notes=tuple(notes),
+        pipe = self.pipeline
+        done = export_chain(
+            self,
+            pipe.chain,
+            path,
+            items=functools.partial(iter, pipe),
+            overwrite=overwrite,
+            check_items=check_items,
+            assets=assets,
         )
+        notes = [_LEFT_OUT[word] for word in _LEFT_OUT if getattr(self, word)]
+        return replace(done, notes=(*notes, *done.notes))
+
+    def export_goal(self) -> str:
+        """Return what an export appends to this object's expression to get its pipeline."""
+        return ".pipeline"
+
+    def chain_code(self) -> str:
+        """Return the statement that makes this loader, with its workers as they are, for a cell."""
+        from ..export.exporting import chain_code
+
+        arguments = {"num_workers": self.num_workers}
+        if self.prefetch_factor is not None:
+            arguments["prefetch_factor"] = self.prefetch_factor
+        return chain_code(self, self.pipeline.chain, arguments=arguments)
 
     # -- its place in its epochs ----------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
+import io
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+import types
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -20,20 +22,15 @@ import numpy as np
 from ..base.checks import flag, whole
 from ..base.format import shortened
 from ..errors import ArgumentError, ExportError, NbpipeError
-from ..executors.pickling import by_reference
-from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
-from .anew import error_words
-from .arguments import is_repeated
-from .cells import Statement
-from .chain import as_built, chosen_text, drafted, is_late, variables_of
-from .collect import Collector, Found, Scope, Use, is_import, unwritable
-from .fresh import FreshProcess, specs_of
-from .module import Import, Module, Piece, Spelling, import_lines, laid_out, ordered, rendered
-from .pieces import collect_setup, collect_value, is_decision
-from .proof import Report, archive_bytes, decided, refuse_secrets, verified
-from .reachable import is_local, secret_in, texts_named_as_secrets
+from .fingerprint import difference
+from .fresh import FreshProcesses, Proved, error_words, first_items
+from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
+from .literals import spelled
+from .matching import Match, moving_attributes, state_of
+from .reachable import is_library, is_local, texts_named_as_secrets
+from .record import END, Cell, Record, Statement, root_name, shell
 from .secrets import (
     advice,
     as_text,
@@ -42,29 +39,29 @@ from .secrets import (
     masked,
     names_kept,
     scrubbed,
+    secret_in_text,
+    secrets_in_text,
     told_in,
 )
-from .source import last_name, names_in, names_unbound, root_of, with_noqa
+from .slicing import Slice
+from .source import last_name, tree_of
 from .store import Exported, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
 
 
 @contextlib.contextmanager
-def gate(scope: Scope) -> Iterator[None]:
+def gate(record: Record) -> Iterator[None]:
     """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
 
-    What is a secret is looked for once, in the environment, in variables with the name of a
-    secret, in what cells say, and in what was computed from these; as long as this lasts, a
-    text that holds one of them is a secret wherever it stands.
-
-    Args:
-        scope: the notebook.
+    Secrets are looked for once: in the environment, in variables with the name of a secret, in the
+    text of cells, and in what was computed from these. As long as this lasts, a text that holds one
+    of them is a secret wherever it stands.
 
     Raises:
         NbpipeError: those that leave, without secrets.
     """
-    with knowing(_secrets_of(scope)):
+    with knowing(_secrets_of(record)):
         try:
             yield
         except NbpipeError as error:
@@ -73,144 +70,194 @@ def gate(scope: Scope) -> Iterator[None]:
 
 
 def cleared(error: BaseException) -> None:
-    """Take the secrets out of what an error says; a cause that tells one is forgotten."""
+    """Take the secrets out of an error; a cause that holds one is left out."""
     error.args = tuple(scrubbed(one) if isinstance(one, str) else one for one in error.args)
     notes = getattr(error, "__notes__", None)
     if notes:
         error.__notes__ = [scrubbed(str(note)) for note in notes]
-    told = "".join(traceback.format_exception(error, limit=0))
-    if scrubbed(told) != told:
+    text = "".join(traceback.format_exception(error, limit=0))
+    if scrubbed(text) != text:
         error.__cause__ = error.__context__ = None
 
 
-def _secrets_of(scope: Scope) -> Iterator[str]:
-    """Return the secrets of a notebook, by name, by its text, and by where they come from."""
-    for cell in scope.cells.cells:
+def _secrets_of(record: Record) -> Iterator[str]:
+    for cell in record.cells:
         yield from told_in(cell.text)
-    derived = _derived(scope)
-    for name, value in tuple(scope.namespace.items()):
-        if scope.is_foreign(name) or isinstance(value, type):
+    derived = _derived(record)
+    for name, value in tuple(record.namespace.items()):
+        if name.startswith("_") or isinstance(value, type):
             continue
         if name in derived and isinstance(value, str | bytes | bytearray):
             yield as_text(value)
         elif isinstance(value, ModuleType):
-            yield from _secrets_of_module(value)
+            if is_local(value.__name__):
+                for inner, one in tuple(vars(value).items()):
+                    if is_suspicious_name(inner):
+                        yield from texts_named_as_secrets(inner, one)
         elif is_suspicious_name(name):
             yield from texts_named_as_secrets(name, value)
 
 
-def _secrets_of_module(module: ModuleType) -> Iterator[str]:
-    """Return the secrets in the variables of a module of the user's own."""
-    if is_local(module.__name__):
-        for name, value in tuple(vars(module).items()):
-            if is_suspicious_name(name):
-                yield from texts_named_as_secrets(name, value)
+_STORES = frozenset(  # what gives secrets and nothing else
+    ("getpass", "keyring", "userdata", "UserSecretsClient", "get_secret", "get_password")
+)
+_ENVIRONMENT = frozenset(
+    ("environ", "environb", "getenv", "getenvb", "dotenv", "dotenv_values", "load_dotenv")
+)
 
 
-def _derived(scope: Scope) -> set[str]:
+def _derived(record: Record) -> set[str]:
     """Return the variables that were looked up as secrets, or computed from such."""
     derived: set[str] = set()
-    for cell in scope.cells.cells:
-        for statement in cell.statements:
-            if _is_derived(statement, derived):
-                derived |= statement.binds
-            else:
-                derived -= statement.binds
+    for one in record.statements:
+        value = getattr(one.node, "value", None)
+        is_assigned = isinstance(one.node, ast.Assign | ast.AnnAssign | ast.AugAssign) and value
+        kept = names_kept(value) if is_assigned and value is not None else set()
+        if is_assigned and (_looks_up_secret(one) or not derived.isdisjoint(kept)):
+            derived |= one.binds
+        else:
+            derived -= one.binds
     return derived
 
 
-def _is_derived(statement: Statement, derived: set[str]) -> bool:
-    node = statement.node
-    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
+def _looks_up_secret(one: Statement) -> bool:
+    """Tell whether a statement looks up a secret, by where that is or what it is called there."""
+    parts = list(ast.walk(one.node))
+    if any(last_name(part) in _STORES for part in parts):
+        return True
+    if not any(last_name(part) in _ENVIRONMENT for part in parts):
         return False
-    if statement.reads_secret:
-        return True
-    if statement.reads_environment and any(map(is_suspicious_name, statement.binds)):
-        return True
-    return not derived.isdisjoint(names_kept(node.value))
+    values = (part.value for part in parts if isinstance(part, ast.Constant))
+    texts = (as_text(value) for value in values if isinstance(value, str | bytes))
+    return any(map(is_suspicious_name, (*texts, *one.binds)))
 
 
-# -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
-_LONGEST = 80
-_RANDOM = frozenset(("random", "numpy", "torch"))
-# Calls that change how a module behaves; others only show or compute something.
-_ACTS = (
-    "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
-    "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
-    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads",
-    "add_safe_globals", "patch", "apply", "seterr",
-)  # fmt: skip
-_SHOWS = ("set_printoptions", "set_option")
-_ADDS = "register"
-
-
-def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
-    """Return the statements outside set-up cells that change a module the exported code uses.
+# -- Goal: the expression that gives the pipeline, as the user would write it ----------------------
+def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
+    """Return the expression of a pipeline.
 
     Args:
-        scope: the notebook.
-        used: names of the module that is written.
+        receiver: what is exported: a pipeline, a run or a loader.
+        chain: its stages.
+        record: of the notebook or script.
+
+    Raises:
+        ExportError: the pipeline has no name there.
     """
-    for cell in scope.cells.cells:
-        if cell.is_setup:
-            continue
-        for statement in cell.statements:
-            if not is_import(statement.node) and _acts(statement.node, scope, used):
-                yield statement
+    space, suffix = record.namespace, _suffix(receiver)
 
+    def gives(value: object) -> bool:
+        return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
 
-def note_of(statement: Statement) -> str:
-    """Tell what is not in the module, and how it would be."""
-    text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
-    return (
-        f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
-        "it, begin its cell with the line `#| nbpipe: setup`"
+    frame = _frame_of_user()
+    node = _receiver(frame, space)
+    if isinstance(node, ast.Name) and gives(space.get(node.id)):
+        return _not_of_run(node.id, receiver, record) or f"{node.id}{suffix}"
+    for name, value in reversed(list(space.items())):
+        if gives(value) and not name.startswith("_"):
+            return str(_not_of_run(name, receiver, record) or f"{name}{suffix}")
+    if node is not None and not isinstance(node, ast.Name):
+        text = ast.unparse(node)
+        if isinstance(node, ast.Call):
+            return f"{text}{suffix}"
+        with contextlib.suppress(Exception):  # an index or attribute of the user's own
+            if gives(eval(text, space)):  # noqa: S307  what the user has typed
+                return f"{text}{suffix}"
+    for name, value in list(space.items()):
+        if not name.startswith("_"):
+            pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+            for key, inner in enumerate(value) if isinstance(value, list | tuple) else pairs:
+                if gives(inner):
+                    return f"{name}[{key!r}]{suffix}"
+    if suffix:  # a run that no variable holds
+        for name, value in reversed(list(space.items())):
+            if getattr(value, "chain", None) is chain and not name.startswith("_"):
+                return str(name)
+    raise ExportError(
+        "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
     )
 
 
-def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether a statement changes a module, a class or a function that is used."""
-    packages = {_package_of(scope.namespace.get(name)) for name in used}
-    kind: type = type
-    match node:
-        case ast.Expr(ast.Call(ast.Name(name) as target)):  # as `seed_everything()`
-            seeds = isinstance(scope.namespace.get(name), FunctionType) and "seed" in name.lower()
-            return seeds and not _RANDOM.isdisjoint(packages)
-        case ast.Expr(ast.Call(ast.Attribute(_, name) as target)) if (
-            name.startswith(_ACTS) and name not in _SHOWS
-        ):
-            targets: list[ast.expr] = [target]
-        case ast.Assign() | ast.AugAssign():
-            every = node.targets if isinstance(node, ast.Assign) else [node.target]
-            targets = [one for one in every if isinstance(one, ast.Attribute | ast.Subscript)]
-        case _:
-            targets, kind = _registering(node), FunctionType
-    known = {"os", "sys", "random", "warnings", *packages} - {"matplotlib", "IPython", ""}
-    names = [last_name(root_of(one)) for one in targets]
-    held = [scope.namespace.get(name) for name in names]
-    return any(
-        name in used if isinstance(one, kind) else _package_of(one) in known
-        for name, one in zip(names, held, strict=True)
-    )
+def _suffix(receiver: Any) -> str:
+    return str(getattr(receiver, "export_goal", str)())
 
 
-def _registering(node: ast.stmt) -> list[ast.expr]:
-    """Return what registers an implementation with a function: `show.register`, called or not."""
-    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
-    functions = [getattr(mark, "func", mark) for mark in marks]
-    return [one for one in (getattr(f, "func", f) for f in functions) if last_name(one) == _ADDS]
+def _not_of_run(name: str, receiver: Any, record: Record) -> str | None:
+    """Return what a run was started of: a module starts none."""
+    one = record.binding(name, END)
+    value = getattr(one.node, "value", None) if one is not None else None
+    match value:
+        case ast.Call(ast.Attribute(inner, "start" | "epoch")) if _suffix(receiver):
+            return ast.unparse(inner)
+    return None
 
 
-def _package_of(module: object) -> str:
-    """Return the package of a module; empty for anything else."""
-    return module.__name__.partition(".")[0] if isinstance(module, ModuleType) else ""
+def _frame_of_user() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    own = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
+        frame = frame.f_back
+    return frame
+
+
+def _receiver(frame: FrameType | None, space: dict[str, Any]) -> ast.expr | None:
+    """Return what stands before `.export(...)` in the line of a cell that exports."""
+    if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
+        return None
+    node: object = None
+    with contextlib.suppress(Exception):  # it is not installed, or the script was edited
+        from executing import Source  # IPython brings it
+
+        node = Source.executing(frame).node
+    function = node.func if isinstance(node, ast.Call) else None
+    return function.value if isinstance(function, ast.Attribute) else None
+
+
+def _homes(chain: Chain) -> Iterator[dict[str, Any]]:
+    """Return the namespaces that may hold a pipeline: of the notebook, of the script, its own."""
+    ip = shell()
+    if ip is not None:
+        yield ip.user_ns
+    main = vars(sys.modules["__main__"])
+    frame = user = _frame_of_user()
+    while frame is not None:
+        if frame.f_globals is main and frame.f_code.co_name == "<module>" and ip is None:
+            yield main
+        frame = frame.f_back
+    for stage in reversed(chain):
+        if stage.made_at is not None:
+            yield stage.made_at.namespace
+    yield main if user is None else user.f_globals
+
+
+def _found(receiver: Any, chain: Chain) -> tuple[Record, str]:
+    """Return the record of the notebook or script that has a pipeline, and its expression there.
+
+    Raises:
+        ExportError: the pipeline has no name.
+    """
+    refusal: ExportError | None = None
+    seen: list[dict[str, Any]] = []
+    for space in _homes(chain):
+        if not any(space is one for one in seen):
+            seen.append(space)
+            record = Record.of(space)
+            try:
+                return record, goal_of(receiver, chain, record)
+            except ExportError as error:
+                refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 # -- The way ---------------------------------------------------------------------------------------
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
+_OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
+_GRACE_S = 5.0
 
 
 def export_chain(
+    receiver: Any,
     chain: Chain,
     path: str | os.PathLike[str],
     *,
@@ -218,319 +265,440 @@ def export_chain(
     overwrite: bool = False,
     check_items: int = 4,
     assets: Literal["npz"] | None = None,
-    counted: Mapping[str, Any] | None = None,
-    templates: Collection[CodeType] = (),
-    receiver: Any = None,
 ) -> Exported:
-    """Write a module that builds a chain again.
+    """Write a module that holds what the user wrote for a pipeline.
 
     Args:
-        chain: the stages.
+        receiver: what is exported.
+        chain: its stages.
         path: the file, as "loader.py".
         items: gives a new iterator of the chain's own items.
         overwrite: replace a file that was edited, or that export did not write.
         check_items: first items that are compared [items]; 0 compares none.
         assets: "npz" saves large arrays beside the module; None refuses them.
-        counted: by the name of a source of numbers, what has as many items: `range(len(files))`.
-        templates: code of functions of nbpipe that the module gets as its own.
-        receiver: what is exported.
 
     Raises:
         ArgumentError: a path that no module can be imported from, or another wrong argument.
         ExportError: something cannot be exported, or the module would not do the same.
     """
-    if os.environ.get("NBPIPE_EXPORT") == "slice":
-        from .copying import export_copy
-
-        return export_copy(
-            receiver, chain, path, items=items, overwrite=overwrite, check_items=check_items,
-            assets=assets,
-        )  # fmt: skip
     try:
         file = module_path(path)
         count = whole("export check_items", check_items, minimum=0, unit="items")
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
-        archive = f"{file.stem}.npz" if assets else None
-        collector = Collector(
-            collect_value, is_decision, archive=archive, counted=counted, templates=templates
-        )
-        with _looking(chain, collector) as home, FreshProcess.here(str(file)) as fresh:
-            return _export(
-                chain,
-                collector,
-                home,
-                fresh=fresh,
-                file=file,
-                items=items if count else None,
-                count=count,
-                overwrite=flag("overwrite", overwrite),
-            )
+        overwrite = flag("overwrite", overwrite)
+        with _one_at_a_time:
+            record, goal = _found(receiver, chain)
+            with gate(record):
+                copy = _Copy(goal, chain, record, file=file, count=count, assets=assets)
+                try:
+                    return copy.export(items, overwrite=overwrite)
+                except NbpipeError:
+                    raise
+                except Exception as error:  # what user objects may raise when they are looked at
+                    raise ExportError(
+                        "the export met something that it cannot look at: "
+                        f"{error_words(error)}; leave it out of what the stages use"
+                    ) from error
     except NbpipeError as error:
         cleared(error)
         raise
 
 
-@contextlib.contextmanager
-def _looking(chain: Chain, collector: Collector) -> Iterator[Scope]:
-    """Return where a pipeline was made; meanwhile no secret of it passes, and nobody else looks."""
-    with _one_at_a_time:
-        home = collector.scope(_home(chain))
-        with gate(home):
-            try:
-                yield home
-            except NbpipeError:
-                raise
-            except Exception as error:  # what user objects may raise when they are looked at
-                raise ExportError(
-                    "the export met something that it cannot look at: "
-                    f"{error_words(error)}; leave it out of what the stages use"
-                ) from error
+def _as_statement(goal: str) -> Statement:
+    """Return the expression of a pipeline as the last statement of all."""
+    return Statement.of(END - 1, Cell("the export", goal), ast.parse(goal).body[0], goal)
 
 
-def _export(
-    chain: Chain,
-    collector: Collector,
-    home: Scope,
-    *,
-    fresh: FreshProcess,
-    file: Path,
-    items: Callable[[], Iterator[object]] | None,
-    count: int,
-    overwrite: bool,
-) -> Exported:
-    collect_setup(collector, home)
-    before = collector.found.copied()
-    draft = drafted(chain, collector, home)
-    prove = functools.partial(
-        _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
-    )
-    proved = None
-    if is_repeated(chain, home):
-        found, collector.found = collector.found, before
-        built = as_built(chain, draft, collector, home, tried=True)
-        with contextlib.suppress(ExportError):
-            proved = None if built is None else prove(built, copied=True)
-        if proved is None:
-            collector.found = found
-    text, files, report = proved or prove(draft)
-    written = stored(file, text, files, overwrite=overwrite)
-    knobs = [knob for one in addresses(chain).values() for knob in one.knobs.values()]
-    note_export({knob: collector.value_of(knob) for knob in knobs}, written.path)
-    words = [report.reason] if report.reason else []
-    told = tuple(map(scrubbed, (*collector.found.notes, *words)))
-    path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
-    return replace(written, path=path, compared=report.compared, notes=told)
+def chain_code(receiver: Any, chain: Chain, *, arguments: Mapping[str, int] | None = None) -> str:
+    """Return the statements that make a pipeline, with the knobs' present values, for a cell.
 
-
-def chain_code(
-    chain: Chain,
-    *,
-    counted: Mapping[str, Any] | None = None,
-    templates: Collection[CodeType] = (),
-) -> str:
-    """Write a chain, with the knobs' present values, as code for a cell of its notebook.
-
-    It is assigned to the variable that the pipeline has there. What the notebook has is read by
-    its name, and what it does not have stands above; nothing is tried.
+    What they read is the notebook's; nothing is tried.
 
     Args:
-        chain: the stages.
-        counted: as for `export_chain`.
-        templates: as for `export_chain`.
+        receiver: the pipeline, run or loader.
+        chain: its stages.
+        arguments: what a loader is given now: these stand in its call in place of knobs.
 
     Raises:
-        ExportError: something cannot be written.
+        ExportError: the pipeline has no name, holds a secret, or was made of variables that have
+            other values by now.
     """
-    collector = Collector(collect_value, is_decision, counted=counted, templates=templates)
-    with _looking(chain, collector) as home:
-        return _code(chain, collector, home)
+    with _one_at_a_time:
+        record, goal = _found(receiver, chain)
+        with gate(record):
+            if arguments is None:
+                settings = parameters_of(chain, record, as_values=True)
+            else:
+                settings = []
+                set_arguments(chain, record, arguments)
+            return _code(goal.removesuffix(_suffix(receiver)), settings, record)
 
 
-def _code(chain: Chain, collector: Collector, home: Scope) -> str:
-    draft = drafted(chain, collector, home)
-    repeated = is_repeated(chain, home)
-    built = as_built(chain, draft, collector, home, tried=False) if repeated else None
-    body = built or draft
-    found = collector.found
-    texts = {one.name: one.default for one in draft.parameters}
-    marks = {
-        name: chosen_text(_still_true(piece, found, home)) for name, piece in found.checks.items()
-    }
-    lines = [line.changed(marks).changed(texts) for line in body.body]
-    name = next(variables_of(chain, home), "pipe")
-    if lines[-1].text == name:
-        del lines[-1]
-    text = laid_out(lines, f"{name} = ")
-    pieces, imports = _missing(text, found, home)
-    refuse_secrets(text, pieces)
-    above = [import_lines(imports, future=False)] if imports else []
-    parts = [*above, *(piece.text for piece in pieces), text]
-    return "\n\n".join(part.strip("\n") for part in parts)
-
-
-def _still_true(piece: Piece, found: Found, home: Scope) -> Spelling:
-    """Return the best way to write a piece that reads no variable which was bound anew since.
-
-    Raises:
-        ExportError: there is none.
-    """
-    name = piece.names[0]
-    for way in piece.spellings:
-        if way.ran is None or not is_late(way.now, way.ran, home):
-            return way
-    raise unwritable(piece.words, found.reasons[name], found.uses.get(name, Use("the pipeline")))
-
-
-def _missing(text: str, found: Found, home: Scope) -> tuple[list[Piece], set[Import]]:
-    """Return what some code reads that its notebook does not have."""
-    pieces: dict[str, Piece] = {}
-    imports: set[Import] = set()
-    wanted, seen = sorted(names_in(ast.parse(text))), set(home.namespace)
-    while wanted:
-        name = wanted.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        imports |= {line for line in (*found.imports, Import("nbpipe")) if line.binds == name}
-        piece = found.pieces.get(name)
-        if piece is not None:
-            piece = replace(piece, spellings=(_still_true(piece, found, home),))
-            pieces[piece.names[0]] = piece
-            wanted += [*piece.now, *piece.later]
-    return ordered(list(pieces.values())), imports
-
-
-def _tried(
-    chain: Chain,
-    collector: Collector,
-    home: Scope,
-    draft: Module,
-    *,
-    fresh: FreshProcess,
-    file: Path,
-    items: Callable[[], Iterator[object]] | None,
-    count: int,
-    copied: bool = False,
-) -> tuple[str, dict[str, bytes], Report]:
-    """Decide how a draft is written, and prove it; return the text and what lies beside it.
-
-    Statements that are `copied` may read variables that have other values by now: all that they
-    give to each stage is compared.
-    """
-    whole = decided(collector, draft, fresh, file.stem)
-    plain = _text(whole, file, home)
-    text = with_noqa(plain)
-    _note_effects(whole, collector, home)
-    _note_paths(whole, collector)
-    files = _assets(whole, collector)
-    stages = addresses(chain)
-    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
-    hints = [hint for hint in collector.found.notes.values() if hint is not None]
-    report = verified(
-        text,
-        file.name,
-        fresh,
-        reads=_unbound(plain, whole, collector),
-        expected={name: one for piece in whole.pieces for name, one in piece.expected.items()},
-        expected_graph=_graph(chain, collector),
-        expected_specs=specs_of(chain) if copied else (),
-        process_stages=[name for name, one in stages.items() if one.placement is not None],
-        items=items if in_order else None,
-        check_items=count,
-        files=files,
-        hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
-    )
-    return text, files, report
-
-
-def _note_effects(whole: Module, collector: Collector, home: Scope) -> None:
-    """Note the statements that act by side effect and are not in the module.
-
-    Raises:
-        ExportError: one adds to a function of a library, which the module would use without it.
-    """
-    for statement in effects(home, whole.used):
-        note = note_of(statement)
-        roots = [last_name(root_of(one)) for one in _registering(statement.node)]
-        if any(by_reference(home.namespace.get(name)) for name in roots):
-            raise ExportError(
-                f"the module would use a function without what is added to it: {note}"
-            )
-        collector.found.notes[note] = note
-
-
-def _note_paths(whole: Module, collector: Collector) -> None:
-    """Note the absolute paths in values that were computed here: no cell spells them."""
-    typed = "\n".join(cell.text for scope in collector.scopes for cell in scope.cells.cells)
-    for piece in whole.pieces:
-        if piece.kind != "constant":
-            continue
-        nodes = [one for one in ast.walk(ast.parse(piece.text)) if isinstance(one, ast.Constant)]
-        texts = [one.value for one in nodes if isinstance(one.value, str)]
-        found = [one for one in texts if _is_of_machine(one) and one not in typed]
-        if found:
-            collector.found.notes[
-                f"{piece.words}, holds {found[0]!r}, a path of this machine that no cell spells; "
-                "make it by an expression that is true elsewhere, too, or change it in the module"
-            ] = None
-
-
-def _is_of_machine(text: str) -> bool:
-    """Report whether a text is the absolute path of a file or folder that is here."""
-    try:
-        path = Path(text)
-        return path.is_absolute() and len(path.parts) > 1 and os.path.lexists(path)
-    except (OSError, ValueError):  # no text that could be a path
-        return False
-
-
-def _assets(whole: Module, collector: Collector) -> dict[str, bytes]:
-    """Return the files that a module loads, by name.
-
-    Raises:
-        ExportError: one would hold a secret.
-    """
-    loading = [piece for piece in whole.pieces if "Path(__file__).with_name(" in piece.text]
-    loaded = {name for piece in loading for name in piece.names}
-    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
-    for name, array in arrays.items():
-        if secret_in(name, np.asarray(array)) is not None:
-            raise ExportError(f"variable {name!r} {advice(name)}")
-    return {str(collector.archive): archive_bytes(arrays)} if arrays else {}
-
-
-def _graph(chain: Chain, collector: Collector) -> list[dict[str, Any]]:
-    """Return the graph of a chain, with the knobs that are written."""
-    return [
-        {**row, "knobs": {word: collector.value_of(knob) for word, knob in stage.knobs.items()}}
-        for row, stage in zip(graph(chain), addresses(chain).values(), strict=True)
+def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
+    part = Slice(record, _as_statement(goal), lambda *_: None)
+    made = [
+        one
+        for one in part.build()[:-1]
+        if one.edits or any(_holds_pipeline(record.namespace.get(name)) for name in one.binds)
     ]
-
-
-def _home(chain: Chain) -> dict[str, Any]:
-    """Return the namespace that the pipeline was made in."""
-    for stage in reversed(chain):
-        if stage.made_at is not None:
-            return stage.made_at.namespace
-    return vars(sys.modules["__main__"])
-
-
-def _text(whole: Module, file: Path, home: Scope) -> str:
-    """Write the module."""
-    title = file.stem.replace("_", " ").strip().capitalize() or file.stem
-    origin = "the notebook" if home.is_notebook else "the script"
-    text = rendered(replace(whole, title=title, origin=origin))
-    refuse_secrets(text, whole.pieces)
+    made = [one for one in made if not one.is_import and not one.is_definition]
+    for one in made:
+        for name in sorted(one.needed):
+            newest = record.binding(name, END)
+            if newest is not record.binding(name, one.at) and newest not in made:
+                place = newest.cell.place if newest is not None else "a cell"
+                raise ExportError(
+                    f"variable {name!r} was bound anew in {place} since the pipeline was made of "
+                    "it; run the pipeline's cell again"
+                )
+    lines = [f"{one.comments}\n{one.edited}".strip("\n") for one in made]
+    if not any(goal in one.binds for one in made):
+        lines.append(f"pipe = {goal}")
+        goal = "pipe"
+    text = "\n".join([*lines, *(f"{goal}{one.below}" for one in settings if one.below)])
+    if secret_in_text(text):
+        raise ExportError(f"the pipeline's cell {advice('')}")
     return text
 
 
-def _unbound(text: str, whole: Module, collector: Collector) -> dict[str, Use]:
-    """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    names = names_unbound(text, future=whole.future) - collector.found.unknown
-    found = {name: Use("the pipeline") for name in names}
-    for piece in whole.pieces:
-        use = collector.found.uses.get(piece.names[0], Use("the pipeline"))
-        for name in names & names_unbound(piece.text, future=whole.future):
-            found[name] = use.then(piece.words)
-    return found
+def _holds_pipeline(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value
+    several = isinstance(value, dict | list | tuple)
+    return any(hasattr(one, "export_goal") for one in (inner if several else (value,)))
+
+
+class _Copy:
+    """One export."""
+
+    def __init__(
+        self,
+        goal: str,
+        chain: Chain,
+        record: Record,
+        *,
+        file: Path,
+        count: int,
+        assets: str | None,
+    ) -> None:
+        self._chain, self._record, self._file = chain, record, file
+        self._count = count
+        self._archive = f"{file.stem}.npz" if assets else ""
+        self._arrays: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self._goal = goal
+        self._parameters = parameters_of(chain, record)
+        self._part = Slice(record, _as_statement(goal), self._write_literal)
+
+    def _write_literal(self, one: Statement, name: str) -> None:
+        self._match.write_literal(one, name)
+
+    def export(self, items: Callable[[], Iterator[object]], *, overwrite: bool) -> Exported:
+        """Go all the way; return what became of it."""
+        with FreshProcesses(
+            variables=_variables(self._record),
+            modules=_preloaded(self._record.namespace),
+            file=str(self._file),
+        ) as fresh:
+            self._match = Match(
+                self._chain,
+                self._record,
+                self._part,
+                goal=self._goal,
+                parameters=self._parameters,
+                fresh=fresh,
+                spell=self._spelled,
+                count=self._count,
+            )
+            statements = self._match.settle(self._refuse_secrets)
+            text, names = self._text()
+            self._refuse_secrets(statements, text)
+            files = {self._archive: _archive(self._arrays)} if self._arrays else {}
+            proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
+        self._refuse_failed(text, proved)
+        self._match.compare_chain(proved.chain, statements, "in the module")
+        self._compare_values(proved, statements)
+        compared = self._compare_items(items, proved, statements) if self._count else 0
+        written = stored(self._file, text, files, overwrite=overwrite)
+        knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
+        note_export({knob: knob.value for knob in knobs}, written.path)
+        self._note(statements)
+        notes = tuple(scrubbed(note) for note in dict.fromkeys(self._notes))
+        path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
+        return replace(written, path=path, compared=compared, notes=notes)
+
+    # -- text ------------------------------------------------------------------------------
+    def _text(self) -> tuple[str, list[str]]:
+        """Write the module; return it, and the names of its top that functions read."""
+        top, below = placed(self._part, self._record)
+        self._top, self._below = top, below
+        stem = self._file.stem
+        draft = Draft(
+            title=stem.replace("_", " ").strip().capitalize() or stem,
+            origin="notebook" if self._record.is_notebook else "script",
+            imports=self._match.imports,
+            top=top,
+            below=below,
+            goal=self._goal,
+            parameters=self._parameters,
+            has_future=self._record.has_future,
+        )
+        text = tidied(draft.text(), [*top, *below])
+        for row, words in undefined(text):
+            line = text.split("\n")[row - 1].strip()
+            raise ExportError(
+                f"{words[:1].lower()}{words[1:]}: `{shortened(line, 80)}`; define it in a cell, "
+                "or import it"
+            )
+        later = {name for one in self._part.taken for name in one.needed_later}
+        bound = {name for one in top if not one.is_import for name in one.binds}
+        return text, sorted(bound & later)
+
+    def _spelled(self, name: str, value: object) -> tuple[str, tuple[str, ...]]:
+        """Return the live value of a name as source, with the imports that it takes."""
+        hidden = [os.environ[word] for word in _variables(self._record)]
+        return spelled(value, self._record.namespace, own=(name,), hidden=hidden)
+
+    # -- checks ----------------------------------------------------------------------------
+    def _refuse_secrets(self, statements: Sequence[Statement], text: str = "") -> None:
+        whole = text or "\n".join(f"{one.comments}\n{one.edited}" for one in statements)
+        if not secret_in_text(whole):
+            return
+        names = [name for name, _ in secrets_in_text(whole) if name]
+        holds = advice(names[0] if names else "")
+        for one in statements:
+            if secret_in_text(f"{one.comments}\n{one.edited}"):
+                what = (
+                    one.words if one.is_definition else f"variable {min(one.binds, default='?')!r}"
+                )
+                raise self._part.refused(f"{what} {holds}", one)
+        raise ExportError(f"the module {holds}")
+
+    def _refuse_failed(self, text: str, proved: Proved) -> None:
+        """Refuse a module that cannot be imported elsewhere, or builds nothing."""
+        if proved.import_error:
+            line = proved.text.strip()
+            culprit = next((one for one in self._top if line and line in one.edited), None)
+            name = min(culprit.binds, default="") if culprit is not None else ""
+            if culprit and name and not culprit.is_definition and not culprit.is_import:
+                raise self._part.refused(
+                    f"variable {name!r} is made of files when the module is imported "
+                    f"({proved.import_error}); make it inside a function under @functools.cache, "
+                    "or in worker_init, so that the import needs no data",
+                    culprit,
+                )
+            at = f", line {proved.line}: `{line}`" if proved.line else ""
+            raise ExportError(
+                f"the module cannot be imported in a fresh process: {self._file.name}{at}: "
+                f"{proved.import_error}"
+            )
+        if proved.build_error:
+            at = f", line {proved.line}: `{proved.text.strip()}`" if proved.line else ""
+            raise ExportError(
+                f"build_pipeline() of the module fails in a fresh process: {self._file.name}{at}: "
+                f"{proved.build_error}"
+            )
+        if proved.words and not proved.chain:
+            raise ExportError(f"the module was checked in a fresh process, and {proved.words}")
+
+    def _compare_values(self, proved: Proved, statements: Sequence[Statement]) -> None:
+        state = state_of(statements, self._record)
+        moving = any(map(moving_attributes, statements))
+        for name, theirs in proved.prints.items():
+            one = self._record.binding(name, END)
+            mine = self._match.replayed.prints.get(name)
+            if mine is None or name in state or one is None or (moving and not one.is_definition):
+                continue
+            words = difference(mine, theirs)
+            if words and not one.is_definition:
+                raise self._part.refused(f"variable {name!r} in the module: {words}", one)
+
+    def _compare_items(
+        self,
+        items: Callable[[], Iterator[object]],
+        proved: Proved,
+        statements: Sequence[Statement],
+    ) -> int:
+        """Compare the first items; return how many are the same."""
+        if not all(stage.spec.in_order for stage in addresses(self._chain).values()):
+            return 0
+        if proved.items_late:
+            self._notes.append("not compared: the first items took longer than 30 s")
+            return 0
+        own = own_items(items, self._count)
+        if own is None:
+            self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
+            return 0
+        (mine, raised), second = own
+        has_state = bool(state_of(statements, self._record)) or any(
+            map(moving_attributes, statements)
+        )
+        if (mine, raised) != second and not has_state:
+            self._notes.append("not compared: two runs of the notebook's own pipeline differ")
+            if proved.raised and not (raised or second[1]):
+                raise _not_made(proved)
+            return 0
+        if has_state and _mismatch(mine, raised, proved):
+            replayed = self._match.replayed
+            mine, raised = replayed.items, replayed.raised
+            self._notes.append(
+                "the stages change state, which begins anew in the module; its items were compared "
+                "with those of the same statements in a fresh process"
+            )
+        words = _mismatch(mine, raised, proved)
+        if words:
+            raise ExportError(scrubbed(words))
+        if raised:
+            self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
+        return len(mine)
+
+    # -- notes -----------------------------------------------------------------------------
+    def _note(self, statements: Sequence[Statement]) -> None:
+        note = self._notes.append
+        for one in self._top:
+            if one.is_import:
+                module = getattr(one.node, "module", None) or one.node.names[0].name  # type: ignore[attr-defined]
+                if is_local(module):
+                    note(f"module {module!r} is a file of your own; it has to be there, too")
+        for name in sorted(self._match.moved & {n for one in self._top for n in one.binds}):
+            note(f"variable {name!r} is changed by the stages; it begins with its first value")
+        taken = set(statements)
+        for name in sorted({n for one in taken for n in one.binds if one.is_definition}):
+            newest = self._record.binding(name, END)
+            if newest is not None and newest not in taken and newest.is_definition:
+                note(
+                    f"the pipeline uses the {name!r} that it was built with; {newest.cell.place} "
+                    "defines another"
+                )
+        for one, files in self._match.reads.items():
+            names = ", ".join(_shown_path(file) for file in files[:3])
+            more = f" and {len(files) - 3} more" if len(files) > 3 else ""  # noqa: PLR2004
+            note(f"build_pipeline() reads {names}{more}: {one.words}")
+        self._notes += _side_effects(self._record, taken)
+
+
+def _shown_path(file: str) -> str:
+    """Return a path as seen from the notebook's folder."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(file).relative_to(Path.cwd())) or "."
+    return file
+
+
+_ACTS = (
+    *("seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "enable"),
+    *("use_deterministic", "configure", "setNumThreads", "setlocale", "seterr", "patch"),
+)
+_SHOWS = ("set_printoptions", "set_option")
+
+
+def _side_effects(record: Record, taken: set[Statement]) -> Iterator[str]:
+    """Note the calls that change how a module behaves which the exported code uses."""
+    used = {name for one in taken for name in one.reads | one.reads_later | one.binds}
+    packages = {_package(record.namespace.get(name)) for name in used} | {"random", "warnings"}
+    for one in record.statements:
+        call = one.node.value if isinstance(one.node, ast.Expr) else None
+        if one in taken or not isinstance(call, ast.Call):
+            continue
+        name = last_name(call.func)
+        owner = record.namespace.get(root_name(call.func) or "")
+        if name.startswith(_ACTS) and name not in _SHOWS and _package(owner) in packages - {""}:
+            yield (
+                f"`{shortened(masked(ast.unparse(one.node)), 80)}` in {one.cell.place} acts by "
+                "side effect and is not in the module; to keep it, begin its cell with the line "
+                "`#| nbpipe: setup`"
+            )
+
+
+def _package(module: object) -> str:
+    """Return the package of a module; empty for anything else."""
+    return module.__name__.partition(".")[0] if isinstance(module, ModuleType) else ""
+
+
+def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
+    """Tell which item of the module differs first; None where none does."""
+    for number, (one, other) in enumerate(zip(mine, proved.items, strict=False)):
+        words = difference(one, other)
+        if words is not None:
+            words = words.replace("when its text runs anew", "in the module")
+            return f"item {number} of the module differs from the notebook's: {words}"
+    if raised:
+        return None
+    if proved.raised and len(proved.items) < len(mine):
+        return str(_not_made(proved))
+    if len(mine) != len(proved.items):
+        return (
+            f"the module gives {len(proved.items)} items where the notebook's pipeline gives "
+            f"{len(mine)}"
+        )
+    return None
+
+
+def own_items(
+    items: Callable[[], Iterator[object]], count: int
+) -> list[tuple[list[Any], str]] | None:
+    """Take the first items of the notebook's own pipeline, twice; None where that takes long."""
+    samples: list[tuple[list[Any], str]] = []
+    opened: list[Any] = []
+    ended = threading.Event()
+
+    def take() -> None:
+        while len(samples) < 2 and not ended.is_set():  # noqa: PLR2004  to compare them
+            samples.append(first_items(items, count, opened))
+        ended.set()
+
+    thread = threading.Thread(target=take, name="nbpipe-export-items", daemon=True)
+    in_time = False
+    try:
+        thread.start()
+        in_time = ended.wait(_OWN_LIMIT_S)
+    finally:
+        ended.set()
+        for one in opened:  # wakes the thread where it waits for an item
+            with contextlib.suppress(Exception):  # it is at work in the thread, or fails there
+                getattr(one, "close", bool)()
+        with contextlib.suppress(RuntimeError):  # an interrupt came before it began
+            thread.join(_GRACE_S)
+    return samples if in_time else None
+
+
+def _not_made(proved: Proved) -> ExportError:
+    return ExportError(
+        f"item {len(proved.items)} of the module cannot be made: {proved.raised or proved.words}"
+    )
+
+
+# -- Files beside the module, and what fresh processes get -----------------------------------------
+def _archive(arrays: dict[str, Any]) -> bytes:
+    """Return arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
+        for name in sorted(arrays):
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
+    return sink.getvalue()
+
+
+def _variables(record: Record) -> set[str]:
+    """Return the environment variables that the statements of a notebook name."""
+    found = set()
+    for cell in record.cells:
+        if "env" in cell.text:
+            tree = tree_of(cell.text) or ast.Module([], [])
+            found |= {
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+    return found & os.environ.keys()
+
+
+def _preloaded(space: dict[str, Any]) -> list[str]:
+    """Return the packages that a notebook uses, for a fresh process to import ahead."""
+    modules = {_package(value) for value in space.values()}
+    modules |= {
+        str(getattr(value, "__module__", "")).partition(".")[0]
+        for value in space.values()
+        if isinstance(value, type | types.FunctionType)
+    }
+    return sorted(one for one in modules if one in sys.modules and is_library(one))

@@ -1,275 +1,411 @@
-"""Fresh: a Python process that has run nothing of the notebook, and is asked."""
+"""Fresh processes: they execute statements, or try a module, and report what came of it."""
 
 from __future__ import annotations
-import __future__
 
-import atexit
-import builtins
 import contextlib
-import ctypes
-import importlib
-import importlib.util
+import dataclasses
 import json
-import linecache
 import os
-import pickle
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from tempfile import mkdtemp
-from types import ModuleType
-from typing import Any, Literal, NoReturn, Self, final
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any, Self, final
 
-from ..errors import ExportError, WorkerStartError
+from ..base.format import shortened
+from ..errors import ExportError, StageError, WorkerStartError
 from ..executors.launch import Worker, launch_apart
+from ..ops.cache import CacheStore
 from ..ops.stage import Chain, Stage, addresses
-from .anew import (
-    check_interpreter,
-    error_line,
-    error_words,
-    has_own_seed,
-    how_it_ended,
-    temporary_folder,
-)
-from .fingerprint import difference, json_fingerprint
-from .inside import end_children
-from .reachable import changeable_in, handle_in
+from .fingerprint import json_fingerprint
+from .secrets import scrubbed
+
+# -- Exceptions in words ---------------------------------------------------------------------------
+_LONGEST = 500  # characters of an error's text
+_READ = 100_000  # of them that are read at all
 
 
-# -- Question --------------------------------------------------------------------------------------
-@final
-class _Question:
-    """A request, and the pipe that its answer takes.
-
-    Attributes:
-        request: what was asked.
-        cwd: the notebook's working folder.
-        folder: folder of the module's file.
-        file: where that will stand; empty where that is not known.
-    """
-
-    def __init__(self, given: dict[str, Any], connection: Connection) -> None:
-        self.request: dict[str, Any] = given["request"]
-        self.cwd: str = given["cwd"]
-        self.folder: str = given["folder"]
-        self.file: str = given["file"]
-        self._connection = connection
-        self._pid = os.getpid()
-
-    def say(self, line: object) -> None:
-        """Answer one JSON value; a process that user code forked off is none of ours."""
-        if os.getpid() != self._pid:
-            os._exit(0)
-        self._connection.send_bytes(json.dumps(line).encode("ascii"))
-
-    def place(self, module: ModuleType, text: str) -> None:
-        """Have a module whose text asks where it stands find itself there, but for its assets."""
-        alone = all(one.suffix == ".py" for one in Path(self.folder).iterdir())
-        if self.file and alone and "__file__" in text:
-            module.__file__ = self.file
+def error_words(error: BaseException) -> str:
+    """Return an exception as its traceback's last line does, in one line."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"no module named {error.name!r} can be found from a fresh process"
+    if isinstance(error, StageError) and error.__cause__ is not None:
+        return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
+    line = traceback.format_exception_only(error)[-1]
+    text = shortened(scrubbed(line[:_READ]), _LONGEST)  # half a secret is not known as one
+    return text or type(error).__name__
 
 
-def specs_of(chain: Chain) -> list[tuple[str, Any]]:
-    """Return by address the fingerprint of all that each stage was given, its knobs left out."""
-    return [
-        (address, json_fingerprint((stage.spec, _placed(stage))))
-        for address, stage in addresses(chain).items()
-    ]
+def error_line(error: BaseException, file: str) -> int | None:
+    """Return the line of `file` that an exception came from: the innermost one."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    steps = traceback.walk_tb(error.__traceback__)
+    return next((n for one, n in [*steps][::-1] if one.f_code.co_filename == file), None)
 
 
-def _placed(stage: Stage) -> tuple[object, ...]:
-    placement = stage.placement
-    if placement is None:
-        return ()
-    device = getattr(placement.given, "device", None)
-    return device, placement.worker_init, placement.max_items_per_worker, placement.copy
-
-
-# -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
-# It forks for each question: one start serves a whole export, and no answer sees what another left.
-# Answers come over a connection, one JSON value each: what user code prints goes nowhere.
-_Ending = Literal["answered", "died", "late"]
-STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
-_GRACE_S = 5.0  # for what libraries do at its exit
-_SEED = "PYTHONHASHSEED"
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
-_SIGNALLED = 128  # and the number of the signal: the exit code of one whose fork was ended by it
-_LOADED = re.compile(rb'(?:"|\\n)(?:import|from) torch\b')  # takes seconds, and stands a fork
-_DONE, _ENDED = {"done": True}, {"ended": True}  # the answer is whole; its fork is no more
-
-
-@dataclass(frozen=True, slots=True)
-class FreshAnswer:
-    """What came of a question.
+# -- What the notebook asks, and the answers -------------------------------------------------------
+@dataclass(frozen=True)
+class ReplayStep:
+    """One statement to replay.
 
     Attributes:
-        lines: the JSON values that were answered, in order.
-        ending: "answered" where the whole answer is there, "died" where the process ended
-            before, "late" where it was ended at its time limit.
-        words: how it ended, as "ended with exit code 3"; empty where it answered.
+        text: the statement.
+        literals: names that it binds whose value may be wanted as a literal.
     """
 
-    lines: tuple[Any, ...]
-    ending: _Ending
-    words: str
+    text: str
+    literals: tuple[str, ...] = ()
 
 
-@final
+Step = ReplayStep
+
+
 @dataclass
-class FreshProcess:
-    """A process that has run nothing of the notebook; it starts with the first question.
-
-    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
-    nobody holds our end of its connection.
+class StepResult:
+    """What came of one statement.
 
     Attributes:
-        cwd: the notebook's working folder.
-        paths: its `sys.path`, the folders absolute.
-        file: where the module will stand, that is tried somewhere else.
+        error: what it raised, or how it ended the process, in words; empty where it ran.
+        missing: the name of a `NameError`.
+        line: the line of the statement that raised, from 1.
+        connects: it wanted to connect to another host, which was refused.
+        late: it took longer than `STATEMENT_S`.
+        reads: files and folders that it looked into, without those of Python and of packages.
+        literals: by name the source of the value, and the import lines that this takes.
+        seconds: how long it took [s].
     """
 
-    cwd: str
-    paths: tuple[str, ...]
-    file: str = ""
-    _worker: Worker | None = field(default=None, init=False)
-    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    error: str = ""
+    missing: str = ""
+    line: int | None = None
+    connects: bool = False
+    late: bool = False
+    reads: tuple[str, ...] = ()
+    literals: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class FreshResult:
+    """What came of a pipeline that was built in a fresh process.
+
+    Attributes:
+        words: how the process ended, where it did not answer; else empty.
+        prints: by name the fingerprints of variables.
+        chain: `chain_prints` of the pipeline.
+        items: fingerprints of the first items.
+        raised: what was raised after them, in words.
+        items_late: they took longer than `ITEMS_S`.
+    """
+
+    words: str = ""
+    prints: dict[str, Any] = field(default_factory=dict)
+    chain: list[dict[str, Any]] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    raised: str = ""
+    items_late: bool = False
+
+
+@dataclass
+class Replayed(FreshResult):
+    """What came of a replay.
+
+    Attributes:
+        steps: of each statement, up to the first that failed.
+        goal_error: what the expression of the pipeline raised, in words.
+    """
+
+    steps: list[StepResult] = field(default_factory=list)
+    goal_error: str = ""
+
+
+@dataclass
+class Proved(FreshResult):
+    """What came of a module.
+
+    Attributes:
+        import_error: what its import raised, in words.
+        build_error: what `build_pipeline()` raised, in words.
+        line: the line of the module that raised, from 1.
+        text: that line.
+        missing: the name of a `NameError`.
+        reads: files and folders that the import looked into.
+    """
+
+    import_error: str = ""
+    build_error: str = ""
+    line: int | None = None
+    text: str = ""
+    missing: str = ""
+    reads: tuple[str, ...] = ()
+
+
+def chain_prints(chain: Chain) -> list[dict[str, Any]]:
+    """Return each stage with all that it was given, as fingerprints."""
+    return [_stage_prints(address, stage) for address, stage in addresses(chain).items()]
+
+
+def _stage_prints(address: str, stage: Stage) -> dict[str, Any]:
+    spec: Any = stage.spec
+    given = {one.name: getattr(spec, one.name) for one in dataclasses.fields(spec)}
+    placed: dict[str, object] = {}
+    if (placement := stage.placement) is not None:
+        placed = {
+            "device": getattr(placement.given, "device", None),
+            "worker_init": placement.worker_init,
+            "max_items_per_worker": placement.max_items_per_worker,
+            "copy": placement.copy,
+        }
+    for name, value in given.items():
+        if isinstance(value, CacheStore):  # what it holds is no part of the pipeline
+            given[name] = value.place
+    return {
+        "name": address,
+        "op": stage.op,
+        "executor": stage.executor,
+        "knobs": {word: knob.value for word, knob in stage.knobs.items()},
+        "spec": {name: json_fingerprint(value) for name, value in given.items()},
+        "placement": {name: json_fingerprint(value) for name, value in placed.items()},
+    }
+
+
+def first_items(
+    items: Callable[[], Iterator[object]], count: int, opened: list[Any] | None = None
+) -> tuple[list[Any], str]:
+    """Return the fingerprints of the first items, and what was raised after them, in words.
+
+    Args:
+        items: gives the iterator.
+        count: how many to take at most.
+        opened: receives the iterator, so that another thread can close it.
+    """
+    taken: list[Any] = []
+    opened = [] if opened is None else opened
+    try:
+        opened.append(iter(items()))
+        taken.extend(map(json_fingerprint, islice(opened[-1], count)))
+    except BaseException as error:  # noqa: BLE001  whatever user code raises
+        return taken, error_words(error)
+    finally:
+        for one in opened:
+            with contextlib.suppress(Exception):  # another thread closes it, or it fails there
+                getattr(one, "close", bool)()
+    return taken, ""
+
+
+# -- Processes as the notebook sees them -----------------------------------------------------------
+# One answers one question. It takes seconds to start Python and to import torch, so that happens
+# ahead. Answers come over a connection, as JSON: what user code prints goes nowhere.
+STARTS_S = 60.0  # to start Python, and to import nbpipe and what was named
+STATEMENT_S = 60.0  # for one statement, or to build a pipeline
+ITEMS_S = 30.0  # for the first items
+_GRACE_S = 5.0  # for what libraries do at the exit
+_SEED = "PYTHONHASHSEED"
+SIGNALLED = 128  # and the number of a signal: the exit code where it ended the process
+_KEPT = re.compile(  # names of environment variables
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|LANG|LANGUAGE|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV"
+    r"|(TORCH|HF|JAVA|KERAS)_HOME|HF_(HUB|DATASETS)_CACHE|MPLCONFIGDIR|NLTK_DATA|PROJ_(LIB|DATA)"
+    r"|GDAL_DATA|(LC_|LD_|DYLD_|PYTHON|CONDA_|XDG_|SSL_CERT_|NBPIPE_|MALLOC_).*"
+    r"|(CUDA|NVIDIA|ROCR|HIP|HSA_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|PYTORCH_).*"
+    r"|(?i:.*_proxy)"
+)
+
+
+@final
+class FreshProcesses:
+    """Processes that have run nothing of the notebook; leaving the `with` block ends all.
+
+    Args:
+        variables: names of environment variables that the statements read; of others they get
+            what programs need to run, as PATH.
+        modules: top-level packages to import ahead.
+        file: where the module will stand.
+    """
+
+    def __init__(self, *, variables: Iterable[str], modules: Iterable[str], file: str) -> None:
+        self._variables = sorted(set(variables))
+        self._modules = sorted(set(modules))
+        self._file = file
+        self._held = ExitStack()
+        self._spares: list[tuple[Worker, Path]] = []
+        self._took_s = 0.0
 
     def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    @classmethod
-    def here(cls, file: str = "") -> Self:
-        """Take the folder and the import path of this process; its environment is this one's.
-
-        Raises:
-            ExportError: the working folder was deleted.
-        """
-        try:
-            cwd = str(Path.cwd())
-        except OSError as error:
-            raise ExportError(
-                "the working folder of the notebook was deleted; change to one that exists with "
-                "os.chdir(...)"
-            ) from error
-        entries: list[object] = list(sys.path)
-        texts = [entry for entry in entries if isinstance(entry, str)]
-        return cls(cwd, tuple(str(Path(cwd, entry)) for entry in texts), file)
-
-    def ask(
-        self,
-        task: str,
-        request: Mapping[str, Any],
-        *,
-        limits_s: Mapping[str, float],
-        files: Mapping[str, bytes] | None = None,
-    ) -> FreshAnswer:
-        """Have a fork of it do a task; no process is left of that afterwards.
-
-        Args:
-            task: name of the task.
-            request: what it is given, as JSON.
-            limits_s: how long each step may take [s], by the name that the task announces; "" is
-                the first.
-            files: what to find in the folder that the task is given, by name.
+        """Start two processes: one will replay, the other one prove.
 
         Raises:
             ExportError: no Python can be started here.
         """
         check_interpreter()
-        if self._worker is None or self._worker.wait(0) is not None:
-            self._worker = self._started()
-        question = self._written({"task": task, "request": request}, files or {})
-        with contextlib.suppress(OSError):  # it has ended: the listener hears how
-            self._worker.connection.send_bytes(os.fsencode(question))
-        return _listened(self._worker, limits_s)
+        self._cwd, self._paths = _here()
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(temporary_folder())
+            self._held = stack
+            for _ in range(2):
+                self._start()
+            self._held = stack.pop_all()
+        return self
 
-    def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
-        """Write a question, and what goes with it, into a folder of its own."""
-        folder = Path(mkdtemp(dir=self._folder))
+    def __exit__(self, *_: object) -> None:
+        for worker, _folder in self._spares:
+            worker.close()
+        self._held.close()
+
+    def replay(
+        self,
+        steps: Sequence[ReplayStep],
+        *,
+        goal: str,
+        below: Sequence[str],
+        parameters: Mapping[str, int],
+        names: Sequence[str],
+        future: bool,
+        script: str | None,
+        count: int,
+    ) -> Replayed:
+        """Execute statements in the notebook's folder, then build the pipeline.
+
+        Args:
+            steps: the statements.
+            goal: the expression that gives the pipeline, or something with a `pipeline`.
+            below: what is executed behind the pipeline, as `["decode"].concurrency = 4`.
+            parameters: variables that are there before the statements.
+            names: variables whose fingerprints are wanted.
+            future: annotations are not evaluated.
+            script: the path of the script; None for a notebook.
+            count: how many items to take.
+        """
+        asked = {
+            "steps": list(steps),
+            "goal": goal,
+            "below": list(below),
+            "parameters": dict(parameters),
+            "names": list(names),
+            "future": future,
+            "script": script,
+            "count": count,
+        }
+        result = Replayed()
+        process = self._next()
+        if not self._spares:
+            self._start()
+        self._ask(process, {"replay": asked}, result)
+        self._took_s = max(self._took_s, sum(one.seconds for one in result.steps))
+        return result
+
+    def prove(
+        self, text: str, stem: str, *, files: Mapping[str, bytes], names: Sequence[str], count: int
+    ) -> Proved:
+        """Import a module from an empty folder, then build its pipeline in the notebook's.
+
+        Args:
+            text: the module.
+            stem: its name.
+            files: what is to be beside it.
+            names: variables whose fingerprints are wanted.
+            count: how many items to take.
+        """
+        result = Proved()
+        worker, folder = self._next()
         for name in ("empty", "module"):
             (folder / name).mkdir()
-        for name, data in files.items():
-            (folder / "module" / name).write_bytes(data)
-        whole = {
-            **asked,
-            "paths": list(self.paths),
-            "cwd": self.cwd,
-            "file": self.file,
-            "empty": str(folder / "empty"),
-            "folder": str(folder / "module"),
-        }
-        question = folder / "question.json"
-        question.write_text(json.dumps(whole), encoding="ascii")
-        return question
+        for file, data in {f"{stem}.py": text.encode("utf-8"), **files}.items():
+            (folder / "module" / file).write_bytes(data)
+        alone = not files and "__file__" in text
+        asked = {"stem": stem, "file": self._file if alone else "", "names": list(names)}
+        self._ask((worker, folder), {"prove": {**asked, "count": count}}, result)
+        return result
 
-    def _started(self) -> Worker:
-        self._folder = Path(self._held.enter_context(temporary_folder()))
+    def _start(self) -> None:
+        """Start a process ahead.
+
+        Raises:
+            ExportError: that failed.
+        """
+        folder = Path(mkdtemp(dir=self._folder))
         try:
             worker = launch_apart(
-                f"{__name__}:main",
-                str(self._folder),
-                folder=str(self._folder),
-                environment=_variables(),
+                f"{__package__}.inside:main",
+                str(folder),
+                *self._modules,
+                folder=str(folder),
+                environment=_environment(self._variables),
                 output=subprocess.DEVNULL,
             )
         except WorkerStartError as error:
             raise ExportError(f"export cannot start its check: {error}") from error
-        self._held.callback(worker.end, _GRACE_S)
-        self._held.callback(worker.close)
-        return worker
+        self._held.callback(_end, worker)
+        self._spares.append((worker, folder))
+
+    def _next(self) -> tuple[Worker, Path]:
+        if not self._spares:
+            self._start()
+        return self._spares.pop(0)
+
+    def _ask(
+        self, process: tuple[Worker, Path], question: dict[str, Any], result: FreshResult
+    ) -> None:
+        """Have a process answer a question; nothing of it is left afterwards."""
+        worker, _ = process
+        given = {"cwd": self._cwd, "paths": self._paths, "variables": self._variables}
+        data = json.dumps({**question, **given}, default=vars).encode("ascii")
+        build_s = max(STATEMENT_S, 3 * self._took_s)
+        limits_s = {"step": STATEMENT_S, "build": build_s, "items": ITEMS_S}
+        phase, limit_s = "start", STARTS_S
+        end_s = time.monotonic() + limit_s
+        try:
+            while phase != "done":
+                line = _next_line(worker, end_s)
+                if "phase" not in line:
+                    _take(result, line)
+                    continue
+                phase = line["phase"]
+                limit_s = limits_s.get(phase, STARTS_S)
+                end_s = time.monotonic() + limit_s
+                if phase == "ready":
+                    worker.connection.send_bytes(data)
+            worker.wait(_GRACE_S)  # libraries may clear up
+        except TimeoutError:
+            _note_end(result, phase, f"took longer than {limit_s:g} s", is_late=True)
+        except (EOFError, OSError):
+            _note_end(result, phase, how_it_ended(worker.wait(_GRACE_S) or 0), is_late=False)
+        finally:
+            _end(worker)
 
 
-def _variables() -> dict[str, str]:
-    """Return this process's environment, with no windows opened."""
-    ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
-    return os.environ | ours | ({} if has_own_seed() else {_SEED: "0"})
+def _note_end(result: FreshResult, phase: str, words: str, *, is_late: bool) -> None:
+    """Note that a process has not answered, or not in time."""
+    if phase == "step" and isinstance(result, Replayed):
+        result.steps.append(StepResult(words, late=is_late))
+    if phase == "items" and is_late:
+        result.items_late = True
+    elif phase != "step" or not is_late:
+        result.words = f"{words} to start" if is_late and phase != "build" else words
 
 
-def _listened(worker: Worker, limits_s: Mapping[str, float]) -> FreshAnswer:
-    """Read an answer, until it is whole, its process ends, or a step takes too long.
-
-    Args:
-        worker: the fresh process, whose fork answers; it ends with a fork that did not end well.
-        limits_s: of each step [s].
-    """
-    lines: list[Any] = []
-    step, words, line = "", "", None
-    ending: _Ending = "answered"
-    end_s = time.monotonic() + limits_s[step]
-    try:
-        while (line := _next_line(worker, end_s)) != _DONE:
-            if line == _ENDED:
-                raise EOFError  # noqa: TRY301  user code ended it, with exit code 0
-            if isinstance(line, dict) and "step" in line:
-                step = line["step"]
-                end_s = time.monotonic() + limits_s[step]
-            lines.append(line)
-        with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
-            line = _next_line(worker, time.monotonic() + _GRACE_S)
-    except TimeoutError:
-        ending, words = "late", f"took longer than {limits_s[step]:g} s"
-    except EOFError:
-        worker.close()
-        ending, words = "died", how_it_ended(worker.wait(_GRACE_S) or 0)
-    if ending != "answered" or line != _ENDED:
-        worker.close()
-        worker.end(_GRACE_S)
-    return FreshAnswer(tuple(lines), ending, words)
+def _take(result: FreshResult, line: dict[str, Any]) -> None:
+    """Take over one line of an answer."""
+    step = line.pop("step", None)
+    if step is not None and isinstance(result, Replayed):
+        literals = {name: (text, tuple(more)) for name, (text, more) in step["literals"].items()}
+        result.steps.append(
+            StepResult(**{**step, "reads": tuple(step["reads"]), "literals": literals})
+        )
+    for name, value in line.items():
+        setattr(result, name, tuple(value) if name == "reads" else value)
 
 
-def _next_line(worker: Worker, end_s: float) -> Any:
+def _next_line(worker: Worker, end_s: float) -> dict[str, Any]:
     """Return the next line of an answer.
 
     Raises:
@@ -282,372 +418,91 @@ def _next_line(worker: Worker, end_s: float) -> Any:
     if worker.connection not in ready:
         raise EOFError
     try:
-        return json.loads(worker.connection.recv_bytes())
-    except ConnectionError as error:
+        line: dict[str, Any] = json.loads(worker.connection.recv_bytes())
+    except (OSError, ValueError) as error:  # user code may write where it should not
         raise EOFError from error
+    return line
 
 
-# -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
-def inspect(question: _Question) -> None:
-    """Import the module, build its pipeline and run its first items; answer what is found."""
-    request = question.request
-    module = _checked(question, lambda: _imported(question, request["name"]))
-    if module is None:
-        return
-    os.chdir(question.cwd)
-    known = {*vars(module), *dir(builtins)}
-    unknown = [name for name in request["reads"] if name not in known]
-    if unknown:
-        question.say({"unknown": unknown})
-        return
-    words = differences(vars(module), request["expected"], named=True)
-    if words is not None:
-        question.say({"differs": words})
-        return
-    pipe = _checked(question, module.build_pipeline)
-    if pipe is None:
-        return
-    question.say({"graph": pipe.graph()})
-    if request["specs"]:
-        question.say({"specs": specs_of(pipe.chain)})
-    for address in request["process_stages"]:
-        failed = _unsent(pipe[address], request["name"])
-        if failed:
-            question.say({"stage": address, "failed": failed})
-    if request["check_items"]:
-        question.say({"step": "items"})  # its time begins
-        _say_items(question, pipe)
+def _end(worker: Worker) -> None:
+    """End a process, and all that it has started."""
+    worker.close()
+    code = worker.wait(_GRACE_S)
+    if sys.platform != "linux" or code is None or code < 0:  # it did not do that itself
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.end()
 
 
-def _file(question: _Question) -> str:
-    return str(Path(question.folder, f"{question.request['name']}.py"))
+def _here() -> tuple[str, list[str]]:
+    """Return the working folder and the import path, its folders absolute.
 
-
-def _imported(question: _Question, name: str) -> ModuleType:
-    """Import it in another folder; where it fails or differs there, it may read the notebook's."""
-    sys.path.insert(0, question.folder)
-    importlib.invalidate_caches()
-    with contextlib.suppress(Exception):
-        module = _loaded(question, name)
-        if differences(vars(module), question.request["expected"], named=True) is None:
-            return module
-    os.chdir(question.cwd)
-    return _loaded(question, name)
-
-
-def _loaded(question: _Question, name: str) -> ModuleType:
-    """Import it anew; it may ask for the file that it will be."""
-    module, text = _bare_module(name, _file(question)), Path(_file(question)).read_bytes()
-    question.place(module, text.decode("utf-8"))
-    exec(compile(text, _file(question), "exec", dont_inherit=True), vars(module))  # noqa: S102
-    return module
-
-
-def _bare_module(name: str, file: str) -> ModuleType:
-    """Return a new module in the place of one that is imported; nothing of it has run."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    return module
-
-
-def _checked(question: _Question, make: Callable[[], Any]) -> Any:
-    """Call user code; where it raises answer that, with the line of the module; return None."""
+    Raises:
+        ExportError: the working folder was deleted.
+    """
     try:
-        return make()
-    except BaseException as error:  # noqa: BLE001  whatever user code raises
-        line = error_line(error, _file(question))
-        text = linecache.getline(_file(question), line or 0).strip()
-        question.say({"failed": error_words(error), "line": line, "text": text})
-        return None
+        cwd = str(Path.cwd())
+    except OSError as error:
+        raise ExportError(
+            "the working folder of the notebook was deleted; change to one that exists with "
+            "os.chdir(...)"
+        ) from error
+    entries: list[object] = list(sys.path)
+    return cwd, [str(Path(cwd, entry)) for entry in entries if isinstance(entry, str)]
 
 
-def _unsent(stage: Any, name: str) -> str:
-    """Tell why plain pickle, which goes by names, cannot send what workers of a stage are given.
+def _environment(variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables that any program needs and those that were named; no windows open."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in variables or _KEPT.fullmatch(name)
+    }
+    return kept | {"MPLBACKEND": "Agg"} | ({} if has_own_seed() else {_SEED: "0"})
 
-    It is loaded where nobody has imported the module yet.
+
+def has_own_seed() -> bool:
+    """Tell whether the user fixed the seed of hashes: all processes have the same then."""
+    return os.environ.get(_SEED, "random") != "random"
+
+
+def check_interpreter() -> None:
+    """Refuse to continue where no Python can be started.
+
+    Raises:
+        ExportError: this interpreter does not know where it lies.
     """
-    functions = [getattr(stage.spec, word, None) for word in ("collate", "cost")]
-    functions += [stage.fn, getattr(stage.placement, "worker_init", None)]
+    if sys.platform == "win32":
+        raise ExportError("export cannot start its check on Windows yet; use it under WSL")
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise ExportError(
+            "export checks the module in a fresh Python process, and needs sys.executable to be "
+            f"the path of a Python interpreter, got {sys.executable!r}; set it before exporting"
+        )
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Make a folder, and remove it with all that is in it.
+
+    Raises:
+        ExportError: none can be made.
+    """
     try:
-        data = pickle.dumps(functions)
-        module = sys.modules.pop(name)
-        try:
-            pickle.loads(data)  # noqa: S301  it was made here
-        finally:
-            sys.modules[name] = module
-    except BaseException as error:  # noqa: BLE001  whatever user code raises
-        return error_words(error)
-    return ""
+        folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ExportError(
+            f"export needs a temporary folder for its check, and none can be made ({error}); set "
+            "TMPDIR to a folder that can be written"
+        ) from error
+    with folder:
+        yield folder.name
 
 
-def _say_items(question: _Question, pipe: Any) -> None:
-    try:
-        with contextlib.closing(iter(pipe)) as items:
-            for item in islice(items, question.request["check_items"]):
-                question.say({"item": json_fingerprint(item)})
-    except BaseException as error:  # noqa: BLE001  whatever user code raises
-        question.say({"raised": error_words(error)})
-
-
-# -- Data: files that are no part of Python, of packages, or of the module itself ------------------
-_LOOKS = frozenset(("open", "os.listdir", "os.scandir", "sqlite3.connect"))  # of `sys.audit`
-_NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix, sys.base_prefix)
-_CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
-
-
-@final
-class _DataWatch:
-    """Notes whether code looks for files or opens them; imports do not count.
-
-    Args:
-        own: folder of the module's file.
-    """
-
-    def __init__(self, own: str) -> None:
-        self.seen = False
-        self._none = (*_NO_DATA, own)
-        sys.addaudithook(self._note)
-
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _LOOKS and isinstance(path := arguments[0], str | bytes | os.PathLike | None):
-            place = os.path.abspath(os.fsdecode(path or "."))  # noqa: PTH100  it may be no path
-            importing = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
-            known = place.startswith(self._none) or place.endswith(_CODE)
-            self.seen = self.seen or not (importing or known)
-
-
-# -- Trial: in a fresh process, the pieces of a module run, one spelling after another -------------
-# The pieces grow into a file, and run as the module that it would be: `inspect`, dataclasses,
-# pickle and compilers that read a function's source find what they look for.
-def try_pieces(question: _Question) -> None:
-    """Run the imports and the pieces of a request; answer how each went."""
-    os.chdir(question.cwd)
-    module = _GrowingModule(question)
-    question.say({"step": "pieces"})
-    imports, *pieces = question.request["pieces"]
-    question.say(module.play(0, imports))
-    for path in question.request["modules"]:
-        module.need(path)
-    for number, piece in enumerate(pieces, start=1):
-        question.say(module.play(number, piece))
-
-
-@final
-class _GrowingModule:
-    """The module as far as it has come."""
-
-    def __init__(self, question: _Question) -> None:
-        name: str = question.request["name"]
-        self._question = question
-        self._file = _file(question)
-        flag = __future__.annotations.compiler_flag if question.request["future"] else 0
-        self._flags = flag
-        self._text = ""
-        self._missing: dict[str, None] = {}  # names of pieces that failed
-        self._shared: list[tuple[str, str, list[list[str]]]] = question.request["shared"]
-        self._read: set[str] = set()  # names of those that come from data
-        self._data = _DataWatch(question.folder)
-        self._module = _bare_module(name, self._file)
-
-    def need(self, path: str) -> None:
-        """Import a submodule where nothing has done it; answer that."""
-        try:
-            eval(path, vars(self._module))  # noqa: S307  names with dots
-        except (NameError, AttributeError):
-            self._question.say({"lacks": path})
-            with contextlib.suppress(Exception):  # what reads it fails, and says why
-                importlib.import_module(path)
-
-    def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
-        """Try the spellings of a piece in order; return the choice, or why there is none.
-
-        Where that is wanted, one that reads no data comes before those that do.
-        """
-        failed: dict[str, Any] = {}  # the first
-        chosen: tuple[int, dict[str, Any], str] | None = None
-        before = dict(vars(self._module)), self._text
-        for number, spelling in enumerate(piece["spellings"]):
-            self._question.say({"at": at, "spelling": number})
-            names = piece["names"] if piece["closed"] else []
-            self._data.seen = False
-            reason = self._attempt(spelling, piece["expected"], names) or self._apart(
-                piece["names"]
-            )
-            if reason is not None:
-                failed = failed or reason
-            elif not self._data.seen and self._read.isdisjoint(spelling["now"]):
-                return {"choice": number}
-            else:
-                chosen = chosen or (number, dict(vars(self._module)), self._text)
-                if not piece["settled"]:
-                    break
-            self._rewind(*before)  # nothing of it is left bound
-        if chosen is None:
-            self._missing |= dict.fromkeys(piece["names"])
-            return {"failed": failed}
-        self._rewind(*chosen[1:])
-        self._read.update(piece["names"])
-        return {"choice": chosen[0], "data": True}
-
-    def _attempt(
-        self, spelling: dict[str, Any], expected: dict[str, Any], names: list[str]
-    ) -> dict[str, Any] | None:
-        """Run one spelling; return why it is not true, or None."""
-        needed = [name for name in self._missing if name in spelling["now"]]
-        if needed:
-            return {"reason": f"needs {needed[0]!r}", "line": None}
-        return self._run(spelling["text"]) or self._compared(expected) or self._living(names)
-
-    def _run(self, text: str) -> dict[str, Any] | None:
-        above = self._text.count("\n")
-        self._write(f"{self._text}{text}\n\n\n")
-        try:
-            code = compile(
-                "\n" * above + text, self._file, "exec", flags=self._flags, dont_inherit=True
-            )
-            self._question.place(self._module, text)
-            exec(code, vars(self._module))  # noqa: S102  that is what it is for
-        except BaseException as error:  # noqa: BLE001  whatever user code raises
-            line = error_line(error, self._file)
-            return {"reason": error_words(error), "line": line and line - above}
-        finally:
-            self._module.__file__ = self._file
-        return None
-
-    def _compared(self, expected: dict[str, Any]) -> dict[str, Any] | None:
-        words = differences(vars(self._module), expected, named=len(expected) > 1)
-        return None if words is None else {"reason": words, "line": None}
-
-    def _living(self, names: list[str]) -> dict[str, Any] | None:
-        """Tell which names live in one process: whoever imports the module would share them."""
-        namespace = vars(self._module)
-        found = (handle_in(name, namespace[name]) for name in names if name in namespace)
-        handle = next((one for one in found if one is not None), None)
-        return None if handle is None else {"reason": handle.words, "line": None, "alive": True}
-
-    def _apart(self, names: list[str]) -> dict[str, Any] | None:
-        """Tell which names, of those that code changes, do not share what they share elsewhere."""
-        bound = vars(self._module)
-        for one, other, places in self._shared:
-            if names.count(one) + names.count(other) and one in bound and other in bound:
-                words = apart(bound[one], bound[other], places)
-                if words is not None:
-                    return {"reason": f"{one!r} and {other!r} {words}", "apart": True}
-        return None
-
-    def _rewind(self, bound: dict[str, Any], text: str) -> None:
-        namespace = vars(self._module)
-        namespace.clear()
-        namespace.update(bound)
-        self._write(text)
-
-    def _write(self, text: str) -> None:
-        self._text = text
-        Path(self._file).write_text(text, encoding="utf-8", newline="\n")
-        linecache.cache.pop(self._file, None)
-
-
-def shared_places(one: object, other: object) -> list[list[str]]:
-    """Return by its places in two values each object that both hold and code may change."""
-    theirs = {id(held): place for place, held in changeable_in(other).items()}
-    mine = changeable_in(one).items()
-    return [[place, theirs[id(held)]] for place, held in mine if id(held) in theirs]
-
-
-def apart(one: object, other: object, places: list[list[str]]) -> str | None:
-    """Tell whether two values do not share what they share in the notebook; None where they do.
-
-    Args:
-        one: a value.
-        other: another one.
-        places: what the notebook's own share. A place that there is not, has yet to be filled.
-    """
-    mine, theirs = changeable_in(one), changeable_in(other)
-    if one is other and ["", ""] not in places and theirs:
-        return "are two objects in the notebook, one when its text runs anew"
-    for here, there in places:
-        begun = (here in mine or not here) and (there in theirs or not there)
-        if begun and mine.get(here) is not theirs.get(there, places):
-            return "share an object in the notebook, and none when its text runs anew"
-    return None
-
-
-def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: bool) -> str | None:
-    """Tell which name of a module is not worth what is expected; None where all are.
-
-    Args:
-        namespace: the module's names.
-        expected: fingerprints of some of them.
-        named: the words begin with the name.
-    """
-    for name, wanted in expected.items():
-        if name not in namespace:
-            return f"{name!r} is not bound"
-        try:
-            words = difference(wanted, json_fingerprint(namespace[name]))
-        except Exception as error:  # noqa: BLE001  a class of the user's may refuse to be read
-            words = f"cannot be compared: {error_words(error)}"
-        if words is not None:
-            return f"{name}: {words}" if named else words
-    return None
-
-
-# -- Probe: what a fresh process does with its question. Nothing here runs in the notebook ---------
-_TASKS: dict[str, Callable[[_Question], None]] = {"try_pieces": try_pieces, "inspect": inspect}
-
-
-def main(connection: Connection, litter: str) -> NoReturn:
-    """Answer each question in a fork, as long as somebody asks and forks end well.
-
-    Only on Linux a fork is safe once libraries are loaded; elsewhere it ends with its first answer.
-    """
-    code, answers = 0, os.dup(connection.fileno())  # a fork closes the connection itself
-    if sys.platform == "linux":  # what a fork starts is ours when its parent ends
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    with contextlib.suppress(EOFError, OSError):
-        while code == 0:
-            question = Path(os.fsdecode(connection.recv_bytes())).read_bytes()
-            if _LOADED.search(question):
-                with contextlib.suppress(Exception):  # the module's own import says why
-                    importlib.import_module("torch")
-            ended, alive = Pipe(duplex=False)
-            pid = _forked() if sys.platform == "linux" else 0
-            if pid == 0:
-                _answer(json.loads(question), Connection(answers), alive)
-            alive.close()
-            wait([connection, ended])  # the fork has ended, or nobody hears it any more
-            ended.close()
-            code = end_children(pid)
-            if code == 0:
-                connection.send_bytes(json.dumps(_ENDED).encode("ascii"))
-    shutil.rmtree(litter, ignore_errors=True)
-    os._exit(code if code >= 0 else _SIGNALLED - code)
-
-
-def _forked() -> int:
-    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _answer(given: dict[str, Any], connection: Connection, alive: Connection) -> NoReturn:
-    """Do a task, and end the process, whatever threads still run."""
-    code = 1
-    try:
-        for one in (connection, alive):
-            os.register_at_fork(after_in_child=one.close)
-        os.chdir(given["empty"])
-        sys.path[:] = given["paths"]
-        importlib.invalidate_caches()
-        question = _Question(given, connection)
-        _TASKS[given["task"]](question)
-        question.say(_DONE)
-        code = 0
-        atexit._run_exitfuncs()
-    except BaseException:  # noqa: BLE001  of the task, or of what libraries do at the exit
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(Exception):  # user code closed it, or put something else there
-            sys.stdout.flush()
-        os._exit(code)
+def how_it_ended(code: int) -> str:
+    """Return in words how a process ended, from its exit code."""
+    number = -code if code < 0 else code - SIGNALLED
+    if number <= 0:
+        return f"ended its process with exit code {code}"
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
+    return f"ended its process: {signal.strsignal(number)} ({name})"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 import __future__
 
-import ast
 import atexit
-import builtins
 import contextlib
 import ctypes
 import importlib
@@ -14,26 +12,27 @@ import ipaddress
 import json
 import linecache
 import os
-import re
 import shutil
+import signal
 import site
 import socket
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn, final
 
 import psutil
 
-from .anew import SIGNALLED, chain_prints, error_line, error_words, first_items
 from .fingerprint import difference, json_fingerprint
-from .literals import NoLiteral, literal
+from .fresh import SIGNALLED, chain_prints, error_line, error_words, first_items
+from .literals import NoLiteral, spelled
 
 # -- The process: on Linux a child answers, and its parent ends all that the child has started -----
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -100,6 +99,8 @@ def _answer(
                 importlib.import_module(name)
         answers.send_bytes(b'{"phase": "ready"}')
         question = json.loads(questions.recv_bytes())
+        if sys.platform != "linux":
+            threading.Thread(target=_end_with, args=(questions,), daemon=True).start()
         asked = _Asked(question, answers, Path(folder))
         sys.path[:] = question["paths"]
         importlib.invalidate_caches()
@@ -116,6 +117,13 @@ def _answer(
         os._exit(code)
 
 
+def _end_with(connection: Connection) -> None:
+    """End this process and its group when the notebook closes its end of the connection."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os.killpg(0, signal.SIGKILL)
+
+
 @final
 class _Asked:
     """A question, and the pipe that its answer takes.
@@ -123,7 +131,7 @@ class _Asked:
     Attributes:
         cwd: the notebook's working folder.
         folder: of this process.
-        secret: values of the environment that no literal may hold.
+        hidden: values of the environment that no literal may hold.
         watch: notes what code looks into.
     """
 
@@ -131,7 +139,7 @@ class _Asked:
         self.cwd: str = question["cwd"]
         self.folder = folder
         found = (os.environ.get(name, "") for name in question["variables"])
-        self.secret = [value for value in found if value]
+        self.hidden = [value for value in found if value]
         self.watch = _Watch(folder, self.cwd)
         self._answers = answers
         self._pid = os.getpid()
@@ -211,16 +219,35 @@ def _executed(
     except BaseException as raised:  # noqa: BLE001  whatever user code raises
         error = raised
     seconds = time.perf_counter() - began_s
-    names = () if error else step["literals"]
-    literals = {name: _spelled(asked, name, step["literals"], space) for name in names}
+    literals: dict[str, Any] = {}
+    for name in () if error else step["literals"]:
+        with contextlib.suppress(Exception):  # it has none, or a class of the user's fails
+            literals[name] = _literal(space[name], space, own=step["literals"], asked=asked)
     return {
         "error": "" if error is None else error_words(error),
         **({} if error is None else _error(error, file)),
         "connects": asked.watch.connects,
         "reads": sorted(asked.watch.reads),
-        "literals": {name: found for name, found in literals.items() if found is not None},
+        "literals": literals,
         "seconds": seconds,
     }
+
+
+def _literal(
+    value: object, space: dict[str, Any], *, own: Sequence[str], asked: _Asked
+) -> tuple[str, tuple[str, ...]]:
+    """Return a value as source that gives it again, and the imports that it takes.
+
+    Raises:
+        NoLiteral: there is none.
+    """
+    text, imports = spelled(value, space, own=own, hidden=asked.hidden)
+    trial = dict(space)
+    exec("\n".join(imports), trial)  # noqa: S102  it was made here
+    again = eval(text, trial)  # noqa: S307  as above
+    if difference(json_fingerprint(value), json_fingerprint(again)) is not None:
+        raise NoLiteral("its source gives another value")
+    return text, imports
 
 
 # -- Proof -----------------------------------------------------------------------------------------
@@ -292,7 +319,7 @@ class _Watch:
         self.connects = False
         self._cwd = cwd
         self._empty = f"{folder / 'empty'}/"
-        self._none = _no_data(str(folder / "module"))
+        self._none = _no_data(str(folder))
         self._on = self._offline = False
         sys.addaudithook(self._hear)
 
@@ -315,7 +342,7 @@ class _Watch:
             return
         if event in _CONNECTIONS and self._offline and _leaves(event, arguments):
             self.connects = True
-            raise ConnectionRefusedError("an export connects to no other host")
+            raise ConnectionRefusedError("export refuses connections to other hosts")
         if event in _LOOKS:
             with contextlib.suppress(Exception):  # it is no path
                 self._note(event, arguments[0])
@@ -324,7 +351,8 @@ class _Watch:
         if not isinstance(given, str | bytes | os.PathLike | None):
             return
         path = os.path.abspath(os.fsdecode(given or "."))  # noqa: PTH100  no link is followed
-        if f"{path}/".startswith(self._none) or path.endswith(_CODE):
+        none = f"{path}/".startswith(self._none) and not path.startswith(self._empty)
+        if none or path.endswith(_CODE):
             return
         searched = event in _LISTINGS and path in sys.path and path != self._cwd
         if not searched and not _is_import():
@@ -367,98 +395,3 @@ def _leaves(event: str, arguments: tuple[Any, ...]) -> bool:
         return True
     own = {one.address for found in psutil.net_if_addrs().values() for one in found}
     return not (address.is_loopback or address.is_unspecified or str(address) in own)
-
-
-# -- Literals --------------------------------------------------------------------------------------
-_PATH = re.compile(r"(?<![\w./])/[^/\s]+")
-_OF_MACHINE = frozenset(("/home", "/root", "/tmp", "/Users", "/mnt", "/var", "/content"))  # noqa: S108
-_SHORT = 3  # a value of the environment that is shorter may be in anything
-
-
-def _spelled(
-    asked: _Asked, name: str, own: Sequence[str], space: dict[str, Any]
-) -> tuple[str, list[str]] | None:
-    """Return the value of a variable as source, and the imports that it takes; None: it has none.
-
-    Args:
-        asked: the question.
-        name: the variable.
-        own: names that its statement binds, which the source does not use.
-        space: the variables.
-    """
-    if name not in space:
-        return None
-    usable = {word: held for word, held in space.items() if word not in own and word[:1] != "_"}
-    imports: dict[str, None] = {}
-
-    def spell(one: object) -> str:
-        line, text = _import_of(one, usable, space)
-        imports.update(dict.fromkeys([line] if line else []))
-        return text
-
-    with contextlib.suppress(Exception):  # a class of the user's may refuse to be read
-        text = literal(space[name], spell)
-        if not _is_of_machine(text, asked):
-            trial = dict(space)
-            exec("\n".join(imports), trial)  # noqa: S102  it stands here
-            again = eval(text, trial)  # noqa: S307  as above
-            if difference(json_fingerprint(space[name]), json_fingerprint(again)) is None:
-                return text, list(imports)
-    return None
-
-
-def _import_of(
-    one: Any, usable: Mapping[str, object], space: Mapping[str, object]
-) -> tuple[str, str]:
-    """Return an import that gives a module, class or function, and its name then.
-
-    Args:
-        one: the module, class or function.
-        usable: variables that may be read.
-        space: all of them.
-
-    Raises:
-        NoLiteral: there is none, or its name means something else.
-    """
-    names = {id(held): word for word, held in usable.items()}
-    if id(one) in names:
-        return "", names[id(one)]
-    path = "" if isinstance(one, types.ModuleType) else str(one.__qualname__)
-    if path and getattr(builtins, path, None) is one and path not in space:
-        return "", path
-    private: str = one.__module__ if path else one.__name__
-    for module in dict.fromkeys((private.removeprefix("_"), private)):
-        found: Any = sys.modules.get(module)
-        bound = names.get(id(found))
-        for part in path.split(".") if path else ():
-            found = getattr(found, part, None)
-        if found is not one or module == "__main__":
-            continue
-        if path and bound is not None:
-            return "", f"{bound}.{path}"
-        first, top = path.partition(".")[0], module.partition(".")[0]
-        if path and first not in space:
-            return f"from {module} import {first}", path
-        if space.get(top, sys.modules[top]) is sys.modules[top]:
-            return f"import {module}", f"{module}.{path}".removesuffix(".")
-    raise NoLiteral(f"{path or private!r}, which cannot be imported")
-
-
-def _is_of_machine(text: str, asked: _Asked) -> bool:
-    """Tell whether source holds a path of this machine, or a value of the environment."""
-    for value in asked.secret:
-        whole = text.strip("\"'") == value
-        part = len(value) >= _SHORT and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)
-        if whole or part:
-            return True
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    values = (os.fsdecode(one.value) for one in nodes if isinstance(one.value, str | bytes))
-    return any(_is_path(value, asked.cwd) for value in values)
-
-
-def _is_path(value: str, cwd: str) -> bool:
-    folders = (cwd, os.path.expanduser("~"))  # noqa: PTH111  it never raises
-    if any(len(folder) > 1 and folder in value for folder in folders):
-        return True
-    tops = {match[0] for match in _PATH.finditer(value.replace("file://", ""))}
-    return any(top in _OF_MACHINE or Path(top).is_dir() for top in tops)

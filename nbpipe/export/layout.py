@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import io
 import itertools
 import json
 import keyword
 import linecache
 import re
-import shutil
-import subprocess
-import sys
-import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +17,7 @@ from tempfile import TemporaryDirectory
 from ..ops.stage import Chain, Stage, addresses, numbered
 from .record import END, Definition, Record, Statement, executed_with, is_plain
 from .slicing import Slice
+from .source import lines_of, run_ruff, span_of
 
 # -- Parameters: tuned values come in by them ------------------------------------------------------
 
@@ -63,11 +59,16 @@ def stage_words(chain: Chain) -> dict[int, str]:
     return words
 
 
-def parameters_of(chain: Chain, record: Record) -> list[Parameter]:
+def parameters_of(chain: Chain, record: Record, *, as_values: bool = False) -> list[Parameter]:
     """Have the calls that made the stages take their knobs from parameters.
 
     A call that made several stages, as in a loop or a function, or that stands elsewhere, is left
     as it is: a line behind the pipeline sets the knob.
+
+    Args:
+        chain: the stages.
+        record: what was executed.
+        as_values: the calls get the present values themselves.
     """
     stages = {id(stage): (address, stage) for address, stage in addresses(chain).items()}
     words = stage_words(chain)
@@ -81,7 +82,7 @@ def parameters_of(chain: Chain, record: Record) -> list[Parameter]:
             if not is_told or id(knob) in known:
                 continue
             known.add(id(knob))
-            name = f"{words[id(stage)]}_{word}"
+            name = str(knob.value) if as_values else f"{words[id(stage)]}_{word}"
             edits = [_edit(one, call, word, name) for one, call in calls]
             if calls and all(edits):
                 _apply(calls, edits)
@@ -90,13 +91,22 @@ def parameters_of(chain: Chain, record: Record) -> list[Parameter]:
                 below = f"[{json.dumps(address, ensure_ascii=False)}].{word} = {name}"
                 found.append(Parameter(name, knob.value, below))
         size = getattr(stage.spec, "size", None)
-        if stage.op == "batch" and type(size) is int:
+        if stage.op == "batch" and type(size) is int and not as_values:
             name = f"{words[id(stage)]}_size"
             edits = [_edit(one, call, "size", name, position=0) for one, call in calls]
             if calls and all(edits):
                 _apply(calls, edits)
                 found.append(Parameter(name, size))
     return found
+
+
+def set_arguments(chain: Chain, record: Record, arguments: Mapping[str, int]) -> None:
+    """Have the call that made all stages, as a loader's does, take arguments as they are now."""
+    for word, value in arguments.items():
+        for one, call in _calls(chain[-1], record, by_any=True):
+            edit = _edit(one, call, word, str(value))
+            if edit is not None:
+                _apply([(one, call)], [edit])
 
 
 _Calls = list[tuple[Statement, ast.Call]]
@@ -108,8 +118,14 @@ def _place(stage: Stage) -> object:
     return id(stage) if at is None else (at.code, at.offset)
 
 
-def _calls(stage: Stage, record: Record) -> _Calls:
-    """Find the call that made a stage, in each execution of its cell, by where the call ends."""
+def _calls(stage: Stage, record: Record, *, by_any: bool = False) -> _Calls:
+    """Find the call that made a stage, in each execution of its cell, by where the call ends.
+
+    Args:
+        stage: the stage.
+        record: what was executed.
+        by_any: the call may have any name.
+    """
     at = stage.made_at
     if at is None or at.code.co_name not in ("<module>", "<lambda>"):
         return []
@@ -123,7 +139,11 @@ def _calls(stage: Stage, record: Record) -> _Calls:
         nodes = ast.walk(one.node) if at.code.co_name == "<lambda>" else executed_with(one.node)
         for node in nodes:
             ends = (getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None))
-            if isinstance(node, ast.Call) and ends == (line, column) and _makes(node, stage):
+            if (
+                isinstance(node, ast.Call)
+                and ends == (line, column)
+                and (by_any or _makes(node, stage))
+            ):
                 found.setdefault(one.cell.text.strip("\n"), []).append((one, node))
                 break
     text = "".join(linecache.getlines(at.code.co_filename)).strip("\n")
@@ -141,6 +161,7 @@ def _edit(
     one: Statement, call: ast.Call, word: str, name: str, position: int | None = None
 ) -> _Edit | None:
     """Return the edit that has a call take an argument from a parameter, or None."""
+    data = one.cell.text.encode()
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     value = given.get(word)
     if value is None and position is not None:
@@ -150,24 +171,15 @@ def _edit(
     if position is not None and not isinstance(value, ast.Constant | ast.Name):
         return None
     if value is not None:
-        return (*_span(one, value), name, value)
+        return (*span_of(data, value), name, value)
     if None in given:  # it may come by `**options`
         return None
-    data = one.cell.text.encode()
     parts = [*call.args, *(keyword.value for keyword in call.keywords)]
-    close = _span(one, call)[1] - 1
-    end = max((_span(one, part)[1] for part in parts), default=close)
+    close = span_of(data, call)[1] - 1
+    end = max((span_of(data, part)[1] for part in parts), default=close)
     while parts and end < close and data[end : end + 1] == b")":  # around the last argument
         end += 1
     return end, end, f"{', ' if parts else ''}{word}={name}", None
-
-
-def _span(one: Statement, node: ast.expr) -> tuple[int, int]:
-    """Return where an expression begins and ends in the text of its cell [bytes]."""
-    lines = one.cell.text.encode().split(b"\n")
-    starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
-    last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-    return starts[node.lineno - 1] + node.col_offset, last
 
 
 def _apply(calls: _Calls, edits: Iterable[_Edit | None]) -> None:
@@ -372,18 +384,7 @@ def _laid_out(parts: list[tuple[Statement, str]], *, level: int) -> str:
 
 def _indented(text: str) -> str:
     """Indent a text by one step, but for the lines that begin in a string."""
-    inside: set[int] = set()
-    opened: list[int] = []
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            kind = tokenize.tok_name[token.type]
-            if kind.endswith("STRING_START"):
-                opened.append(token.start[0])
-            elif kind == "STRING" or kind.endswith("STRING_END"):
-                first = token.start[0] if kind == "STRING" else opened.pop()
-                inside.update(range(first + 1, token.end[0] + 1))
-    except (tokenize.TokenError, SyntaxError):
-        pass
+    inside = lines_of(text).in_string
     return "\n".join(
         line if number in inside or not line.strip() else f"    {line}"
         for number, line in enumerate(text.split("\n"), 1)
@@ -425,7 +426,6 @@ def _joined(imports: Iterable[str]) -> Iterator[str]:
 
 # -- ruff: sorts the imports, formats where the user's own cells are formatted, and excuses --------
 _RULES = "E4,E7,E9,F"
-_LIMIT_S = 30.0
 
 
 def tidied(text: str, statements: Iterable[Statement]) -> str:
@@ -455,26 +455,3 @@ def undefined(text: str) -> list[tuple[int, str]]:
     except ValueError:
         return []
     return [(one["location"]["row"], one["message"]) for one in found]
-
-
-def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | None:
-    """Return what a command of ruff writes; None where ruff is not installed, or fails.
-
-    Args:
-        command: "check" or "format".
-        text: the source.
-        options: more of them.
-        file: a file that takes the place of the text.
-    """
-    beside = str(Path(sys.executable).parent) if sys.executable else ""
-    ruff = shutil.which("ruff", path=beside) or shutil.which("ruff")
-    if ruff is None:
-        return None
-    line = [ruff, command, "--isolated", "--no-cache", "--target-version", "py311", *options, file]
-    try:
-        done = subprocess.run(  # noqa: S603  ruff, with options that stand here
-            line, input=text.encode("utf-8"), capture_output=True, timeout=_LIMIT_S, check=False
-        )
-        return done.stdout.decode("utf-8") or None
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):  # it does not work here
-        return None

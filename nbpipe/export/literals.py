@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import collections
 import contextlib
 import dataclasses
@@ -15,6 +16,7 @@ import functools
 import inspect
 import logging
 import math
+import os
 import pathlib
 import re
 import sys
@@ -22,7 +24,7 @@ import tokenize
 import types
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -386,3 +388,99 @@ def _words(value: Any) -> str:
     if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
         return f"{article} {kind} of {len(value):,} items"
     return f"{article} {kind}"
+
+
+# -- Spelling: a literal with the names that a module has, and without what is this machine's ------
+_PATH = re.compile(r"(?<![\w./])/[^/\s]+")
+_OF_MACHINE = frozenset(("/home", "/root", "/tmp", "/Users", "/mnt", "/var", "/content"))  # noqa: S108
+_SHORT = 3  # a value of the environment that is shorter may be in anything
+
+
+def spelled(
+    value: object,
+    space: Mapping[str, object],
+    *,
+    own: Sequence[str] = (),
+    hidden: Iterable[str] = (),
+) -> tuple[str, tuple[str, ...]]:
+    """Write a value as source; return that, and the import lines that it takes.
+
+    Args:
+        value: anything.
+        space: the variables of the module: what one of them holds is called by its name.
+        own: names of those that the source is for, which it does not use.
+        hidden: values of the environment that it must not hold.
+
+    Raises:
+        NoLiteral: it cannot be written, or holds a path of this machine or what is hidden.
+    """
+    names = {id(held): n for n, held in space.items() if n not in own and not n.startswith("_")}
+    imports: dict[str, None] = {}
+
+    def spell(one: object) -> str:
+        line, text = _import_of(one, names, space)
+        imports.update(dict.fromkeys([line] if line else []))
+        return text
+
+    text = literal(value, spell)
+    _refuse_of_machine(text, hidden)
+    return text, tuple(imports)
+
+
+def _import_of(one: Any, names: Mapping[int, str], space: Mapping[str, object]) -> tuple[str, str]:
+    """Return the import of a module, class or function, or "", and what it is called then.
+
+    Args:
+        one: the module, class or function.
+        names: the names that may be used, by the ids of what they hold.
+        space: all variables.
+
+    Raises:
+        NoLiteral: it cannot be imported, or its name means something else.
+    """
+    if id(one) in names:
+        return "", names[id(one)]
+    is_module = isinstance(one, types.ModuleType)
+    path = "" if is_module else str(getattr(one, "__qualname__", ""))
+    if path and getattr(builtins, path, None) is one and path not in space:
+        return "", path
+    private = str(one.__name__ if is_module else getattr(one, "__module__", ""))
+    for module in dict.fromkeys((private.removeprefix("_"), private)):
+        found: Any = sys.modules.get(module)
+        bound = names.get(id(found))
+        for part in path.split(".") if path else ():
+            found = getattr(found, part, None)
+        if found is not one or module == "__main__" or not (path or is_module):
+            continue
+        if path and bound is not None:
+            return "", f"{bound}.{path}"
+        first, top = path.partition(".")[0], module.partition(".")[0]
+        if path and first not in space:
+            return f"from {module} import {first}", path
+        if space.get(top, sys.modules[top]) is sys.modules[top]:
+            return f"import {module}", f"{module}.{path}".removesuffix(".")
+    raise NoLiteral(f"{path or private!r}, which cannot be imported")
+
+
+def _refuse_of_machine(text: str, hidden: Iterable[str]) -> None:
+    """Refuse source that holds a path of this machine, or a value of the environment.
+
+    Raises:
+        NoLiteral: it does.
+    """
+    for value in hidden:
+        whole = text.strip("\"'") == value
+        part = len(value) >= _SHORT and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)
+        if whole or part:
+            raise NoLiteral("a value of the environment; read it from os.environ")
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    if any(_is_path(os.fsdecode(n.value)) for n in nodes if isinstance(n.value, str | bytes)):
+        raise NoLiteral("a path of this machine; make it relative, or look it up")
+
+
+def _is_path(value: str) -> bool:
+    folders = (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111  as texts
+    if any(len(folder) > 1 and folder in value for folder in folders):
+        return True
+    tops = {match[0] for match in _PATH.finditer(value.replace("file://", ""))}
+    return any(top in _OF_MACHINE or pathlib.Path(top).is_dir() for top in tops)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
-from .anew import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .fingerprint import difference, json_fingerprint, loosened
+from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import Parameter, placed
 from .literals import NoLiteral
 from .reachable import handle_in
@@ -34,7 +34,7 @@ class Match:
         goal: the expression that gives the pipeline.
         parameters: with which knobs are set.
         fresh: where the slice is replayed.
-        spell: writes a live value as source; it raises `NoLiteral` where it has none.
+        spell: writes the live value of a name as source; it raises `NoLiteral` where it has none.
         count: first items that are compared [items].
 
     Attributes:
@@ -54,7 +54,7 @@ class Match:
         goal: str,
         parameters: Sequence[Parameter],
         fresh: FreshProcesses,
-        spell: Callable[[object], Spelled],
+        spell: Callable[[str, object], Spelled],
         count: int,
     ) -> None:
         self._chain, self._record, self._part = chain, record, part
@@ -169,7 +169,7 @@ class Match:
         if any(self._record.binding(name, END) is not one for name in names):
             return None
         try:
-            return {name: self._spell(space[name]) for name in names}
+            return {name: self._spell(name, space[name]) for name in names}
         except NoLiteral:
             return None
 
@@ -277,7 +277,7 @@ class Match:
         if name not in space or self._part.is_of_machine(one):
             raise self._part.refused(f"{what}, has no value that a module can hold", None)
         try:
-            self._replace(one, {name: self._spell(space[name])})
+            self._replace(one, {name: self._spell(name, space[name])})
         except NoLiteral as error:
             raise self._part.refused(f"{what}, holds {error.reason}", None) from None
 
@@ -365,7 +365,7 @@ class Match:
 
 
 def _fails(step: StepResult) -> bool:
-    return bool(step.error or step.connects or step.late)
+    return bool(step.error or step.late)
 
 
 def _words_of(step: StepResult) -> str:

@@ -8,7 +8,6 @@ import builtins
 import dis
 import functools
 import inspect
-import io
 import itertools
 import linecache
 import re
@@ -26,27 +25,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .secrets import masked
+from .source import Lines, indent_of, last_name, lines_of, tree_of
 
 # -- Trees -----------------------------------------------------------------------------------------
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_PARSE = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-
-
-def tree_of(text: str) -> ast.Module | None:
-    """Return the tree of a text, which may await at its top; None where it is no Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree: ast.Module = compile(text, "<cell>", "exec", _PARSE, dont_inherit=True)
-            return tree
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def last_name(node: ast.AST | None) -> str:
-    """Return the name of a variable, or the one behind the last dot; empty for anything else."""
-    return str(getattr(node, "id", getattr(node, "attr", "")))
 
 
 def root_name(node: ast.AST) -> str | None:
@@ -234,67 +217,8 @@ def _state(node: ast.stmt) -> Iterator[str]:
                 yield name
 
 
-# -- Lines: a cell's text, as Python's tokenizer reads it ------------------------------------------
-_MARK = re.compile(r"#!|#\||# ?%%|#.*?coding[:=][ \t]*[-\w.]+")  # comments for a program
-_AFTER = re.compile(r"(?:[ \t\f]*;)?(?P<comment>[ \t\f]*#.*)?[ \t\f]*\\?[ \t\f]*")
-_OPENS, _CLOSES = ("FSTRING_START", "TSTRING_START"), ("FSTRING_END", "TSTRING_END")
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip(" \t\f"))]
-
-
-class _Lines:
-    """The lines of a text, counted from 1, and what its tokens say of them."""
-
-    def __init__(self, text: str) -> None:
-        self.lines = text.split("\n")
-        self.comments: set[int] = set()  # lines with a comment for people, and nothing else
-        self.in_string: set[int] = set()  # lines that begin in a string
-        opened: list[int] = []
-        for token in _tokens(text):
-            name, row = tokenize.tok_name[token.type], token.start[0]
-            alone = not self[row][: token.start[1]].strip() if row <= len(self.lines) else False
-            if name == "COMMENT" and alone and not _MARK.match(token.string):
-                self.comments.add(row)
-            elif name in _OPENS:
-                opened.append(row)
-            elif name in _CLOSES or name == "STRING":
-                first = row if name == "STRING" else opened.pop()
-                self.in_string.update(range(first + 1, token.end[0] + 1))
-
-    def __getitem__(self, number: int) -> str:
-        return self.lines[number - 1]
-
-    def column(self, number: int, offset: int) -> int:
-        """Return the index of a character in a line from its offset in UTF-8 [bytes]."""
-        return len(self[number].encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "ignore"))
-
-    def above(self, number: int, indent: str) -> int:
-        """Return the first line of the comments directly above a line, or the line itself."""
-        while number - 1 in self.comments and _indent(self[number - 1]) == indent:
-            number -= 1
-        return number
-
-    def below(self, number: int, indent: str) -> int:
-        """Return the last line of the comments after a block that are indented deeper than it."""
-        last = number
-        for row in range(number + 1, len(self.lines) + 1):
-            if row in self.comments and len(_indent(self[row])) > len(indent):
-                last = row
-            elif self[row].strip():
-                break
-        return last
-
-
-def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    try:
-        yield from tokenize.generate_tokens(io.StringIO(f"{text}\n", newline="\n").readline)
-    except (tokenize.TokenError, SyntaxError):  # what came before holds all the same
-        return
-
-
 # -- Statements ------------------------------------------------------------------------------------
+_AFTER = re.compile(r"(?:[ \t\f]*;)?(?P<comment>[ \t\f]*#.*)?[ \t\f]*\\?[ \t\f]*")
 _SETUP = re.compile(r"^[ \t]*#\|[ \t]*nbpipe:[ \t]*setup[ \t]*\r?$", re.MULTILINE)
 _FUTURE = sum(
     getattr(__future__, name).compiler_flag
@@ -466,7 +390,7 @@ def statements_of(cell: Cell, start: int, *, until: int | None = None) -> list[S
         until: the line that exports: it and what follows are left out. A block under
             `if __name__ == "__main__":` around that line is unwrapped.
     """
-    lines = _lines(cell.text)
+    lines = lines_of(cell.text)
     found: list[Statement] = []
     before = 0
     for node in _unwrapped((_tree(cell.text) or ast.Module([], [])).body, until):
@@ -485,7 +409,6 @@ def statements_of(cell: Cell, start: int, *, until: int | None = None) -> list[S
 
 
 _tree = functools.lru_cache(maxsize=1024)(tree_of)
-_lines = functools.lru_cache(maxsize=1024)(_Lines)
 
 
 def _unwrapped(body: list[ast.stmt], until: int | None) -> Iterator[ast.stmt]:
@@ -516,7 +439,7 @@ def _imports(cell: Cell, node: ast.stmt, at: int) -> list[Statement]:
     return found
 
 
-def _cut(cell: Cell, lines: _Lines, node: ast.stmt, at: int, before: int) -> Statement:
+def _cut(cell: Cell, lines: Lines, node: ast.stmt, at: int, before: int) -> Statement:
     """Return a statement with its source; `before` is the last line of the one before it, or 0."""
     marks = getattr(node, "decorator_list", ())
     first = min([node.lineno, *(mark.lineno for mark in marks)])
@@ -524,10 +447,10 @@ def _cut(cell: Cell, lines: _Lines, node: ast.stmt, at: int, before: int) -> Sta
         first -= 1
     start = 0 if marks else lines.column(first, node.col_offset)
     shares = bool(lines[first][:start].strip()) or first == before
-    indent = "" if shares else _indent(lines[first])
-    above = first if shares else max(lines.above(first, indent), before + 1)
+    indent = "" if shares else indent_of(lines[first])
+    above = first if shares else max(lines.block_above(first, indent), before + 1)
     last = node.end_lineno or node.lineno
-    ends = lines.below(last, indent) if hasattr(node, "body") else last
+    ends = lines.tail(last, indent) if hasattr(node, "body") else last
     rows = {number: lines[number] for number in range(above, ends + 1)}
     end = lines.column(last, node.end_col_offset or 0)
     after = _AFTER.fullmatch(lines[last], end)

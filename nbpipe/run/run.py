@@ -698,18 +698,14 @@ class Run(ShownRun):
 
         anew = functools.partial(Run, self._chain, seed=0)
         return export_chain(
-            self._chain,
-            path,
-            items=lambda: anew().single_epoch(),
-            overwrite=overwrite,
-            receiver=self,
+            self, self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
         )
 
     def chain_code(self) -> str:
         """Return the pipeline with the knobs' present values, as code for a cell."""
         from ..export.exporting import chain_code
 
-        return chain_code(self._chain)
+        return chain_code(self, self._chain)
 
     def renew_functions(self) -> None:
         """Called when a cell was run: workers get the functions that it changed."""

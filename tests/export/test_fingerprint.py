@@ -24,7 +24,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbpipe.export.fingerprint import difference, fingerprint_of
-from nbpipe.export.source import shows_order_of_set
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -498,21 +497,3 @@ def test_what_pandas_keeps_beside_the_values():
     ]
     found = [[fingerprint_of(make(text)) for text in "bbc"] for make in makers]
     assert [(one == same, one == other) for one, same, other in found] == [(True, False)] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("X = list(set(labels))", True),
-        ("X = [name for name in {'a', 'b'}]", True),
-        ("X = [*set(labels), 3]", True),
-        ("X = dict.fromkeys(set(a) | set(b))", True),
-        ("X = sorted(set(labels))", False),
-        ("X = {one: len(set(many)) for one, many in groups}", False),
-        ("X = Config(suffixes={'.png', '.jpg'})", False),
-        ("X = sorted([one for one in set(labels)])", False),
-    ],
-)
-def test_order_that_text_shows(text: str, *, shown: bool):
-    """The order of a set shows where something goes through it."""
-    assert shows_order_of_set(text) == shown

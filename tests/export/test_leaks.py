@@ -4,7 +4,6 @@ import ast
 import contextlib
 import getpass
 import io
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.export.cells import Cell, Cells
-from nbpipe.export.collect import Scope
-from nbpipe.export.exporting import effects, gate, note_of
+from nbpipe.export.exporting import gate
 from nbpipe.export.fingerprint import difference, fingerprint_of
 from nbpipe.export.reachable import secret_in
+from nbpipe.export.record import Cell, Record
 from nbpipe.export.secrets import masked, secret_in_text
 from nbpipe.export.store import stored
 from tests.export.leaks import (
@@ -132,37 +130,6 @@ def test_ordinary_module(places, tmp_path):
 
 
 # Statements that act on what the module uses: they are told of in its notes.
-NOTED = [
-    'os.environ["DB_PASSWORD"] = "$WORD"',
-    'os.environ["DB_PASSWORD"] = "swordfish"',
-    'os.environ["HF_TOKEN"] = "$HF"',
-    'os.environ["THING"] = "$SK"',
-    'os.environ["DATABASE_URL"] = "postgres://bob:$WORD@example.org/data"',
-    'os.environ["LONG_ENOUGH_TO_BE_CUT_IN_THE_MIDDLE_OF_WHAT_IS_SECRET_IN_IT_ALL"] = "$HF$HEX"',
-    'os.environ.update(DB_PASSWORD="$WORD")',
-    'os.environ.update({"API_KEY": "$WORD", "A": "b"})',
-    'os.environ |= {"API_KEY": "$WORD"}',
-    'os.environ.setdefault("API_KEY", "$WORD")',
-    'os.environ["API_KEY"] = f"$WORD{1}"',
-    'os.environ["API_KEY"] = "".join(["$WORD"])',
-    'os.putenv("API_KEY", "$WORD")',
-    'os.auth = ("bob", "$WORD")',
-    'os.api_key = "$WORD"',
-    'os.config = {"headers": {"Authorization": "Bearer $WORD"}}',
-]
-
-
-def test_notes():
-    """What a note says of a statement shows no secret in it."""
-    pairs = [filled(text, number) for number, text in enumerate(NOTED)]
-    cells = Cells(Cell(f"In[{at}]", at, f"{text}\n") for at, (text, _) in enumerate(pairs))
-    scope = Scope({"os": os}, cells, is_notebook=True)
-    notes = [note_of(statement) for statement in effects(scope, frozenset({"os"}))]
-    held = [secret for _, secrets in pairs for secret in (*secrets, "swordfish")]
-    assert len(notes) == len(NOTED)
-    assert [secret for secret in held if secret in "\n".join(notes)] == []
-
-
 TOLD = [
     "import os\nos.environ['API_KEY'] = '$WORD'\n",
     "auth = ('bob', '$WORD')\n",
@@ -211,9 +178,8 @@ def test_error(said: str):
     number = 700 + SAID.index(said)
     text, held = filled(said, number)
     word = secrets_of(number)["$WORD"]
-    cells = Cells([Cell("In[1]", 1, "import getpass\ntyped = getpass.getpass()\n")])
-    scope = Scope({"typed": word}, cells, is_notebook=True)
-    with pytest.raises(ExportError) as refusal, gate(scope):
+    cells = [Cell("In[1]", "import getpass\ntyped = getpass.getpass()\n")]
+    with pytest.raises(ExportError) as refusal, gate(Record({"typed": word}, cells)):
         fail(text)
     assert "***" in str(refusal.value)
     assert [one for one in (*held, word) if one in seen_of(refusal.value)] == []
@@ -221,7 +187,7 @@ def test_error(said: str):
 
 def test_error_without_secrets():
     """An error that says nothing secret keeps its words, its notes and its cause."""
-    with pytest.raises(ExportError) as refusal, gate(Scope({}, Cells([]), is_notebook=True)):
+    with pytest.raises(ExportError) as refusal, gate(Record({}, ())):
         fail("no file 'data/train/img_0001.png'")
     error = refusal.value
     assert str(error) == "it failed: no file 'data/train/img_0001.png'"

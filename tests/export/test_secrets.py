@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nbpipe.export.cells import Cell
 from nbpipe.export.reachable import secret_in
 from nbpipe.export.secrets import scrubbed, secret_in_text
 
@@ -296,27 +295,6 @@ def test_secret_in_a_pair():
     """The second of a pair is known by the first; numbers of words are none."""
     found = [secret_in("held", value) for value in ([("password", WORD)], {"pin": 7000, "a": 1})]
     assert found == ["held[0]", None]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("os.environ['A']", True),
-        ("os.getenv('A')", True),
-        ("environ.get('A')", True),
-        ("getpass.getpass()", True),
-        ("dotenv_values('.env')['A']", True),
-        ("keyring.get_password('a', 'b')", True),
-        ("userdata.get('HF_TOKEN')", True),
-        ("UserSecretsClient().get_secret('A')", True),
-        ("os.path.join('environ', 'x')", False),
-        ("data.get('A')", False),
-    ],
-)
-def test_reads_environment(text, expected):
-    """Look-ups are known by their names."""
-    [statement] = Cell("In[1]", 1, text).statements
-    assert statement.reads_environment is expected
 
 
 def test_scrubbed(monkeypatch):

@@ -1,13 +1,13 @@
 """Stage: frozen but for its knobs; names and addresses."""
 
 import functools
+import sys
 
 import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
 from nbpipe.base.checks import is_async_generator_function, is_coroutine_function
-from nbpipe.export.source import LAZY
 from nbpipe.ops.stage import wants_rng
 
 
@@ -187,7 +187,7 @@ def moved(item: Missing, rng: Absent) -> Missing:
 def test_names_of_annotations_need_not_be_there():
     """What is imported for a type checker alone is not missed."""
     namespace = {}
-    future = "" if LAZY else "from __future__ import annotations\n"
+    future = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
     exec(future + ANNOTATED, namespace)
     pipe = nbpipe.source(namespace["numbers"]).map(namespace["moved"])
     with pipe.start() as run:

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import nbpipe
-from nbpipe.export import anew
-from nbpipe.export.anew import FreshProcesses, Step, chain_prints, first_items
+import nbpipe.export.fresh as limits
 from nbpipe.export.fingerprint import json_fingerprint
+from nbpipe.export.fresh import FreshProcesses, Step, chain_prints, first_items
 from tests.gates import HANG_S
 
 
@@ -111,6 +111,7 @@ for fd in range(3, 30):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -130,15 +131,16 @@ def test_statements_that_end_the_process(folder: Path, text: str, words: str):
     assert found.steps[-1].error == found.words
 
 
+@pytest.mark.slow
 def test_time_limits(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A statement, the items and a module that take too long are ended."""
     forever = "import threading\nthreading.Event().wait()"
     with fresh() as processes:
-        monkeypatch.setattr(anew, "STATEMENT_S", 0.3)
+        monkeypatch.setattr(limits, "STATEMENT_S", 0.3)
         step = replay(processes, "a = 1", forever)
         module = prove(processes, forever)
-        monkeypatch.setattr(anew, "STATEMENT_S", 60.0)
-        monkeypatch.setattr(anew, "ITEMS_S", 0.3)
+        monkeypatch.setattr(limits, "STATEMENT_S", 60.0)
+        monkeypatch.setattr(limits, "ITEMS_S", 0.3)
         wait = "def wait(_):\n    threading.Event().wait()"
         goal = "nbpipe.source([1]).map(wait)"
         items = replay(processes, "import nbpipe", "import threading", wait, goal=goal, count=1)
@@ -148,6 +150,7 @@ def test_time_limits(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert [row["name"] for row in items.chain] == ["source", "wait"]
 
 
+@pytest.mark.slow
 def test_reads(folder: Path):
     """Files and folders that code looks into are noted; those of Python and packages are not."""
     (folder / "data.txt").write_text("1", encoding="utf-8")
@@ -165,16 +168,17 @@ def test_reads(folder: Path):
         proved = prove(
             processes,
             "from pathlib import Path\nbeside = Path(__file__).with_name('a.bin').read_bytes()\n"
-            "import own\nopen('data.txt')",
+            "open('data.txt')",
             files={"a.bin": b"1"},
         )
     reads = [one.reads for one in found.steps]
     assert reads == [(), (str(folder / "data.txt"),), (str(folder),), (), (str(folder),)]
     assert proved.import_error.startswith("FileNotFoundError")
-    assert (proved.line, proved.text) == (3, "import own")
-    assert proved.reads == ()
+    assert (proved.line, proved.text) == (3, "open('data.txt')")
+    assert proved.reads == ("data.txt",)
 
 
+@pytest.mark.slow
 def test_literals(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Values are written as source, unless they hold a path of this machine or a variable."""
     monkeypatch.setenv("OWN_NAME", "lighthouse")
@@ -205,6 +209,7 @@ def test_literals(folder: Path, monkeypatch: pytest.MonkeyPatch):
     }
 
 
+@pytest.mark.slow
 def test_imports_of_literals(folder: Path):
     """A class that no name stands for is imported, unless its name means something else."""
     with fresh() as processes:
@@ -225,6 +230,7 @@ def test_imports_of_literals(folder: Path):
     assert found.steps[4].literals["a"][1] == ("import numpy",)
 
 
+@pytest.mark.slow
 def test_environment(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A process gets the variables that are named, and those that any program needs."""
     monkeypatch.setenv("OWN_NAME", "a")
@@ -293,6 +299,7 @@ def test_nothing_is_left(folder: Path, end: str):
     assert bool(found.words) == bool(end)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Processes that wait for a question end with the block, and their folders are removed."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -302,6 +309,7 @@ def test_nothing_is_left_behind_an_error(folder: Path, monkeypatch: pytest.Monke
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_fork_that_goes_on(folder: Path):
     """A copy of the process answers nothing."""
     with fresh() as processes:
@@ -314,7 +322,7 @@ def test_fork_that_goes_on(folder: Path):
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from nbpipe.export.anew import FreshProcesses, Step
+from nbpipe.export.fresh import FreshProcesses, Step
 
 def stop():
     with open("fifo") as file:
@@ -336,6 +344,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
 def test_interrupt_ends_all(folder: Path, how: str):
     """Ctrl-C ends all processes, and so does the end of the notebook."""
