@@ -387,7 +387,6 @@ class _Copy:
         self._arrays: dict[str, Any] = {}
         self._notes: list[str] = []
         self._goal = goal
-        self._parameters = parameters_of(chain, record)
         self._part = Slice(record, _as_statement(goal), self._write_literal)
 
     def _write_literal(self, one: Statement, name: str) -> None:
@@ -405,7 +404,6 @@ class _Copy:
                 self._record,
                 self._part,
                 goal=self._goal,
-                parameters=self._parameters,
                 fresh=fresh,
                 spell=self._spelled,
                 count=self._count,
@@ -440,7 +438,7 @@ class _Copy:
             top=top,
             below=below,
             goal=self._goal,
-            parameters=self._parameters,
+            parameters=self._match.parameters,
             has_future=self._record.has_future,
         )
         text = tidied(draft.text(), [*top, *below])

@@ -279,7 +279,7 @@ def _digest(code: CodeType, node_of: _NodeOf) -> str:
     """Digest what code does, without its name and its positions in a file."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    head = [counts, code.co_flags & _FLAGS, [list(group) for group in names]]
+    head = [counts, code.co_flags & _FLAGS, [list(map(_own_name, group)) for group in names]]
     return _digest_of(json.dumps([head, list(_instructions(code, node_of))]))
 
 
@@ -300,7 +300,7 @@ def _instructions(code: CodeType, node_of: _NodeOf) -> Iterator[Any]:
             yield step.opname, bisect.bisect_left(offsets, step.argval)
         else:
             name = "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname
-            yield name, step.argval if step.opcode in dis.hasname else step.arg
+            yield name, _own_name(step.argval) if step.opcode in dis.hasname else step.arg
 
 
 def _class(value: type, node_of: _NodeOf) -> Node:
@@ -444,13 +444,19 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
 _OF_WRAPPED = frozenset(functools.WRAPPER_ASSIGNMENTS)  # attributes that a wrapper takes over
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
-# In the notebook it is at the top level; the user's own function of this name is renamed.
+# In the notebook it is at the top level; the user's own functions of these names are renamed.
 _IN_FRAME = re.compile(r"^_?build_pipeline(?:_\d+)?\.<locals>\.")
+_RENAMED = re.compile(r"^_+(?=(?:build_pipeline|main)(?:\.|$))")
 
 
 def qualname(value: Any) -> str:
     """Return the qualified name of a class or function, without that of `build_pipeline`."""
-    return _IN_FRAME.sub("", str(value.__qualname__))
+    return _own_name(_IN_FRAME.sub("", str(value.__qualname__)))
+
+
+def _own_name(name: str) -> str:
+    """Return what the notebook calls something that a module has to rename."""
+    return _RENAMED.sub("", name)
 
 
 def name_of(value: Any) -> str:

@@ -9,7 +9,7 @@ import json
 import keyword
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +59,9 @@ def stage_words(chain: Chain) -> dict[int, str]:
     return words
 
 
-def parameters_of(chain: Chain, record: Record, *, as_values: bool = False) -> list[Parameter]:
+def parameters_of(
+    chain: Chain, record: Record, *, as_values: bool = False, taken: Set[str] = frozenset()
+) -> list[Parameter]:
     """Have the calls that made the stages take their knobs from parameters.
 
     A call that made several stages, as in a loop or a function, or that stands elsewhere, is left
@@ -67,9 +69,12 @@ def parameters_of(chain: Chain, record: Record, *, as_values: bool = False) -> l
 
     Args:
         chain: the stages.
-        record: what was executed.
+        record: what was executed; edits that it has are undone.
         as_values: the calls get the present values themselves.
+        taken: names that no parameter may have.
     """
+    for one in record.statements:
+        one.edits, one.unread = [], frozenset()
     stages = {id(stage): (address, stage) for address, stage in addresses(chain).items()}
     words = stage_words(chain)
     places = [_place(stage) for _, stage in stages.values()]
@@ -82,7 +87,8 @@ def parameters_of(chain: Chain, record: Record, *, as_values: bool = False) -> l
             if not is_told or id(knob) in known:
                 continue
             known.add(id(knob))
-            name = str(knob.value) if as_values else f"{words[id(stage)]}_{word}"
+            name = numbered(f"{words[id(stage)]}_{word}", taken)
+            name = str(knob.value) if as_values else name
             edits = [_edit(one, call, word, name) for one, call in calls]
             if calls and all(edits):
                 _apply(calls, edits)
@@ -92,7 +98,7 @@ def parameters_of(chain: Chain, record: Record, *, as_values: bool = False) -> l
                 found.append(Parameter(name, knob.value, below))
         size = getattr(stage.spec, "size", None)
         if stage.op == "batch" and type(size) is int and not as_values:
-            name = f"{words[id(stage)]}_size"
+            name = numbered(f"{words[id(stage)]}_size", taken)
             edits = [_edit(one, call, "size", name, position=0) for one, call in calls]
             if calls and all(edits):
                 _apply(calls, edits)

@@ -12,7 +12,7 @@ from ..errors import ExportError
 from ..ops.stage import Chain, addresses
 from .fingerprint import difference, json_fingerprint, loosened
 from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
-from .layout import Parameter, placed
+from .layout import parameters_of, placed
 from .literals import NoLiteral
 from .reachable import handle_in
 from .record import END, Record, Statement, root_name
@@ -32,12 +32,12 @@ class Match:
         record: what was executed.
         part: the slice.
         goal: the expression that gives the pipeline.
-        parameters: with which knobs are set.
         fresh: where the slice is replayed.
         spell: writes the live value of a name as source; it raises `NoLiteral` where it has none.
         count: first items that are compared [items].
 
     Attributes:
+        parameters: with which knobs are set.
         replayed: what came of the last replay.
         moved: variables that the stages have changed since they were made.
         imports: lines that literals take.
@@ -52,14 +52,14 @@ class Match:
         part: Slice,
         *,
         goal: str,
-        parameters: Sequence[Parameter],
         fresh: FreshProcesses,
         spell: Callable[[str, object], Spelled],
         count: int,
     ) -> None:
         self._chain, self._record, self._part = chain, record, part
-        self._goal, self._parameters, self._fresh = goal, parameters, fresh
+        self._goal, self._fresh = goal, fresh
         self._spell, self._count = spell, count
+        self.parameters = parameters_of(chain, record)
         self.replayed: Replayed
         self.moved: set[str] = set()
         self.imports: list[str] = []
@@ -79,7 +79,7 @@ class Match:
         """
         tried: set[str] = set()
         for _ in range(_ROUNDS):
-            statements = self._part.build()
+            statements = self._named_apart(self._part.build())
             check(statements)
             self._refuse_live(statements)  # a replay would open them again
             runs = [one for one in statements if one is not self._part.goal]
@@ -111,6 +111,14 @@ class Match:
             "the stages use in cells of their own"
         )
 
+    def _named_apart(self, statements: list[Statement]) -> list[Statement]:
+        """Give the parameters names that no statement of the slice binds; return the slice."""
+        bound = {name for one in statements for name in one.binds}
+        if bound.isdisjoint(one.name for one in self.parameters):
+            return statements
+        self.parameters = parameters_of(self._chain, self._record, taken=bound)
+        return self._part.build()
+
     def _replay(self, runs: list[Statement]) -> Replayed:
         final = {
             name
@@ -121,8 +129,8 @@ class Match:
         return self._fresh.replay(
             [Step(one.edited) for one in runs],
             goal=self._goal,
-            below=[one.below for one in self._parameters if one.below],
-            parameters={one.name: one.value for one in self._parameters},
+            below=[one.below for one in self.parameters if one.below],
+            parameters={one.name: one.value for one in self.parameters},
             names=sorted(final & self._read_later()),
             future=self._record.has_future,
             script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
