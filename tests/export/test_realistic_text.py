@@ -175,7 +175,7 @@ def test_names_of_intermediate_pipelines(notebook: Notebook):
     )
     assert exported.has(
         "# all that there is\n"
-        'files = nbpipe.source(range(9), name="numbers").shuffle(seed=1)\n'
+        'files = nbpipe.source(range(9), name="numbers").shuffle(seed=1)\n...\n'
         "decoded = files.map(decode, concurrency=decode_concurrency)"
     )
     assert exported.tuned == {"decode_concurrency": 4, "batch_size": 3}
