@@ -253,7 +253,7 @@ def decode(x):
 pipe = (
     nbpipe.source(range(9), name="the numbers")
     .map(lambda x, k="one": x + len(k), concurrency=2, prefetch=3)
-    .map(decode, executor="process", concurrency=2, prefetch=8, max_items_per_worker=100)
+    .map(decode, executor="process", concurrency=2, prefetch=8, max_items_per_worker=50)
     .batch(2, collate=lambda items: [str(i) for i in items], drop_last=True)
 )
 report = pipe.export("loader.py")
