@@ -262,8 +262,7 @@ def test_a_class_name_means_one_thing():
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
-    both = {"Cell", "Parameter", "Statement"}  # each of the two exporters has its own
-    assert {name for name, count in names.items() if count > 1} <= both
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def texts_of(tree):
