@@ -9,7 +9,7 @@ import json
 import keyword
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,7 +60,7 @@ def stage_words(chain: Chain) -> dict[int, str]:
 
 
 def parameters_of(
-    chain: Chain, record: Record, *, as_values: bool = False, taken: Set[str] = frozenset()
+    chain: Chain, record: Record, *, as_values: bool = False, taken: Collection[str] = ()
 ) -> list[Parameter]:
     """Have the calls that made the stages take their knobs from parameters.
 
