@@ -41,7 +41,7 @@ class Match:
         replayed: what came of the last replay.
         moved: variables that the stages have changed since they were made.
         imports: lines that literals take.
-        reads: files that the statements of `build_pipeline` read.
+        reads: files that statements read.
         pipelines: names of variables that hold pipelines, runs or loaders.
     """
 
@@ -292,65 +292,71 @@ class Match:
     def _write_live(self, name: str) -> bool:
         """Let the live value of a plain variable stand in the place of its statement."""
         one = self._record.binding(name, END)
-        if (
-            one is None
-            or one.binds != {name}
-            or not isinstance(one.node, ast.Assign | ast.AnnAssign)
-        ):
+        if one is None or not isinstance(one.node, ast.Assign | ast.AnnAssign):
             return False
         values = self._spelled_all(one, [name])
         if values is None:
             return False
         self._replace(one, values)
+        read = {n for other in self._part.taken for n in (*other.needed, *other.needed_later)}
         for other in self._record.after(one.at, END):  # the value has what they changed
-            if not other.binds - {name}:
+            if not other.binds & read - {name}:
                 other.changes -= {name}
                 other.may_change -= {name}
         return True
 
-    def _replace(self, one: Statement, values: dict[str, Spelled], comments: str = "") -> None:
+    def _replace(self, one: Statement, values: dict[str, Spelled]) -> None:
+        """Let assignments of values stand in the place of a statement.
+
+        Names that it also binds stay its own.
+        """
         hint = (
             f": {ast.unparse(one.node.annotation)}" if isinstance(one.node, ast.AnnAssign) else ""
         )
-        lines = [f"{name}{hint} = {text}" for name, (text, _) in sorted(values.items())]
         tail = re.search(r"  #[^\n]*$", one.text)
-        if tail and len(lines) == 1 and "\n" not in lines[0]:
-            lines[0] += tail[0]
-        one.replace("\n".join(lines), "\n".join(filter(None, (comments, one.comments))))
-        for _, imports in values.values():
+        for name, (text, imports) in sorted(values.items()):
+            line = f"{name}{hint} = {text}"
+            if tail and one.binds == {name} and "\n" not in line:
+                line += tail[0]
+            new = one.of_value(name, line)
+            self._record.statements.append(new)
+            if one in self._part.extra:
+                self._part.extra.add(new)
             self.imports += imports
+        if not one.binds:
+            self._part.extra.discard(one)
         self._record.index()
 
     def _write_data(self, runs: list[Statement]) -> None:
-        """Write what functions read of files as literals: the module can be imported anywhere.
+        """Write what functions read of files as values: the module can be imported anywhere.
 
         What only the chain reads is read again by `build_pipeline`.
         """
-        steps = dict(zip(runs, self.replayed.steps, strict=True))
-        self.reads = {one: step.reads for one, step in steps.items() if step.reads}
-        top, below = placed(self._part, self._record)
-        busy = [one for one in top if one in self.reads and not one.cell.is_setup]
-        later = self._read_later()
-        while busy:
-            one = busy.pop(0)
-            wanted = sorted(
-                name
-                for name in one.binds
-                if name in later or any(name in other.needed for other in top if other is not one)
-            )
-            values = self._spelled_all(one, wanted) if wanted else None
-            if values:
-                self._replace(one, values)
-                continue
-            made = [  # of it, by statements at the top: their values may be short
-                other
-                for other in top
-                if not one.binds.isdisjoint(other.needed) and not other.is_definition
-            ]
-            if made and not one.binds & later:
-                self.reads.update(dict.fromkeys(made, self.reads[one]))
-                busy += [other for other in made if other not in busy]
-        self.reads = {one: self.reads[one] for one in below if one in self.reads}
+        steps = zip(runs, self.replayed.steps, strict=True)
+        self.reads = {one: step.reads for one, step in steps if step.reads}
+        tried: set[str] = set()
+        while name := self._made_of_files(tried):
+            tried.add(name)
+            self._write_live(name)
+
+    def _made_of_files(self, tried: set[str]) -> str:
+        """Return a variable of the module's top that is made of files; empty: there are no more.
+
+        The newest comes first: what it is made of may not be needed then.
+        """
+        top, _ = placed(self._part, self._record)
+        made: set[str] = set()
+        for one in top:
+            own = one.is_import or one.is_definition or one.cell.is_setup
+            if not own and (one in self.reads or not made.isdisjoint(one.needed)):
+                made |= one.binds | one.changes | (one.may_change & self._part.widened)
+        newest = (
+            name
+            for one in reversed(top)
+            for name in sorted(one.binds & made - tried)
+            if self._record.binding(name, END) is one
+        )
+        return next(newest, "")
 
     # -- live resources --------------------------------------------------------------------
     def _refuse_live(self, statements: list[Statement]) -> None:

@@ -374,11 +374,13 @@ class Statement:
                 text = text[: first - begin] + new.encode() + text[last - begin :]
         return text.decode()
 
-    def replace(self, text: str, comments: str) -> None:
-        """Let another text, an assignment of literals, stand in its place."""
-        node = (tree_of(text) or ast.Module([ast.Pass()], [])).body[0]
-        new = Statement.of(self.at, self.cell, node, text, comments=comments)
-        vars(self).update(vars(new), first=self.first, last=self.last)
+    def of_value(self, name: str, text: str) -> Statement:
+        """Return an assignment of a value, which binds a name in the place of this statement."""
+        (node,) = ast.parse(text).body
+        place = {"comments": self.comments, "first": self.first, "last": self.last}
+        self.comments = ""
+        self.binds -= {name}
+        return Statement.of(self.at, self.cell, node, text, **place)
 
 
 def statements_of(cell: Cell, start: int, *, until: int | None = None) -> list[Statement]:

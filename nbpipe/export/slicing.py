@@ -158,6 +158,7 @@ class Slice:
             )
         if found.is_shell and not found.is_definition:
             self._literal(found, name)
+            found = self._record.binding(name, when) or found
         self._take(found, by)
         if isinstance(found.node, ast.If | ast.For | ast.While) and not found.node.orelse:
             before = self._record.binding(name, found.at)  # it may not bind the name
