@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -21,15 +22,16 @@ import numpy as np
 
 from ..base.checks import flag, whole
 from ..base.format import shortened
+from ..base.tree import is_tensor
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.stage import Chain, addresses
 from ..show.watch import note_export
 from .fingerprint import difference
 from .fresh import FreshProcesses, Proved, error_words, first_items
 from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
-from .literals import spelled
+from .literals import NoLiteral, large_array, spelled
 from .matching import Match, moving_attributes, state_of
-from .reachable import is_library, is_local, texts_named_as_secrets
+from .reachable import is_library, is_local, secret_in, texts_named_as_secrets
 from .record import END, Cell, Record, Statement, root_name, shell
 from .secrets import (
     advice,
@@ -406,12 +408,13 @@ class _Copy:
                 goal=self._goal,
                 fresh=fresh,
                 spell=self._spelled,
+                files=self._files,
                 count=self._count,
             )
             statements = self._match.settle(self._refuse_secrets)
             text, names = self._text()
             self._refuse_secrets(statements, text)
-            files = {self._archive: _archive(self._arrays)} if self._arrays else {}
+            files = self._files()
             proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
         self._refuse_failed(text, proved)
         self._match.compare_chain(proved.chain, statements, "in the module")
@@ -455,7 +458,32 @@ class _Copy:
     def _spelled(self, name: str, value: object) -> tuple[str, tuple[str, ...]]:
         """Return the live value of a name as source, with the imports that it takes."""
         hidden = [os.environ[word] for word in _variables(self._record)]
-        return spelled(value, self._record.namespace, own=(name,), hidden=hidden)
+        spell = functools.partial(spelled, space=self._record.namespace, own=(name,), hidden=hidden)
+        try:
+            return spell(value)
+        except NoLiteral:
+            array = large_array(value) if self._archive else None
+            if array is None:
+                raise
+        if secret_in(name, array) is not None:
+            raise ExportError(f"variable {name!r} {advice(name)}")
+        self._arrays[name] = array
+        numpy, imports = spell(np)
+        path, more = spell(Path)
+        text = f'{numpy}.load({path}(__file__).with_name("{self._archive}"))["{name}"]'
+        if is_tensor(value):
+            torch, own = spell(sys.modules["torch"])
+            text, more = f"{torch}.from_numpy({text})", (*more, *own)
+        return text, (*imports, *more)
+
+    def _files(self) -> dict[str, bytes]:
+        """Return the files that the module loads, by name."""
+        loaded = {
+            name: array
+            for name, array in self._arrays.items()
+            if any(self._archive in one.text for one in self._part.taken if name in one.binds)
+        }
+        return {self._archive: _archive(loaded)} if loaded else {}
 
     # -- checks ----------------------------------------------------------------------------
     def _refuse_secrets(self, statements: Sequence[Statement], text: str = "") -> None:
@@ -479,10 +507,14 @@ class _Copy:
             culprit = next((one for one in self._top if line and line in one.edited), None)
             name = min(culprit.binds, default="") if culprit is not None else ""
             if culprit and name and not culprit.is_definition and not culprit.is_import:
+                value = self._record.namespace.get(name)
+                saved = large_array(value) is not None and not self._archive
                 raise self._part.refused(
                     f"variable {name!r} is made of files when the module is imported "
                     f"({proved.import_error}); make it inside a function under @functools.cache, "
-                    "or in worker_init, so that the import needs no data",
+                    "or in worker_init, so that the import needs no data"
+                    + ', or export with assets="npz"'
+                    * saved,
                     culprit,
                 )
             at = f", line {proved.line}: `{line}`" if proved.line else ""
@@ -569,9 +601,12 @@ class _Copy:
                     "defines another"
                 )
         for one, files in self._match.reads.items():
+            if one not in taken:  # a value stands in its place
+                continue
+            reader = "build_pipeline()" if one in self._below else "the import of the module"
             names = ", ".join(_shown_path(file) for file in files[:3])
             more = f" and {len(files) - 3} more" if len(files) > 3 else ""  # noqa: PLR2004
-            note(f"build_pipeline() reads {names}{more}: {one.words}")
+            note(f"{reader} reads {names}{more}: {one.words}")
         self._notes += _side_effects(self._record, taken)
 
 

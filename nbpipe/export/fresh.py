@@ -271,6 +271,7 @@ class FreshProcesses:
         names: Sequence[str],
         future: bool,
         script: str | None,
+        files: Mapping[str, bytes],
         count: int,
     ) -> Replayed:
         """Execute statements in the notebook's folder, then build the pipeline.
@@ -283,8 +284,12 @@ class FreshProcesses:
             names: variables whose fingerprints are wanted.
             future: annotations are not evaluated.
             script: the path of the script; None for a notebook.
+            files: what `__file__` has beside it; none for a script that stays where it is.
             count: how many items to take.
         """
+        process = self._next()
+        if files:
+            script = str(_module(process[1], "module.py", files))
         asked = {
             "steps": list(steps),
             "goal": goal,
@@ -296,7 +301,6 @@ class FreshProcesses:
             "count": count,
         }
         result = Replayed()
-        process = self._next()
         if not self._spares:
             self._start()
         self._ask(process, {"replay": asked}, result)
@@ -317,10 +321,8 @@ class FreshProcesses:
         """
         result = Proved()
         worker, folder = self._next()
-        for name in ("empty", "module"):
-            (folder / name).mkdir()
-        for file, data in {f"{stem}.py": text.encode("utf-8"), **files}.items():
-            (folder / "module" / file).write_bytes(data)
+        (folder / "empty").mkdir()
+        _module(folder, f"{stem}.py", files).write_text(text, encoding="utf-8", newline="")
         alone = not files and "__file__" in text
         asked = {"stem": stem, "file": self._file if alone else "", "names": list(names)}
         self._ask((worker, folder), {"prove": {**asked, "count": count}}, result)
@@ -381,6 +383,15 @@ class FreshProcesses:
             _note_end(result, phase, how_it_ended(worker.wait(_GRACE_S) or 0), is_late=False)
         finally:
             _end(worker)
+
+
+def _module(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
+    """Return the path of a module in a folder of its own, where some files are beside it."""
+    beside = folder / "module"
+    beside.mkdir()
+    for file, data in files.items():
+        (beside / file).write_bytes(data)
+    return beside / name
 
 
 def _note_end(result: FreshResult, phase: str, words: str, *, is_late: bool) -> None:

@@ -120,6 +120,13 @@ def written(value: Any, spell: Spell) -> str | None:
     return None
 
 
+def large_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return an array or tensor that is too large for source as an array; None for other values."""
+    array = value.detach().cpu().numpy() if is_tensor(value) else value
+    is_large = isinstance(array, np.ndarray) and array.size > MOST and array.dtype.kind in _KINDS
+    return array if is_large else None
+
+
 def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import ExportError
@@ -34,6 +34,7 @@ class Match:
         goal: the expression that gives the pipeline.
         fresh: where the slice is replayed.
         spell: writes the live value of a name as source; it raises `NoLiteral` where it has none.
+        files: gives the files beside the module that such source loads, by name.
         count: first items that are compared [items].
 
     Attributes:
@@ -54,11 +55,12 @@ class Match:
         goal: str,
         fresh: FreshProcesses,
         spell: Callable[[str, object], Spelled],
+        files: Callable[[], Mapping[str, bytes]],
         count: int,
     ) -> None:
         self._chain, self._record, self._part = chain, record, part
         self._goal, self._fresh = goal, fresh
-        self._spell, self._count = spell, count
+        self._spell, self._files, self._count = spell, files, count
         self.parameters = parameters_of(chain, record)
         self.replayed: Replayed
         self.moved: set[str] = set()
@@ -134,6 +136,7 @@ class Match:
             names=sorted(final & self._read_later()),
             future=self._record.has_future,
             script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
+            files=self._files(),
             count=self._count,
         )
 

@@ -34,7 +34,8 @@ def fresh(variables=(), file="/nowhere/loader.py"):
 
 def replay(processes, *steps, goal="pipe", **given):
     """Replay statements: texts, or pairs of a text and the names whose literals are wanted."""
-    given = {"below": [], "parameters": {}, "names": [], "script": None, "count": 0, **given}
+    unless = {"below": [], "parameters": {}, "names": [], "script": None, "files": {}, "count": 0}
+    given = {**unless, **given}
     made = [Step(one) if isinstance(one, str) else Step(one[0], one[1:]) for one in steps]
     return processes.replay(made, goal=goal, future=given.pop("future", False), **given)
 
