@@ -1,6 +1,7 @@
 """`nbpipe export --execute` on real notebooks, in real kernels."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -86,14 +87,12 @@ def test_export(notebook, tmp_path):
     """The module is written where the command is called, with tuned and set values."""
     done = execute(notebook, "--set", "SIZE=10", cwd=tmp_path)
     loader = tmp_path / "loader.py"
-    wrote = f"wrote {loader}; the first 4 items are the same there\n"
-    lines = loader.read_text().splitlines()
-    wanted = ["SIZE = 10  # pixels", "    decode_concurrency: int = 5,"]
-    assert (done.returncode, done.stdout, [line for line in wanted if line not in lines]) == (
-        0,
-        wrote,
-        [],
-    ), done.stderr + loader.read_text()
+    text = loader.read_text()
+    assert done.returncode == 0, done.stderr + text
+    assert done.stdout.startswith(f"wrote {loader}")
+    assert "first 4 items" in done.stdout
+    assert re.search(r"^SIZE = 10\b", text, re.MULTILINE)
+    assert re.search(r"\bdecode_concurrency\b.*= ?5\b", text)
 
 
 def test_exported_module_runs(notebook, tmp_path):
@@ -123,12 +122,11 @@ def test_refused_export(tmp_path):
     last = "import nbpipe\npipe = nbpipe.source(range(3)).map(decode)"
     done = execute(write_notebook(tmp_path / "n.ipynb", *cells, last), cwd=tmp_path)
     wanted = (
-        "nbpipe export: variable 'log' is a live TextIOWrapper on 'log.txt'; open it inside the "
-        "stage instead\n  used by: decode() [In[2]] <- stage 'decode'\n"
+        *("nbpipe export: ", "variable 'log'", "is a live TextIOWrapper"),
+        *("open it inside the stage", "\n  used by: ", "decode() [In[2]]"),
     )
-    assert (done.returncode, done.stdout, done.stderr.endswith(wanted)) == (1, "", True), (
-        done.stderr
-    )
+    missing = [word for word in wanted if word not in done.stderr]
+    assert (done.returncode, done.stdout, missing) == (1, "", []), done.stderr
 
 
 def write_kernel(folder, *arguments):

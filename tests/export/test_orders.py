@@ -7,11 +7,12 @@ from nbpipe import ExportError
 
 
 def test_claims(tmp_path):
-    """A claim without a store is written without a process group, and takes nothing from one."""
+    """A claim without a store is exported without a process group, and takes nothing from one."""
     pipe = nbpipe.source(range(4)).shuffle().claim(chunk=2, name="rows")
     pipe.export(tmp_path / "claims_loader.py")
-    text = (tmp_path / "claims_loader.py").read_text(encoding="utf-8")
-    assert '.shuffle(seed=0).claim(chunk=2,name="rows")' in "".join(text.split())
+    made = nbpipe.load(tmp_path / "claims_loader.py")
+    shuffle, claim = made.stages[1:]
+    assert (shuffle.spec.seed, claim.name, claim.spec.chunk) == (0, "rows", 2)
 
 
 def test_claims_from_a_store_of_this_process(tmp_path):
@@ -22,5 +23,5 @@ def test_claims_from_a_store_of_this_process(tmp_path):
             return amount
 
     pipe = nbpipe.source(range(4)).claim(store=Store())
-    with pytest.raises(ExportError, match="the store of 'claim' is a live Store; leave store out"):
+    with pytest.raises(ExportError, match=r"'claim'.*Store"):
         pipe.export(tmp_path / "claims_loader.py")

@@ -235,10 +235,7 @@ def test_round_trip(nursery: Nursery, drawn: tuple[list[str], int]):
         notebook = Notebook(nursery, Path(folder))
         try:
             notebook.run(NEXT.join(cell + "\n" for cell in cells))
-            names = [
-                notebook.examined(pipe=f"pipes[{n}]", name=f"module_{n}").names
-                for n in range(count)
-            ]
+            for n in range(count):
+                notebook.examined(pipe=f"pipes[{n}]", name=f"module_{n}")
         finally:
             notebook.close()
-    assert len(names) == count

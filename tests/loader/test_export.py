@@ -73,25 +73,22 @@ def test_fresh_process_gets_the_same_batches(tmp_path):
 
 
 def test_shuffled_loader_has_a_seed_in_the_module(tmp_path):
-    """The module shuffles by a seed of its own, says so, and gives each sample once."""
+    """The module shuffles by a seed, and gives each sample once."""
     generator = torch.Generator().manual_seed(5)
     loader = nbpipe.DataLoader(NUMBERS, 4, shuffle=True, generator=generator)
     done = loader.export(tmp_path / "loader.py")
     got = [number for batch in listed(nbpipe.load(done.path)) for number in batch]
-    assert ".shuffle(seed=5)" in done.notes[0]
     assert (sorted(got), got == sorted(got)) == (list(range(11)), False)
 
 
 def test_module_holds_what_was_tuned(tmp_path):
-    """Values that were set while it ran are the module's defaults, and the length is read anew."""
+    """Values that were set while it ran are the module's defaults."""
     loader = nbpipe.DataLoader(NUMBERS, 4, num_workers=1, workers="thread")
     for _ in loader:
         loader.num_workers, loader.prefetch_factor = 3, 5
     loader.run.export(tmp_path / "loader.py")
     pipe = nbpipe.load(tmp_path / "loader.py")
-    text = (tmp_path / "loader.py").read_text(encoding="utf-8")
     assert (pipe["fetch"].concurrency, pipe["fetch"].prefetch) == (3, 15)
-    assert "nbpipe.source(range(len(NUMBERS))" in text
 
 
 def test_exported_again_only_the_knobs_move(tmp_path):
@@ -107,12 +104,13 @@ def test_exported_again_only_the_knobs_move(tmp_path):
 
 
 def test_what_has_no_place_in_a_chain_is_said(tmp_path):
-    """Arguments that only a loader has are left out, each with a note on what to do."""
+    """Arguments that only a loader has are left out, with a note for each."""
     loader = nbpipe.DataLoader(
         NUMBERS, 4, num_workers=1, timeout=5, worker_init_fn=lambda n: torch.manual_seed(n + 1)
     )
     notes = loader.export(tmp_path / "loader.py", check_items=0).notes
-    assert [note.split()[0] for note in notes[:2]] == ["worker_init_fn", "timeout"]
+    words = ("worker_init_fn", "timeout")
+    assert [word for word in words if not any(word in note for note in notes)] == []
 
 
 INSTALLED = """
@@ -133,13 +131,6 @@ def test_an_installed_loader_is_exported(tmp_path):
     (tmp_path / "train.py").write_text(INSTALLED, encoding="utf-8")
     printed("train.py", cwd=tmp_path, PYTHONPATH=str(site), NBPIPE_CACHE_DIR=str(tmp_path))
     assert listed(nbpipe.load(tmp_path / "loader.py")) == [[0, 1, 4, 9], [16, 25]]
-
-
-def test_the_chain_of_a_loader_is_exported_by_the_loader(tmp_path):
-    """`loader.pipeline.export` has parts of nbpipe's own in it, and names `loader.export`."""
-    loader = nbpipe.DataLoader(NUMBERS, 4)
-    with pytest.raises(nbpipe.ExportError, match=r"loader\.export\(path\)"):
-        loader.pipeline.export(tmp_path / "loader.py")
 
 
 @pytest.mark.parametrize(
