@@ -97,7 +97,7 @@ class Notebook:
 
         It must be importable from an empty folder, and its pipeline must have the same stages,
         knobs and items, and the same arguments of each stage. A parameter must stand for each knob
-        that was given or turned.
+        that was given or turned. Its text must pass the linter, and name no folder of this machine.
 
         Args:
             pipe: an expression for the notebook's pipeline.
@@ -113,6 +113,7 @@ class Notebook:
         for what in ("items", "graph", "specs", "knobs"):
             assert found[what] == known[what], text
         assert set(known["given"]) <= set(exported.turns), text
+        assert str(self.folder.parent) not in text  # no path of this machine
         assert linted(path) == "", text
         if spawn:
             assert found["spawned"] == known["items"], text

@@ -103,8 +103,6 @@ def _held_by(value: Any, seen: frozenset[int]) -> Iterator[Any]:
         yield from map(shown, _constants(value.__code__))
     elif hasattr(value, "__wrapped__"):  # by functools.cache, for instance
         held = [value.__wrapped__]
-    elif inspect.isbuiltin(value) or inspect.isclass(value) or not callable(value):
-        yield shown(value)
     else:
         yield shown(value)
     for one in held:
