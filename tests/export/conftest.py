@@ -1,6 +1,5 @@
 """A nursery that all tests share, a notebook for each, and a folder for what is temporary."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("tests.export.notebooks")
-if os.environ.get("NBPIPE_EXPORT") == "slice":  # an exporter that copies statements
-    collect_ignore = ["test_today.py"]
 
 from tests.export.notebooks import Notebook  # noqa: E402 - after it is to be rewritten
 from tests.export.nursery import Nursery  # noqa: E402 - as above

@@ -1,6 +1,5 @@
 """Notebooks: cells run in a real kernel, and what was exported, imported in a fresh process."""
 
-import ast
 import json
 import re
 import subprocess
@@ -214,44 +213,6 @@ class Exported:
         """Report whether one of the notes has all the words."""
         return any(all(word in note for word in words) for note in self.notes)
 
-    # How the exporter spells things: for tests of its plan, not of what it promises.
-    @cached_property
-    def tree(self) -> ast.Module:
-        """The file's tree."""
-        return ast.parse(self.text)
-
-    @property
-    def build(self) -> ast.FunctionDef:
-        """The function `build_pipeline`."""
-        return next(node for node in self.tree.body if _is_named(node, "build_pipeline"))
-
-    @property
-    def parameters(self) -> str:
-        """The parameters of `build_pipeline`, with their types and defaults."""
-        return ast.unparse(self.build.args)
-
-    @property
-    def chain(self) -> str:
-        """What `build_pipeline` returns, on one line."""
-        return ast.unparse(self.build.body[-1]).removeprefix("return ")
-
-    @property
-    def names(self) -> list[str]:
-        """What the file's top level binds between the imports and `build_pipeline`, in order."""
-        return [name for node in self.middle for name in bound(node)]
-
-    @property
-    def imports(self) -> list[str]:
-        """The imports, one statement each, `nbpipe` left out."""
-        nodes = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        return [text for node in nodes if (text := ast.unparse(node)) != "import nbpipe"]
-
-    @property
-    def middle(self) -> list[ast.stmt]:
-        """The statements between the imports and `build_pipeline`."""
-        kept = [node for node in self.tree.body if not _is_frame(node)]
-        return kept[: next(n for n, node in enumerate(kept) if _is_named(node, "build_pipeline"))]
-
 
 # -- texts --------------------------------------------------------------------------------
 
@@ -278,14 +239,6 @@ def _find(lines: str, text: str) -> bool:
 def lacking(text: str, *words: str) -> list[str]:
     """List the words that a text lacks; a user needs all of them."""
     return [word for word in words if word not in text]
-
-
-def bound(node: ast.stmt) -> list[str]:
-    """Name what a statement of a module's top level binds."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    stored = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-    return [one.id for one in stored if isinstance(one.ctx, ast.Store)]
 
 
 def linted(path: Path) -> str:
@@ -315,14 +268,3 @@ def holds(folders: Iterable[Path], word: str) -> list[str]:
         for name, content in contents(folder).items()
         if word.encode() in content or word in name
     ]
-
-
-def _is_named(node: ast.stmt, name: str) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == name
-
-
-def _is_frame(node: ast.stmt) -> bool:
-    """Tell whether a statement is an import or a docstring."""
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    return isinstance(node, ast.Import | ast.ImportFrom)

@@ -21,7 +21,6 @@ folder, and its pipeline has the same stages, knobs, arguments and items.
 """
 
 import ast
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,6 @@ import pytest
 from tests.export.notebooks import NEXT, Notebook, cells_of, contents, lacking
 
 HERE = Path(__file__).parent / "cases"
-# What only an exporter that copies statements can do, and what only the present one does.
-OTHERS = "copied" if os.environ.get("NBPIPE_EXPORT") == "slice" else "today"
 EXPORT = 'report = pipe.export("my_loader.py")\n'
 SECTION = re.compile(r"^## (.+)\n((?:```.*\n(?:.*\n)*?```$|(?!## ).*\n)*)", re.MULTILINE)
 BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -105,7 +102,7 @@ class Case:
         return QUOTED.findall(self.sections.get(section, ""))
 
 
-CASES = [Case.read(path) for path in sorted([*HERE.glob("*.md"), *(HERE / OTHERS).glob("*.md")])]
+CASES = [Case.read(path) for path in sorted(HERE.glob("*.md"))]
 EXPORTED = [case for case in CASES if "Refused" not in case.sections]
 REFUSED = [case for case in CASES if "Refused" in case.sections]
 
