@@ -560,9 +560,8 @@ class _Copy:
             self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
             return 0
         (mine, raised), second = own
-        has_state = bool(state_of(statements, self._record)) or any(
-            map(moving_attributes, statements)
-        )
+        has_state = bool(state_of(statements, self._record) or self._match.replayed.moved)
+        has_state = has_state or any(map(moving_attributes, statements))
         if (mine, raised) != second and not has_state:
             self._notes.append("not compared: two runs of the notebook's own pipeline differ")
             if proved.raised and not (raised or second[1]):

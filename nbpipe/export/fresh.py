@@ -123,10 +123,12 @@ class Replayed(FreshResult):
     Attributes:
         steps: of each statement, up to the first that failed.
         goal_error: what the expression of the pipeline raised, in words.
+        moved: variables, and "stage word" of arguments, that the first items have changed.
     """
 
     steps: list[StepResult] = field(default_factory=list)
     goal_error: str = ""
+    moved: list[str] = field(default_factory=list)
 
 
 @dataclass

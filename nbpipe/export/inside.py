@@ -151,14 +151,27 @@ class _Asked:
         self._answers.send_bytes(json.dumps(line).encode("ascii"))
 
 
-def _build(asked: _Asked, build: Callable[[], Any], count: int) -> None:
-    """Build a pipeline, and answer what it is and its first items."""
+def _build(asked: _Asked, build: Callable[[], Any], count: int) -> list[str]:
+    """Build a pipeline, and answer what it is and its first items.
+
+    Returns:
+        "stage word" of each argument whose value these items have changed.
+    """
     pipe = build()
-    asked.say(chain=chain_prints(pipe.chain))
-    if count:
-        asked.say(phase="items")
-        items, raised = first_items(lambda: iter(pipe), count)
-        asked.say(items=items, raised=raised)
+    before = chain_prints(pipe.chain)
+    asked.say(chain=before)
+    if not count:
+        return []
+    asked.say(phase="items")
+    items, raised = first_items(lambda: iter(pipe), count)
+    asked.say(items=items, raised=raised)
+    pairs = zip(before, chain_prints(pipe.chain), strict=True)
+    return [
+        f"{row['name']} {word}"
+        for row, after in pairs
+        for word, value in after["spec"].items()
+        if value != row["spec"][word]
+    ]
 
 
 def _error(error: BaseException, file: Path) -> dict[str, Any]:
@@ -188,8 +201,8 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
         if result["error"]:
             return
     asked.say(phase="build")
-    names = given["names"]
-    asked.say(prints={name: json_fingerprint(space[name]) for name in names if name in space})
+    prints = {name: json_fingerprint(space[name]) for name in given["names"] if name in space}
+    asked.say(prints=prints)
 
     def build() -> Any:
         pipe = eval(given["goal"], space)  # noqa: S307  the user's own text
@@ -199,9 +212,15 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
         return pipe
 
     try:
-        _build(asked, build, given["count"])
+        moved = _build(asked, build, given["count"])
     except BaseException as error:  # noqa: BLE001  whatever user code raises
         asked.say(goal_error=error_words(error))
+        return
+    if given["count"]:
+        moved += [
+            name for name, held in prints.items() if json_fingerprint(space.get(name)) != held
+        ]
+        asked.say(moved=moved)
 
 
 def _executed(

@@ -30,7 +30,7 @@ def name_of(x):
 def exported_chain(notebook: Notebook, chain: str, tune: str = "") -> Exported:
     """Export a chain of the functions above."""
     cell = f"pipe = ({chain})\n{tune}\nreport = pipe.export('loader.py')"
-    return notebook.exported(FUNCTIONS + cell)
+    return notebook.exported(FUNCTIONS + cell, state=["_numbers"])  # of a `LocalStore`
 
 
 CHAINS: dict[str, dict[str, int]] = {  # what parameters turn at least
