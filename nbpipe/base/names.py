@@ -50,8 +50,7 @@ def shown(one: object, hidden: Container[str]) -> list[str]:
 def own_kind(cls: type) -> str:
     """Return which kind of nbpipe's objects a class makes, as the class states; else nothing.
 
-    Rooms below the one that defines a class know its objects by this: "pipeline", "run", "loader",
-    and "loader part" for what only a loader uses.
+    Rooms below the one that defines a class know its objects by this: "pipeline", "run", "loader".
     """
     name = "_nbpipe_kind_"
     return next((str(vars(one)[name]) for one in cls.__mro__ if name in vars(one)), "")

@@ -268,7 +268,6 @@ class _Sent:
         if_large: what to do where much is sent.
     """
 
-    _nbpipe_kind_: ClassVar[str] = "loader part"
     if_large: ClassVar[str] = "hold paths in the dataset, memory-map it, or use workers='thread'"
 
     dataset: Any
@@ -554,8 +553,6 @@ class EpochIndices:
     Attributes:
         prepared: what the next iteration gives; None: what the sampler does.
     """
-
-    _nbpipe_kind_ = "loader part"
 
     def __init__(self, sampler: Iterable[Any], draw_seed: Callable[[], object]) -> None:
         self._sampler = sampler

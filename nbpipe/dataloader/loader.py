@@ -60,10 +60,7 @@ if TYPE_CHECKING:
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
 )
-_LEFT_OUT = {
-    "pin_memory": "loader.pipeline does not pin memory: end it with .to_device(...), which does",
-    "timeout": "loader.pipeline has no timeout: .map(..., timeout_s=) bounds a single call",
-}
+_NO_TIMEOUT = "loader.pipeline has no timeout: .map(..., timeout_s=) bounds a single call"
 _FIXED = (
     *("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last", "dataset"),
     "persistent_workers",
@@ -316,8 +313,6 @@ def _torch() -> ModuleType:
 
 class _Pin:
     """Copies batches to pinned memory, for the device that is current where it was made."""
-
-    _nbpipe_kind_ = "loader part"
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -819,24 +814,24 @@ class DataLoader:
         """
         from ..export.exporting import export_chain
 
-        if self._splits:
+        if self._asks:  # which a loader finds out in its first epoch
             raise ExportError(
                 "each worker of this DataLoader reads its part of the dataset, which asks "
                 "get_worker_info(); write a pipeline for each part, and join them: "
                 "nbpipe.interleave([...])"
             )
         pipe = self.pipeline
-        done = export_chain(
-            self,
-            pipe.chain,
-            path,
-            items=functools.partial(iter, pipe),
-            overwrite=overwrite,
-            check_items=check_items,
-            assets=assets,
-        )
-        notes = [_LEFT_OUT[word] for word in _LEFT_OUT if getattr(self, word)]
-        return replace(done, notes=(*notes, *done.notes))
+        with self._sources.unchanged():  # the first batches are drawn to compare them
+            done = export_chain(
+                self,
+                pipe.chain,
+                path,
+                items=functools.partial(iter, pipe),
+                overwrite=overwrite,
+                check_items=check_items,
+                assets=assets,
+            )
+        return replace(done, notes=(_NO_TIMEOUT, *done.notes)) if self.timeout else done
 
     def export_goal(self) -> str:
         """Return what an export appends to this object's expression to get its pipeline."""

@@ -270,6 +270,17 @@ class RandomSources:
             if state is not None:
                 self._torch.set_rng_state(before)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Restore all generators after the `with` block."""
+        before = [one.get_state() for one in self._generators]
+        with self.with_torch(self.torch_now):
+            try:
+                yield
+            finally:
+                for one, state in zip(self._generators, before, strict=True):
+                    one.set_state(state)
+
 
 def _is_of_torch(sampler: Any) -> bool:
     return type(sampler).__module__.startswith("torch.utils.data.")

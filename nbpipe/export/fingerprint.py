@@ -37,6 +37,7 @@ from .reachable import (
     captured_by,
     defaults_of,
     has_recipe,
+    is_generator,
     is_library,
     names_of_wrapped,
 )
@@ -471,8 +472,26 @@ def _kind_of(value: Any) -> str:
     return name_of(type(value))
 
 
+RANDOM_STATE = "random state"  # of a generator: how far it has been drawn from
+
+
+def _generator(value: Any, node_of: _NodeOf) -> Node | None:
+    """Return the node of a generator of random numbers that keeps its seed; None for others."""
+    if isinstance(value, np.random.Generator):
+        seeds: Any = value.bit_generator.seed_seq
+        seed, state = (seeds.entropy, seeds.spawn_key), value.bit_generator.state
+    elif is_generator(value) and hasattr(value, "initial_seed"):  # of torch
+        seed, state = (value.initial_seed(), str(value.device)), value.get_state()
+    else:
+        return None
+    parts = [("seed", node_of(seed)), (RANDOM_STATE, node_of(state))]
+    return branch(_kind_of(value), qualname(type(value)), parts)
+
+
 def _object_node(value: Any, node_of: _NodeOf) -> Node:
     """Return the node of an object."""
+    if (drawing := _generator(value, node_of)) is not None:
+        return drawing
     kind, shown = _kind_of(value), qualname(type(value))
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)

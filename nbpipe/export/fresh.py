@@ -243,19 +243,14 @@ class FreshProcesses:
         self._took_s = 0.0
 
     def __enter__(self) -> Self:
-        """Start two processes: one will replay, the other one prove.
+        """Make a folder for the processes; they start with the first question.
 
         Raises:
             ExportError: no Python can be started here.
         """
         check_interpreter()
         self._cwd, self._paths = _here()
-        with ExitStack() as stack:
-            self._folder = stack.enter_context(temporary_folder())
-            self._held = stack
-            for _ in range(2):
-                self._start()
-            self._held = stack.pop_all()
+        self._folder = self._held.enter_context(temporary_folder())
         return self
 
     def __exit__(self, *_: object) -> None:

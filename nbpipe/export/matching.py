@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
-from .fingerprint import difference, json_fingerprint, loosened
+from .fingerprint import RANDOM_STATE, difference, json_fingerprint, loosened
 from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
@@ -67,6 +67,7 @@ class Match:
         self.imports: list[str] = []
         self.reads: dict[Statement, tuple[str, ...]] = {}
         self._stages = addresses(chain)
+        self._has_drawn = False  # from generators, since the pipeline was made
         self._prints: dict[int, Any] = {}
 
     # -- the rounds ------------------------------------------------------------------------
@@ -105,7 +106,9 @@ class Match:
             if self._widen(set().union(*behind)):
                 continue
             for name, words in wrong.items():
-                if name in tried or not self._write_live(name):
+                if self._is_drawn_from(name):
+                    self.moved.add(name)
+                elif name in tried or not self._write_live(name):
                     raise self._differs(name, words)
                 tried.add(name)
         raise ExportError(
@@ -190,7 +193,7 @@ class Match:
         state, space = state_of(runs, self._record), self._record.namespace
         wrong: dict[str, str] = {}
         for name, theirs in self.replayed.prints.items():
-            if name not in space or self._is_pipeline(name):
+            if name not in space or name in self.moved or self._is_pipeline(name):
                 continue
             live = space[name]
             if isinstance(live, types.ModuleType):
@@ -211,6 +214,11 @@ class Match:
             if not (self._part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()
         }
         return inner or wrong
+
+    def _is_drawn_from(self, name: str) -> bool:
+        """Recognise a generator of random numbers that is as it was typed, and was drawn from."""
+        given = self._print(self._record.namespace[name]), self.replayed.prints[name]
+        return difference(*(_without(one, {RANDOM_STATE}) for one in given)) is None
 
     def _print(self, value: object) -> Any:
         if id(value) not in self._prints:
@@ -239,9 +247,10 @@ class Match:
         try:
             self.compare_chain(self.replayed.chain, runs, "in a fresh process")
         except ExportError:
-            if not self._widen(self._part.behind(self._part.goal)):
-                raise
-            return True
+            if self._widen(self._part.behind(self._part.goal)):
+                return True
+            self._has_drawn = True
+            self.compare_chain(self.replayed.chain, runs, "in a fresh process")
         return False
 
     def compare_chain(
@@ -263,6 +272,7 @@ class Match:
                 f"{', '.join(map(repr, others)) or 'none'} {where}; {again}"
             )
         moving = {label for one in runs for label in moving_attributes(one)}
+        moving |= {RANDOM_STATE} if self._has_drawn else set()
         state = state_of(runs, self._record)
         for one, other in zip(mine, theirs, strict=True):
             for key in ("op", "executor", "knobs", "placement"):

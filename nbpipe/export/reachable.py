@@ -164,7 +164,6 @@ _WAYS_OUT = {  # by the beginning of module and class
 _WAYS_OUT_OF_OWN = {  # by the kind of nbpipe's object
     "pipeline": "a stage cannot hold a pipeline: give its items, or join pipelines",
     "run": "a stage cannot hold a run: take what it needs out of it, as plain values",
-    "loader part": "export the loader itself: loader.export(path) writes the chain it stands for",
 }
 # What the system opened, wherever it is.
 _OPENED = ("socket.", "_socket.", "ssl.", "sqlite3.", "mmap.", "subprocess.", "zipfile.ZipFile")
