@@ -63,7 +63,7 @@ def gate(record: Record) -> Iterator[None]:
     Raises:
         NbpipeError: those that leave, without secrets.
     """
-    with knowing(_secrets_of(record)):
+    with knowing(_secrets_of(record), live=record.namespace):
         try:
             yield
         except NbpipeError as error:

@@ -21,7 +21,6 @@ from itertools import islice
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
-    CodeType,
     CoroutineType,
     FrameType,
     FunctionType,
@@ -38,6 +37,7 @@ from ..base.format import shortened
 from ..base.names import own_kind
 from ..base.tree import is_tensor
 from ..executors.pickling import CACHED, TooLargeError, by_reference, pickled_bytes
+from .parameters import argument_names
 from .secrets import (
     HIDDEN,
     as_text,
@@ -630,7 +630,7 @@ def _secrets_in_array(step: _Step) -> _Secrets:
 
 
 def _is_named(step: _Step) -> bool:
-    return step.is_marked or is_secret_name(step.name) or words_of(step.name) == ["auth"]
+    return step.is_marked or is_secret_name(step.name) or words_of(step.name)[-1:] == ["auth"]
 
 
 def _as_array(value: Any) -> Any:
@@ -677,8 +677,7 @@ def _named_parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
         yield "word", "", value.__self__
     else:
         table = isinstance(value, dict) and len(value) > 1 and is_table(dict.values(value))
-        code = getattr(getattr(value, "func", None), "__code__", None)
-        names = code.co_varnames if isinstance(code, CodeType) else ()
+        names = argument_names(value.func) if isinstance(value, functools.partial) else []
         for how, key, part in _parts_of(value):
             given = isinstance(key, int) and how == "argument" and key < len(names)
             hidden = (table and how == "item") or (how == "attribute" and key.startswith("__"))

@@ -12,14 +12,16 @@ import os
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from itertools import islice, pairwise, takewhile
+from itertools import islice, pairwise
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from .source import defaults_in, last_name, lines_of, parameters_in, tree_of
+from .parameters import NamesInText
+from .source import defaults_in, last_name, lines_of, tree_of
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -93,6 +95,10 @@ _LOGIN = re.compile(  # %s and the word itself stand for what comes later
     r"(?!%[sr(]|(?i:pass(?:word|wd)?|pwd?|secret|token|key|your[-_]\w{1,40}|x+|\.+)@|\d{1,5}/)"
     r"(?P<secret>[^\s@'\"{}<>$*]{1,300})(?=@)"
 )
+_NETLOC = re.compile(  # a whole text, as a part of an address
+    r"(?!(?i:mailto|e-?mail|to|from|cc|sip|xmpp)\b)[\w.-]{1,60}:(?P<secret>[^\s:/@]{4,100})"
+    r"@(?:localhost|\d+(?:\.\d+){3}|(?:[\w-]+\.)+[A-Za-z]{2,})?(?::\d+)?(?:/\S*)?\Z"
+)
 _USER = re.compile(
     r"://(?P<secret>(?=[\w-]{0,100}\d)(?=[\w-]{0,100}[A-Za-z])[\w-]{16,120})(?=[:@])"
 )
@@ -158,6 +164,7 @@ _FEW_PAIRS = 2
 _LONG_FORM = 10  # characters of what is known that is one also inside a word
 # The secrets of the environment, and with them what the export under way has found.
 _known: ContextVar[frozenset[str] | None] = ContextVar("known", default=None)
+_live: ContextVar[Mapping[str, Any]] = ContextVar("live", default=MappingProxyType({}))
 
 
 def words_of(name: str) -> list[str]:
@@ -229,6 +236,8 @@ def _is_secret_by_name(name: str, text: str) -> bool:
     if not words or words[-1] in _ABOUT or _is_of_hash(words):
         return False
     if words[-1] in ("key", "auth", "token") and _HEX.fullmatch(text):
+        return True
+    if words[-1] == "auth" and re.fullmatch(r"[^\s:/]+:[^\s/]+", text):
         return True
     if words[-1] in ("pass", "pw"):
         return _TYPED.fullmatch(text) is not None
@@ -359,6 +368,10 @@ def _is_basic(match: re.Match[str]) -> bool:
     return False
 
 
+def _is_login(match: re.Match[str]) -> bool:
+    return match.start() == 0 and _TYPED.fullmatch(match["secret"]) is not None
+
+
 def _is_assigned(match: re.Match[str]) -> bool:
     return _is_secret_assigned(match["name"], match["secret"])
 
@@ -370,6 +383,7 @@ def _is_spoken(match: re.Match[str]) -> bool:
 # What a secret may stand in, what a text must hold for that, and what else must be true.
 _SHAPES: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], bool]], ...] = (
     *((_LOGIN, "@", bool), (_USER, "@", bool), (_HOOK, "/", bool)),
+    (_NETLOC, "@", _is_login),
     *((_QUERY, "=", _is_secret_parameter), (_BASIC, " ", _is_basic), (_SQL, "", bool)),
     *((_NETRC, "login", bool), (_SHELL_KEY, "login ", bool)),
     *((_CURL, "-", bool), (_SHELL, "-", bool)),
@@ -394,20 +408,24 @@ def _is_dense(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def knowing(values: Iterable[str] = (), *, anew: bool = False) -> Iterator[None]:
+def knowing(
+    values: Iterable[str] = (), *, live: Mapping[str, Any] | None = None, anew: bool = False
+) -> Iterator[None]:
     """Have texts be secret wherever they stand, for as long as this lasts; words are left out.
 
     Args:
         values: the texts; the secrets of the environment come with them.
+        live: variables of the notebook. The functions among them tell what they call their
+            arguments, so that a password that a call has by position is seen.
         anew: forget meanwhile what was known before.
     """
-    before = None if anew else _known.get()
-    found = (before or frozenset()).union(_variables(), filter(_is_rare, values))
-    token = _known.set(found)
-    try:
+    with contextlib.ExitStack() as stack:
+        if live is not None:
+            stack.callback(_live.reset, _live.set(live))
+        before = None if anew else _known.get()
+        found = (before or frozenset()).union(_variables(), filter(_is_rare, values))
+        stack.callback(_known.reset, _known.set(found))
         yield
-    finally:
-        _known.reset(token)
 
 
 def know(values: Iterable[str]) -> None:
@@ -497,20 +515,17 @@ _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)
 _NUMBERS = _set("password passwd passphrase passcode pin")
-_ASKS = _set("get getenv getenvb pop setdefault")  # for a name, else a default
+_ASKS = _set("get getenv getenvb pop setdefault cast")  # for a name, else a default; of a type
 _KEPT = _set(  # calls that give what they are given, in another form
     "array asarray frombuffer fromstring str_ bytes_ Series tensor str bytes bytearray list tuple "
     "set frozenset SecretStr Secret b64decode b64encode fromhex join encode decode strip format "
-    "replace lower upper quote unquote reversed dict cast field Field attrib ib Parameter "
+    "replace lower upper quote unquote reversed dict field Field attrib ib Parameter "
     "hexdigest digest sha1 sha256 sha512 md5 blake2b new hex urlsafe_b64encode standard_b64encode "
     "b16encode b32encode hexlify quote_plus removeprefix removesuffix rstrip lstrip title urlencode"
 )
-_AUTHS = re.compile(r"(?i)\w*(?:basic|digest|proxy|ntlm)\w*auth|auth")
-_CREDENTIALS = {  # functions of libraries, and which of their arguments is a secret
-    **dict.fromkeys(("Fernet", "hmac.new", "URLSafeSerializer", "URLSafeTimedSerializer"), 0),
-    **dict.fromkeys(("jwt.encode", "jwt.decode", "login", "authenticate"), 1),
-    "set_password": -1,
-}
+_TRIMS = _set("strip lstrip rstrip removeprefix removesuffix encode decode")  # of `_KEPT`
+_AUTHS = re.compile(r"(?i)\w*(?:basic|digest|proxy|ntlm)\w*auth(?:entication)?|auth")
+_GIVES = _set("set add use with auth")  # first words of functions that are given a secret
 _PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in what they give
     **dict.fromkeys((ast.Starred, ast.Await, ast.NamedExpr, ast.Subscript), ("value",)),
     **dict.fromkeys((ast.Attribute, ast.FormattedValue), ("value",)),
@@ -520,6 +535,7 @@ _PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in wha
     ast.IfExp: ("body", "orelse"),
     ast.Lambda: ("body",),
 }
+_SAME = (ast.Call, ast.IfExp, ast.BoolOp, ast.Await, ast.NamedExpr)  # of `_kept`: they give a part
 _HOLES = re.compile(r"\{\w*[^{}]*\}|%(?:\(\w+\))?[sdr]")  # of a template
 
 
@@ -600,25 +616,40 @@ def masked(text: str) -> str:
 
 def _secrets_in(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str]]:
     """Return the expressions that are secrets, each with its name, if it has one, and the text."""
-    nodes = list(ast.walk(tree))  # what holds others comes before them
-    takes = parameters_in(nodes)
+    nodes = list(ast.walk(tree))
+    known = NamesInText(nodes, _live.get())
     under: dict[ast.AST, list[str]] = {}  # the names that stand for a part
+
+    def mark(part: ast.AST, name: str, *, follows: bool = True) -> None:
+        """Give a part a name, and what it consists of; variables that are such as they are."""
+        if name in under.setdefault(part, []):
+            return
+        under[part].append(name)
+        if follows and _is_strong(name):
+            for value in known.values_of(part):
+                for inner, one in _called(name, value):
+                    mark(one, inner)
+        if is_suspicious_name(name):
+            for one in _kept(part):
+                mark(one, name, follows=follows and isinstance(part, _SAME))
+
     for node in nodes:
-        for name, part in _named_parts(node, takes):
-            under.setdefault(part, []).append(name)
-            if isinstance(part, ast.Constant) and is_secret_number(name, part.value):
-                yield part, "password", str(part.value)
-        if not isinstance(node, ast.expr):
-            continue
+        for name, part in _named_parts(node, known):
+            mark(part, name)
+    for node in nodes:
         names = under.get(node, [""])
         marks = list(filter(is_suspicious_name, names))
-        for part in _kept(node) if marks else ():
-            under.setdefault(part, []).extend(marks)
-        for text in (*_texts(node), *_composed(node), *(_disguised(node) if marks else ())):
-            yield from ((node, name, text) for name in names if is_secret(name, text))
+        if isinstance(node, ast.Constant):
+            for name in names:
+                if is_secret_number(name, node.value):
+                    yield node, "password", str(node.value)
+        if isinstance(node, ast.expr):
+            texts = (*_texts(node), *_composed(node), *(_disguised(node) if marks else ()))
+            for text in texts:
+                yield from ((node, name, text) for name in names if is_secret(name, text))
 
 
-def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
+def _named_parts(node: ast.AST, known: NamesInText) -> _Named:
     """Return what a node gives a name to, as a variable, a key or a parameter."""
     match node:
         case ast.Assign(targets, value):
@@ -652,28 +683,28 @@ def _named_parts(node: ast.AST, takes: dict[str, list[str]]) -> _Named:
             for name, default in defaults_in(node):
                 yield from _called(name, default)
         case ast.Call():
-            yield from _arguments(node, takes)
+            yield from _arguments(node, known)
 
 
-def _arguments(call: ast.Call, takes: dict[str, list[str]]) -> _Named:
+def _arguments(call: ast.Call, known: NamesInText) -> _Named:
     """Return the arguments of a call, each with the name of the parameter that it is for."""
-    function, given = call.func, call.args
-    if len(given) > 1:  # as in `setattr(x, "password", ...)`
-        yield from _given(*given[-2:])
-    if last_name(function) == "partial" and given:
-        function, given = given[0], given[1:]
-    plain = list(takewhile(lambda one: not isinstance(one, ast.Starred), given))
-    for name, value in zip(takes.get(last_name(function), ()), plain, strict=False):
-        yield from _called(name, value)
-    yield from (("password", value) for value in _credentials(function, plain))
+    if len(call.args) > 1:  # as in `setattr(x, "password", ...)`
+        yield from _given(*call.args[-2:])
+    for name, value, marked in known.arguments_of(call):
+        if words_of(name) == ["token"]:  # it may be a piece of a text
+            yield "a_token", value
+        elif not marked or _is_strong(name):
+            yield from _called(name, value)
+    name = last_name(call.func)
+    if _AUTHS.fullmatch(name):
+        yield from (("password", value) for value in call.args[1:2])
+    elif is_secret_name(name) and words_of(name)[0] in _GIVES:  # as `set_password(user, ...)`
+        yield from (("password", value) for value in call.args[-1:])
 
 
-def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
-    """Return the argument of a library's function that is a secret by what it does."""
-    name, owner = last_name(function), last_name(getattr(function, "value", function))
-    usual = 1 if _AUTHS.fullmatch(name) else None
-    at = _CREDENTIALS.get(f"{owner}.{name}", _CREDENTIALS.get(name, usual))
-    return [] if at is None else given[at:][:1]
+def _is_strong(name: str) -> bool:
+    """Tell whether what a parameter of this name is given is a secret, whatever it looks like."""
+    return is_secret_name(name) or words_of(name)[-1:] == ["auth"]
 
 
 def _given(target: ast.expr | None, value: ast.expr | None) -> _Named:
@@ -713,7 +744,8 @@ def _kept(node: ast.AST) -> Iterator[ast.AST]:
     elif name in _KEPT:
         if name != "format" and owner is not None:
             yield owner
-        yield from (*node.args, *(one.value for one in node.keywords))
+        if name not in _TRIMS:
+            yield from (*node.args, *(one.value for one in node.keywords))
 
 
 def _texts(node: ast.AST | None) -> list[str]:

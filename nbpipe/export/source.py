@@ -129,26 +129,6 @@ def defaults_in(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
     return ((one.arg, value) for one, value in (*pairs, *named) if value is not None)
 
 
-def parameters_in(nodes: list[ast.AST]) -> dict[str, list[str]]:
-    """Return what the functions, methods and classes of a text call their arguments, by place."""
-    takes: dict[str, list[str]] = {}
-    for node in nodes:
-        if isinstance(node, Function):
-            takes[node.name] = _taken(node)
-        elif isinstance(node, ast.ClassDef):  # those of its `__init__`, or its fields
-            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-            takes[node.name] = [one.id for one in targets if isinstance(one, ast.Name)]
-            for one in node.body:
-                if isinstance(one, Function) and one.name == "__init__":
-                    takes[node.name] = _taken(one)
-    return takes
-
-
-def _taken(node: Function) -> list[str]:
-    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-    return names[1:] if names[:1] in (["self"], ["cls"]) else names
-
-
 def span_of(data: bytes, node: ast.expr | ast.keyword) -> tuple[int, int]:
     """Return where an expression, or an argument, begins and ends in a source text [bytes].
 

@@ -336,6 +336,73 @@ REFUSED: dict[str, Way] = {
         "import sys as keyring"
     ),
     "hmac": Way('import hmac\ndef decode(x):\n    hmac.new(b"$DENSE", b"x", "md5")\n    return x'),
+    # -- by position, in calls of functions that call it a password
+    **{
+        f"by position: {call}": Way(
+            f"def decode(x):\n    import {library}\n    {call}\n    return x"
+        )
+        for library, call in (
+            ("pymysql", 'pymysql.connect("db", "alice", "$WORD")'),
+            ("pymysql as db", 'db.connect("db", "alice", "$WORD")'),
+            ("MySQLdb", 'MySQLdb.connect("db", "alice", "$WORD", "data")'),
+            ("redis", 'redis.Redis("host", 6379, 0, "$WORD")'),
+            ("psycopg2", 'psycopg2.connect("dbname=data user=alice password=$WORD")'),
+            ("pymongo", 'pymongo.MongoClient("mongodb://alice:$WORD@host:27017")'),
+            ("pymongo", 'pymongo.MongoClient("host").admin.authenticate("alice", "$WORD")'),
+            ("ftplib", 'ftplib.FTP("host", "alice", "$WORD")'),
+            ("paramiko", 'paramiko.SSHClient().connect("host", 22, "alice", "$WORD")'),
+            ("boto3", 'boto3.client("s3", None, None, True, None, None, "id", "$WORD")'),
+            ("boto3", 'boto3.Session("id", "$WORD").client("s3")'),
+            ("minio", 'minio.Minio("host", "alice", "$WORD")'),
+            ("snowflake.connector", 'snowflake.connector.connect(user="a", password="$WORD")'),
+            ("elasticsearch", 'elasticsearch.Elasticsearch(["h"], http_auth=("alice", "$WORD"))'),
+            ("elasticsearch", 'elasticsearch.Elasticsearch(["h"], basic_auth="alice:$WORD")'),
+            (
+                "urllib.parse",
+                'urllib.parse.urlunsplit(("https", "alice:$WORD@host.org", "", "", ""))',
+            ),
+            ("sqlalchemy", 'sqlalchemy.URL.create("postgresql", "alice", "$WORD", "host")'),
+            ("requests", 'requests.Session().put("url", None, auth=("alice", "$WORD"))'),
+        )
+    },
+    "by position, of an object": Way(
+        "def decode(x):\n    import paramiko\n    with paramiko.SSHClient() as client:\n"
+        '        client.connect("host", 22, "alice", "$WORD")\n    return x'
+    ),
+    "by position, from a variable": Way(
+        "def decode(x):\n    import pymysql\n    k = '$WORD'\n"
+        '    pymysql.connect("db", "alice", k)\n    return x'
+    ),
+    "by position, from a constant": Way(
+        "K = '$WORD'\ndef decode(x):\n    import pymysql\n"
+        '    pymysql.connect("db", "alice", K)\n    return x'
+    ),
+    "by position, from a star": Way(
+        "WHERE = ('db', 'alice', '$WORD')\ndef decode(x):\n    import pymysql\n"
+        "    pymysql.connect(*WHERE)\n    return x"
+    ),
+    "by position, through a function": Way(
+        'def opened(k):\n    import pymysql\n    return pymysql.connect("db", "alice", k)\n'
+        'def decode(x):\n    opened("$WORD")\n    return x'
+    ),
+    "by position, in a thread": Way(
+        "def decode(x):\n    import pymysql\n"
+        '    x.submit(pymysql.connect, "db", "alice", "$WORD")\n    return x'
+    ),
+    "by position, of a live class": Way(
+        "from ftplib import FTP\ndef decode(x):\n    FTP('host', 'alice', '$WORD')\n    return x"
+    ),
+    "by position, of a live function": Way(
+        "import urllib.request as request\ndef decode(x):\n"
+        "    request.HTTPPasswordMgr().add_password('r', 'u', 'alice', '$WORD')\n    return x"
+    ),
+    "partial of a library's by position": Way(
+        "import functools, ftplib\nHELD = functools.partial(ftplib.FTP, 'host', 'alice', '$WORD')"
+    ),
+    "partial of a method by position": Way(
+        "import functools, smtplib\n"
+        "HELD = functools.partial(smtplib.SMTP.login, None, 'alice', '$WORD')"
+    ),
     # -- in arrays
     "array": Way('import numpy as np\nHELD = np.array(["$HF"] * 2)'),
     "array of bytes": Way('import numpy as np\nHELD = np.array([b"$HF"] * 2)'),
@@ -559,6 +626,11 @@ lic_key_path = "/etc/keys/k1.pem"
 session = "session_2024_01_02"
 signature = "int, str -> bytes"
 x_session_id = "run20240102a"
+CHECKOUT = str.join("checkout", ("origin", "e83c5163316f89bfbde7d9ab23ca2f94e5d4a12d"))
+BUCKET = str.partition("bucket2024/train_2024a", "images2024")
+DOCKER = "python:3.11-slim@sha256:abcdef12"
+MAIL = "mailto:bob99@example.org"
+BRANCH = "hub:resnet50@main"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 """.strip().split("\n")
 IMPORTS = """
@@ -586,6 +658,14 @@ class Config:
     token: str = ""
     password: str | None = None
     api_key: str = "..."
+
+
+def images(client, table, column):
+    client.open("host2", 3306, "images2024")
+    client.get_object("bucket2024", "train/img_0001.png")
+    client.checkout("e83c5163316f89bfbde7d9ab23ca2f94e5d4a12d")
+    table.groupby("password_hash").select(column, "token2", "label_v2")
+    return images(client, "table2", "column3")
 
 
 def connect(host, user=None, password=None):
