@@ -36,6 +36,7 @@ from .record import END, Cell, Record, Statement, root_name, shell
 from .secrets import (
     advice,
     as_text,
+    environment_values,
     is_suspicious_name,
     knowing,
     masked,
@@ -400,6 +401,7 @@ class _Copy:
             variables=_variables(self._record),
             modules=_preloaded(self._record.namespace),
             file=str(self._file),
+            typed=_paths(self._record),
         ) as fresh:
             self._match = Match(
                 self._chain,
@@ -457,8 +459,13 @@ class _Copy:
 
     def _spelled(self, name: str, value: object) -> tuple[str, tuple[str, ...]]:
         """Return the live value of a name as source, with the imports that it takes."""
-        hidden = [os.environ[word] for word in _variables(self._record)]
-        spell = functools.partial(spelled, space=self._record.namespace, own=(name,), hidden=hidden)
+        spell = functools.partial(
+            spelled,
+            space=self._record.namespace,
+            own=(name,),
+            hidden=environment_values(_variables(self._record)),
+            typed=_paths(self._record),
+        )
         try:
             return spell(value)
         except NoLiteral:
@@ -713,16 +720,21 @@ def _archive(arrays: dict[str, Any]) -> bytes:
 
 def _variables(record: Record) -> set[str]:
     """Return the environment variables that the statements of a notebook name."""
-    found = set()
+    return os.environ.keys() & set(_texts(record, "env"))
+
+
+def _paths(record: Record) -> set[str]:
+    """Return the absolute paths in the cells of a notebook."""
+    return {text for text in _texts(record, "/") if text.startswith("/")}
+
+
+def _texts(record: Record, word: str) -> Iterator[str]:
+    """Return the literals of the cells whose text has a word in it."""
     for cell in record.cells:
-        if "env" in cell.text:
-            tree = tree_of(cell.text) or ast.Module([], [])
-            found |= {
-                node.value
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            }
-    return found & os.environ.keys()
+        nodes = ast.walk(tree_of(cell.text) or ast.Module([], [])) if word in cell.text else ()
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
 
 
 def _preloaded(space: dict[str, Any]) -> list[str]:

@@ -232,10 +232,19 @@ class FreshProcesses:
             what programs need to run, as PATH.
         modules: top-level packages to import ahead.
         file: where the module will stand.
+        typed: absolute paths that the user typed; literals hold no other one of this machine.
     """
 
-    def __init__(self, *, variables: Iterable[str], modules: Iterable[str], file: str) -> None:
+    def __init__(
+        self,
+        *,
+        variables: Iterable[str],
+        modules: Iterable[str],
+        file: str,
+        typed: Iterable[str] = (),
+    ) -> None:
         self._variables = sorted(set(variables))
+        self._typed = sorted(set(typed))
         self._modules = sorted(set(modules))
         self._file = file
         self._held = ExitStack()
@@ -357,7 +366,8 @@ class FreshProcesses:
         """Have a process answer a question; nothing of it is left afterwards."""
         worker, _ = process
         given = {"cwd": self._cwd, "paths": self._paths, "variables": self._variables}
-        data = json.dumps({**question, **given}, default=vars).encode("ascii")
+        asked = {**question, **given, "typed": self._typed}
+        data = json.dumps(asked, default=vars).encode("ascii")
         build_s = max(STATEMENT_S, 3 * self._took_s)
         limits_s = {"step": STATEMENT_S, "build": build_s, "items": ITEMS_S}
         phase, limit_s = "start", STARTS_S

@@ -33,6 +33,7 @@ import psutil
 from .fingerprint import difference, json_fingerprint
 from .fresh import SIGNALLED, chain_prints, error_line, error_words, first_items
 from .literals import NoLiteral, spelled
+from .secrets import environment_values
 
 # -- The process: on Linux a child answers, and its parent ends all that the child has started -----
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -132,14 +133,15 @@ class _Asked:
         cwd: the notebook's working folder.
         folder: of this process.
         hidden: values of the environment that no literal may hold.
+        typed: absolute paths that the user typed.
         watch: notes what code looks into.
     """
 
     def __init__(self, question: dict[str, Any], answers: Connection, folder: Path) -> None:
         self.cwd: str = question["cwd"]
         self.folder = folder
-        found = (os.environ.get(name, "") for name in question["variables"])
-        self.hidden = [value for value in found if value]
+        self.hidden = environment_values(question["variables"])
+        self.typed: list[str] = question["typed"]
         self.watch = _Watch(folder, self.cwd)
         self._answers = answers
         self._pid = os.getpid()
@@ -260,7 +262,7 @@ def _literal(
     Raises:
         NoLiteral: there is none.
     """
-    text, imports = spelled(value, space, own=own, hidden=asked.hidden)
+    text, imports = spelled(value, space, own=own, hidden=asked.hidden, typed=asked.typed)
     trial = dict(space)
     exec("\n".join(imports), trial)  # noqa: S102  it was made here
     again = eval(text, trial)  # noqa: S307  as above

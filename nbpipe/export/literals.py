@@ -16,15 +16,16 @@ import functools
 import inspect
 import logging
 import math
-import os
 import pathlib
 import re
 import sys
+import tempfile
 import tokenize
 import types
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from types import FunctionType
 from typing import Any
 
@@ -33,6 +34,7 @@ import numpy as np
 from ..base.names import parameters_of
 from ..base.tree import is_tensor
 from .reachable import IN_PYTHON, attributes_of
+from .secrets import as_text, holds_value
 from .source import lines_of, replaced, run_ruff
 
 
@@ -182,6 +184,42 @@ def _tensor(value: Any, spell: Spell) -> str:
     return group(f"{name}.tensor(", [numbers, *more], ")")
 
 
+# -- Paths of this machine -------------------------------------------------------------------------
+# At the beginning of a text or behind a blank, a bracket or `=`: "gs://data/x" and "host:/data/x"
+# are elsewhere.
+_PATH = re.compile(
+    r"(?:(?<![\w.~/:])|(?<=file://)|(?<=sqlite:///))/[^\s/'\"<>|:;,]+[^\s'\"<>|:;,]*"
+)
+_OF_MACHINE = frozenset(("/home", "/root", "/tmp", "/Users", "/mnt", "/var", "/content"))  # noqa: S108
+_REST = re.compile(r"[^\s'\"<>|:;,]*")
+_DEEP = 2  # folders; names of one, as "/root", are in texts that mean something else
+
+
+def paths_of_machine(text: str) -> Iterator[str]:
+    """Return the absolute paths in a text that are of this machine.
+
+    They are below the home folder, the working folder, that of temporary files or of Python, or in
+    any folder that exists here.
+    """
+    for folder in _folders():
+        at = text.find(folder)
+        if at >= 0:
+            yield folder + _REST.match(text, at + len(folder))[0]  # type: ignore[index]  # never None
+    for match in _PATH.finditer(text):
+        top = "/" + match[0].split("/")[1]
+        with contextlib.suppress(OSError, ValueError):  # the name is too long, or odd
+            if top in _OF_MACHINE or pathlib.Path(top).exists():
+                yield match[0]
+
+
+def _folders() -> list[str]:
+    found: dict[str, None] = dict.fromkeys((sys.prefix, sys.base_prefix))
+    for give in (pathlib.Path.home, pathlib.Path.cwd, tempfile.gettempdir):
+        with contextlib.suppress(RuntimeError, OSError):  # there is none
+            found[str(give())] = None
+    return [one for one in found if len(pathlib.PurePath(one).parts) > _DEEP]
+
+
 # -- Literals: a live value as source of an expression that is equal to it -------------------------
 _LEAVES = 200
 _CHARACTERS = 4_000
@@ -201,7 +239,13 @@ _NAME = f"{'_' * 13} = "  # which with one line makes 88
 _DIGITS = 4_000  # Python refuses to write longer numbers
 
 
-def literal(value: object, spell: Callable[[object], str]) -> str:
+def literal(
+    value: object,
+    spell: Callable[[object], str],
+    *,
+    typed: Callable[[str], bool] | None = None,
+    withheld: frozenset[str] = frozenset(),
+) -> str:
     """Write a value as source of an expression that evaluates to an equal one.
 
     What is long is laid out over lines, four spaces a level. Sets are sorted. At most 64 elements
@@ -211,11 +255,15 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
         value: anything.
         spell: gives the expression that stands for a module, class or function; it raises
             `NoLiteral` where there is none.
+        typed: tells whether the user typed an absolute path; one of this machine that nobody
+            typed is not written. None: paths are written.
+        withheld: texts that are not written, as the values of environment variables.
 
     Raises:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
-    text = _laid_out(_LiteralWriter(spell, _words(value)).item(value))
+    writer = _LiteralWriter(spell, _words(value), functools.partial(_refuse, typed, withheld))
+    text = _laid_out(writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "
@@ -231,12 +279,27 @@ def _laid_out(text: str) -> str:
     return (run_ruff("format", _NAME + text) or _NAME + text).removeprefix(_NAME).rstrip("\n")
 
 
+def _refuse(typed: Callable[[str], bool] | None, withheld: frozenset[str], text: str) -> None:
+    """Refuse a text that no literal may hold."""
+    if withheld and holds_value(text, withheld):
+        raise NoLiteral("a value of the environment; look it up in the statement that needs it")
+    path = None if typed is None else next(filterfalse(typed, paths_of_machine(text)), None)
+    if path is not None:
+        raise NoLiteral(
+            f"the path {path!r} of this machine, which is in no cell; write it in a cell, make it "
+            "relative, or look it up where it is used"
+        )
+
+
 class _LiteralWriter:
     """Writes one value."""
 
-    def __init__(self, spell: Callable[[object], str], whole: str) -> None:
+    def __init__(
+        self, spell: Callable[[object], str], whole: str, refuse: Callable[[str], None]
+    ) -> None:
         self._spell = spell
         self._whole = whole
+        self._refuse = refuse
         self._left = _LEAVES
         self._around: set[int] = set()
 
@@ -250,9 +313,17 @@ class _LiteralWriter:
         try:
             ways = (self._container, self._named, self._collection, self._texted)
             found = next(filter(None, (way(value) for way in ways)), None)
-            return found or written(value, self._spell) or self._fielded(value)
+            return found or self._written(value) or self._fielded(value)
         finally:
             self._around.discard(id(value))
+
+    def _written(self, value: Any) -> str | None:
+        """Write what numpy or torch made."""
+        texts = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.empty(0)
+        if texts.dtype.kind in "SU" and texts.size <= MOST:
+            for one in texts.ravel().tolist():
+                self._refuse(as_text(one))
+        return written(value, self._spell)
 
     def _count(self) -> None:
         self._left -= 1
@@ -269,10 +340,13 @@ class _LiteralWriter:
                 f"a {type(value).__name__} of length {len(value):,} "
                 f"(at most {_CHARACTERS:,} are written as source); {_SAVE}"
             )
-        if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
         if type(value) is int and value.bit_length() > _DIGITS:
             return hex(value)
+        text = as_text(value) if isinstance(value, str | bytes) else str(value)
+        if value is not None and type(value) is not bool and (len(text) > 1 or not self._around):
+            self._refuse(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
         return quoted(value) if isinstance(value, str | bytes) else repr(value)
 
     def _container(self, value: Any) -> str | None:
@@ -337,9 +411,11 @@ class _LiteralWriter:
 
     def _texted(self, value: Any) -> str | None:
         if isinstance(value, pathlib.PurePath):
+            self._refuse(str(value))
             kind = pathlib.Path if isinstance(value, pathlib.Path) else type(value)
             return self._call(kind, quoted(str(value)))
         if isinstance(value, re.Pattern):
+            self._refuse(re.sub(r"\\(\W)", r"\1", as_text(value.pattern)))  # as it was escaped
             default = re.compile(value.pattern[:0]).flags
             flags = [flag.name for flag in re.RegexFlag(value.flags & ~default)]
             more = [" | ".join(f"{self._spell(re)}.{flag}" for flag in flags)] if flags else []
@@ -348,6 +424,7 @@ class _LiteralWriter:
             text = in_double_quotes(repr(value))
             return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), text)
         if isinstance(value, logging.Logger):
+            self._refuse(value.name)
             return self._call(logging.getLogger, quoted(value.name))
         if isinstance(value, complex):
             return group("complex(", self._items([value.real, value.imag]), ")")
@@ -398,17 +475,13 @@ def _words(value: Any) -> str:
 
 
 # -- Spelling: a literal with the names that a module has, and without what is this machine's ------
-_PATH = re.compile(r"(?<![\w./])/[^/\s]+")
-_OF_MACHINE = frozenset(("/home", "/root", "/tmp", "/Users", "/mnt", "/var", "/content"))  # noqa: S108
-_SHORT = 3  # a value of the environment that is shorter may be in anything
-
-
 def spelled(
     value: object,
     space: Mapping[str, object],
     *,
     own: Sequence[str] = (),
-    hidden: Iterable[str] = (),
+    hidden: frozenset[str] = frozenset(),
+    typed: Iterable[str] = (),
 ) -> tuple[str, tuple[str, ...]]:
     """Write a value as source; return that, and the import lines that it takes.
 
@@ -417,10 +490,12 @@ def spelled(
         space: the variables of the module: what one of them holds is called by its name.
         own: names of those that the source is for, which it does not use.
         hidden: values of the environment that it must not hold.
+        typed: absolute paths that the user typed, which it may hold.
 
     Raises:
         NoLiteral: it cannot be written, or holds a path of this machine or what is hidden.
     """
+    paths = tuple(typed)
     names = {id(held): n for n, held in space.items() if n not in own and not n.startswith("_")}
     imports: dict[str, None] = {}
 
@@ -429,8 +504,12 @@ def spelled(
         imports.update(dict.fromkeys([line] if line else []))
         return text
 
-    text = literal(value, spell)
-    _refuse_of_machine(text, hidden)
+    text = literal(
+        value,
+        spell,
+        typed=lambda path: any(path in one for one in paths),
+        withheld=hidden,
+    )
     return text, tuple(imports)
 
 
@@ -467,27 +546,3 @@ def _import_of(one: Any, names: Mapping[int, str], space: Mapping[str, object]) 
         if space.get(top, sys.modules[top]) is sys.modules[top]:
             return f"import {module}", f"{module}.{path}".removesuffix(".")
     raise NoLiteral(f"{path or private!r}, which cannot be imported")
-
-
-def _refuse_of_machine(text: str, hidden: Iterable[str]) -> None:
-    """Refuse source that holds a path of this machine, or a value of the environment.
-
-    Raises:
-        NoLiteral: it does.
-    """
-    for value in hidden:
-        whole = text.strip("\"'") == value
-        part = len(value) >= _SHORT and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)
-        if whole or part:
-            raise NoLiteral("a value of the environment; read it from os.environ")
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    if any(_is_path(os.fsdecode(n.value)) for n in nodes if isinstance(n.value, str | bytes)):
-        raise NoLiteral("a path of this machine; make it relative, or look it up")
-
-
-def _is_path(value: str) -> bool:
-    folders = (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111  as texts
-    if any(len(folder) > 1 and folder in value for folder in folders):
-        return True
-    tops = {match[0] for match in _PATH.finditer(value.replace("file://", ""))}
-    return any(top in _OF_MACHINE or pathlib.Path(top).is_dir() for top in tops)

@@ -159,6 +159,7 @@ _SHORTEST_MIXED = 12
 _LEAST_PIECE = 10  # characters between two dashes, on average; names have shorter words
 _LONGEST_KEY = 120  # characters; what is longer is data, as a picture in base64
 _LEAST_VARIABLE = 8  # characters of a variable of the environment
+_LEAST_VALUE = 3  # characters of a value of the environment that counts inside a text
 _LEAST_LINE = 20  # of a line of a secret of several lines
 _FEW_PAIRS = 2
 _LONG_FORM = 10  # characters of what is known that is one also inside a word
@@ -450,6 +451,18 @@ def _variables() -> frozenset[str]:
         and (_is_rare(value) or len(value) >= _LEAST_VARIABLE)
         and value not in _STRONG
     )
+
+
+def environment_values(names: Iterable[str]) -> frozenset[str]:
+    """Return the values of environment variables, which are never written to a file."""
+    return frozenset(filter(None, map(os.environ.get, names)))
+
+
+def holds_value(text: str, values: frozenset[str]) -> bool:
+    """Tell whether a text is one of some values, or holds one of three characters or more."""
+    forms = _forms(frozenset(value for value in values if len(value) >= _LEAST_VALUE))
+    inside = forms is not None and (forms.search(text) or any(_encoded(text, forms)))
+    return bool(inside) or text in values
 
 
 @lru_cache(maxsize=64)
