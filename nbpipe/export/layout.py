@@ -434,17 +434,24 @@ def _joined(imports: Iterable[str]) -> Iterator[str]:
 _RULES = "E4,E7,E9,F"
 
 
+_WIDTH = 88  # of ruff, where nothing else is said
+
+
 def tidied(text: str, statements: Iterable[Statement]) -> str:
     """Have ruff sort the imports; what it does not like in the user's words is excused by `noqa`.
 
-    All is formatted only where the user's own statements are. A name that is not defined is never
-    excused. Without ruff the text is as it is.
+    All is formatted only where the user's own statements are, at ruff's width or that of the
+    longest line. A name that is not defined is never excused. Without ruff the text is as it is.
     """
     text = run_ruff("check", text, "--select", "I001", "--fix", "--silent") or text
     own = [one.text for one in statements if not one.is_import]
-    formatted = run_ruff("format", "\n\n\n".join(own) + "\n") if own else ""
-    if formatted is not None and all(one in formatted for one in own):
-        text = run_ruff("format", text) or text
+    longest = max((len(line) for one in own for line in one.split("\n")), default=0)
+    for width in (_WIDTH, longest):
+        option = f"--line-length={min(max(width, _WIDTH), 320)}"
+        formatted = run_ruff("format", "\n\n\n".join(own) + "\n", option) if own else ""
+        if formatted is not None and all(one in formatted for one in own):
+            text = run_ruff("format", text, option) or text
+            break
     with TemporaryDirectory(prefix="nbpipe-") as folder:
         file = Path(folder, "module.py")
         file.write_text(text, encoding="utf-8", newline="")

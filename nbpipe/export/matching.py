@@ -385,7 +385,9 @@ class Match:
                     continue
                 live = handle_in(name, space[name])
                 if live is not None:
-                    raise self._part.refused(f"variable {name!r}: {live.words}", one)
+                    words = live.words.removeprefix(f"{name} ")
+                    what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
+                    raise self._part.refused(what, one)
         for address, stage in self._stages.items():
             if stage.fn is not None:
                 live = handle_in("function", stage.fn)

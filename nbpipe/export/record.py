@@ -389,8 +389,8 @@ def statements_of(cell: Cell, start: int, *, until: int | None = None) -> list[S
     Args:
         cell: it.
         start: how many statements were executed before.
-        until: the line that exports: it and what follows are left out. A block under
-            `if __name__ == "__main__":` around that line is unwrapped.
+        until: the line that exports: it and what follows are left out. A block around that line,
+            as under `if __name__ == "__main__":`, is unwrapped.
     """
     lines = lines_of(cell.text)
     found: list[Statement] = []
@@ -414,11 +414,12 @@ _tree = functools.lru_cache(maxsize=1024)(tree_of)
 
 
 def _unwrapped(body: list[ast.stmt], until: int | None) -> Iterator[ast.stmt]:
+    """Return statements; of the block that exports, `try` or `if`, those in it."""
     for node in body:
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
-            if until is not None and node.lineno <= until <= (node.end_lineno or 0):
-                yield from node.body
-        else:
+        around = until is not None and node.lineno < until <= (node.end_lineno or 0)
+        if around and isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _unwrapped(node.body, until)
+        elif not (isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)):
             yield node
 
 
