@@ -610,10 +610,20 @@ class _Copy:
             if one not in taken:  # a value stands in its place
                 continue
             reader = "build_pipeline()" if one in self._below else "the import of the module"
-            names = ", ".join(_shown_path(file) for file in files[:3])
-            more = f" and {len(files) - 3} more" if len(files) > 3 else ""  # noqa: PLR2004
+            shown = _outermost(files)
+            names = ", ".join(shown[:3])
+            more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""  # noqa: PLR2004
             note(f"{reader} reads {names}{more}: {one.words}")
         self._notes += _side_effects(self._record, taken)
+
+
+def _outermost(files: Iterable[str]) -> list[str]:
+    """Return paths as seen from the notebook's folder, without those in a folder of the others."""
+    kept: list[str] = []
+    for file in sorted(files):
+        if not any(file.startswith(f"{one}{os.sep}") for one in kept):
+            kept.append(file)
+    return [_shown_path(file) for file in kept]
 
 
 def _shown_path(file: str) -> str:
