@@ -104,11 +104,6 @@ def difference(notebook: Any, module: Any) -> str | None:
     return scrubbed(_difference("", notebook, module))
 
 
-def same_value(one: object, other: object) -> bool:
-    """Tell whether two live values are worth the same, by their fingerprints."""
-    return bool(fingerprint_of(one) == fingerprint_of(other))
-
-
 def loosened(node: Node, labels: Iterable[str]) -> Node:
     """Have `difference` overlook some parts of a fingerprint, as "attribute 'count'"."""
     names = sorted(set(labels))

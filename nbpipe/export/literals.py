@@ -20,7 +20,6 @@ import pathlib
 import re
 import sys
 import tempfile
-import tokenize
 import types
 import uuid
 import zoneinfo
@@ -35,7 +34,7 @@ from ..base.names import parameters_of
 from ..base.tree import is_tensor
 from .reachable import IN_PYTHON, attributes_of
 from .secrets import as_text, holds_value
-from .source import lines_of, replaced, run_ruff
+from .source import replaced, run_ruff
 
 
 def group(opening: str, items: Iterable[str], closing: str) -> str:
@@ -56,15 +55,6 @@ def quoted(value: str | bytes) -> str:
     if inner.count('"') > inner.count("'"):
         return head + text
     return head + '"' + inner.replace("\\'", "'").replace('"', '\\"') + '"'
-
-
-def in_quotes_of(text: str, around: str) -> str:
-    """Return a literal with single quotes, where all texts in what is around it have them."""
-    tokens = ((tokenize.tok_name[one.type], one.string) for one in lines_of(around).tokens)
-    found = [text.lstrip("bfruBFRU")[0] for kind, text in tokens if kind in _QUOTED]
-    if not found or '"' in found:
-        return text
-    return _requoted(text, repr)
 
 
 def in_double_quotes(text: str) -> str:

@@ -15,7 +15,6 @@ import threading
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from hashlib import blake2b
 from importlib.metadata import packages_distributions
 from itertools import islice
 from types import (
@@ -355,44 +354,6 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
             yield from (("function", "", getattr(value, name)) for name in names_of_wrapped(value))
 
 
-def is_changeable(value: Any) -> bool:
-    """Tell whether code may change a value in place: a container, an array, a user's object."""
-    if isinstance(value, _CHANGEABLE):
-        return True
-    code = isinstance(value, type | types.ModuleType | FunctionType)
-    return not code and not is_library(type(value).__module__)
-
-
-def changeable_in(value: Any) -> dict[str, Any]:
-    """Return by its place what a value holds, itself too, that code may change in place.
-
-    A place is a text that is the same in another process, where the value is; no key, which may be
-    a secret, is in it.
-    """
-
-    def noted(step: _Step) -> Iterator[tuple[str, Any]]:
-        if is_changeable(step.value):
-            yield step.place, step.value
-
-    return dict(_walk(_Step(value, ""), noted, _inside_changeable, most=5_000, deepest=8))
-
-
-def _inside_changeable(step: _Step) -> Iterator[_Step]:
-    value = step.value
-    if isinstance(value, np.ndarray):
-        held: Any = [("attribute", "base", value.base)]  # of a view
-    elif type(value) in _EXACT or isinstance(value, _CHANGEABLE):
-        held = _parts_of(value)
-    else:
-        mine = attributes_of(value) if is_changeable(value) else {}
-        held = (("attribute", *pair) for pair in mine.items())
-    for how, key, one in held:
-        if how != "key" and type(one) not in _PLAIN and type(key) in _PLAIN:
-            yield _Step(
-                one, blake2b(f"{step.place} {how} {key!r}".encode(), digest_size=8).hexdigest()
-            )
-
-
 def names_of_wrapped(value: Any) -> Sequence[str]:
     """Return the attributes by which a wrapper of Python's own holds what it was given."""
     return next((names for kind, names in _WRAPPERS if isinstance(value, kind)), ())
@@ -723,39 +684,6 @@ def _attributes_that_count(value: Any) -> Iterator[tuple[str, Any]]:
 _MOST_HELD = 1000  # items of one container
 
 
-def held_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return the functions and classes that a value holds, each with its place: "['crop']"."""
-    return _walk(_Step(value, ""), _code_at, _inside_registry, most=50_000, deepest=3)
-
-
-def _code_at(step: _Step) -> Iterator[tuple[str, Any]]:
-    if step.depth and _is_code(step.value):
-        yield step.place, step.value
-
-
-def _inside_registry(step: _Step) -> Iterator[_Step]:
-    """Return what a registry holds; functions and classes have no parts here."""
-    value = step.value
-    if _is_code(value) or isinstance(value, _PLAIN):
-        return
-    if isinstance(value, (*_SEQUENCES, dict, functools.partial)):
-        parts = (part for part in _parts_of(value) if part[0] not in ("key", "argument"))
-        for how, key, one in islice(parts, _MOST_HELD):
-            yield _Step(one, step.place + (".func" if how == "function" else f"[{key!r}]"))
-    elif type(value).__flags__ & IN_PYTHON and not by_reference(type(value)):
-        for name, one in attributes_of(value).items():
-            yield _Step(one, f"{step.place}.{name}")
-
-
 def _is_code(value: Any) -> bool:
     cached = isinstance(value, CACHED) and hasattr(value, "__name__")
     return isinstance(value, FunctionType | type) or cached
-
-
-def members_of(kind: type) -> dict[str, Any]:
-    """Return the attributes of a class that are none of its own methods."""
-    return {
-        name: one
-        for name, one in vars(kind).items()
-        if not isinstance(one, FunctionType) or one.__name__ == one.__qualname__
-    }

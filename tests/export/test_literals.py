@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from nbpipe.export.fingerprint import fingerprint_of, same_value
+from nbpipe.export.fingerprint import fingerprint_of
 from nbpipe.export.literals import NoLiteral, literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -46,6 +46,11 @@ ARRAYS = npst.arrays(
     npst.scalar_dtypes().filter(lambda dtype: dtype.kind not in "VMmc" and dtype.itemsize <= 8),
     npst.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3),
 )
+
+
+def same_value(one: object, other: object) -> bool:
+    """Compare values by their fingerprints."""
+    return fingerprint_of(one) == fingerprint_of(other)
 
 
 class Mode(enum.Enum):
