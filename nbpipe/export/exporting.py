@@ -13,7 +13,7 @@ import traceback
 import types
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Literal
@@ -257,6 +257,7 @@ def _found(receiver: Any, chain: Chain) -> tuple[Record, str]:
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 _OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
 _GRACE_S = 5.0
+_SHORTEST_INSIDE = 6  # characters of a secret that is one inside a longer text, too
 
 
 def export_chain(
@@ -389,6 +390,7 @@ class _Copy:
         self._archive = f"{file.stem}.npz" if assets else ""
         self._arrays: dict[str, Any] = {}
         self._notes: list[str] = []
+        self._secrets: dict[tuple[str, int], tuple[str, ...]] = {}
         self._goal = goal
         self._part = Slice(record, _as_statement(goal), self._write_literal)
 
@@ -495,17 +497,48 @@ class _Copy:
     # -- checks ----------------------------------------------------------------------------
     def _refuse_secrets(self, statements: Sequence[Statement], text: str = "") -> None:
         whole = text or "\n".join(f"{one.comments}\n{one.edited}" for one in statements)
-        if not secret_in_text(whole):
-            return
-        names = [name for name, _ in secrets_in_text(whole) if name]
-        holds = advice(names[0] if names else "")
+        if secret_in_text(whole):
+            names = [name for name, _ in secrets_in_text(whole) if name]
+            holds = advice(names[0] if names else "")
+            for one in statements:
+                if secret_in_text(f"{one.comments}\n{one.edited}"):
+                    name = min(one.binds, default="?")
+                    what = one.words if one.is_definition else f"variable {name!r}"
+                    raise self._part.refused(f"{what} {holds}", one)
+            raise ExportError(f"the module {holds}")
+        self._refuse_secret_values(statements, whole)
+
+    def _refuse_secret_values(self, statements: Sequence[Statement], whole: str) -> None:
+        """Refuse texts in the module that are secrets by where the live values hold them.
+
+        The text may give them no name, as `Login("me", "...")` or `held["password"].append("...")`.
+        """
+        tree = tree_of(whole)
+        nodes = () if tree is None else ast.walk(tree)
+        constants = [one.value for one in nodes if isinstance(one, ast.Constant)]
+        texts = [as_text(one) for one in constants if isinstance(one, str | bytes)]
+
+        def is_typed(secret: str) -> bool:
+            inside = len(secret) >= _SHORTEST_INSIDE
+            return any(secret == one or (inside and secret in one) for one in texts)
+
         for one in statements:
-            if secret_in_text(f"{one.comments}\n{one.edited}"):
-                what = (
-                    one.words if one.is_definition else f"variable {min(one.binds, default='?')!r}"
-                )
-                raise self._part.refused(f"{what} {holds}", one)
-        raise ExportError(f"the module {holds}")
+            for name in () if one.is_import else sorted(one.binds):
+                if name in self._record.namespace and self._record.binding(name, END) is one:
+                    value = self._record.namespace[name]
+                    if any(map(is_typed, self._secret_texts(name, value))):
+                        raise self._part.refused(f"variable {name!r} {advice(name)}", one)
+        for address, stage in addresses(self._chain).items():
+            for field in fields(stage.spec):  # type: ignore[arg-type]
+                value = getattr(stage.spec, field.name)
+                if any(map(is_typed, self._secret_texts(field.name, value))):
+                    raise ExportError(f"stage {address!r}: {field.name} {advice('')}")
+
+    def _secret_texts(self, name: str, value: object) -> tuple[str, ...]:
+        key = name, id(value)
+        if key not in self._secrets:
+            self._secrets[key] = tuple(texts_named_as_secrets(name, value))
+        return self._secrets[key]
 
     def _refuse_failed(self, text: str, proved: Proved) -> None:
         """Refuse a module that cannot be imported elsewhere, or builds nothing."""

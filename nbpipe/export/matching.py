@@ -199,12 +199,10 @@ class Match:
             if isinstance(live, types.ModuleType):
                 continue
             mine = self._print(live)
-            if name in state:
-                if difference(mine, theirs):
-                    self.moved.add(name)
-                continue
-            words = difference(loosened(mine, moving_in(live, runs)), theirs)
-            if words and name in self.replayed.moved:
+            is_state = name in state
+            words = difference(mine if is_state else loosened(mine, moving_in(live, runs)), theirs)
+            moves = is_state or name in self.replayed.moved
+            if words and moves and not self._may_explain(name):
                 self.moved.add(name)
             elif words:
                 wrong[name] = words
@@ -214,6 +212,11 @@ class Match:
             if not (self._part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()
         }
         return inner or wrong
+
+    def _may_explain(self, name: str) -> bool:
+        """Tell whether statements that are not in the slice yet may change a variable's object."""
+        untried = name not in self._part.widened
+        return untried and any(name in one.may_change for one in self._record.statements)
 
     def _is_drawn_from(self, name: str) -> bool:
         """Recognise a generator of random numbers that is as it was typed, and was drawn from."""

@@ -610,9 +610,9 @@ def _as_bytes(array: Any) -> bytes:
 def _inside_secret(step: _Step) -> Iterator[_Step]:
     """Return what a value holds; what has no name there has that of what holds it."""
     value = step.value
-    if isinstance(value, (*_PLAIN, np.generic)) or type(value).__name__ in _SECRET_TYPES:
+    if isinstance(value, (*_PLAIN, np.generic)):
         return
-    named = _is_named(step)
+    named = _is_named(step) or type(value).__name__ in _SECRET_TYPES
     for how, key, part in islice(_named_parts(value), _SECRET_MOST):
         last = key[-1] if isinstance(key, tuple) and key else key  # `{("db", "password"): ...}`
         name = as_text(last) if isinstance(last, str | bytes) and how != "key" else ""
