@@ -13,7 +13,7 @@ A case is a file of Markdown: a title, a sentence or two, and below them
 - `## Refused`: words that the refusal must have. Without this section the export must succeed.
 
 Lines above the sections: `Environment: {...}`, variables whose values must be in no file;
-`State: names`, attributes that stages change, so that their values are not compared.
+`State: names`, attributes and captured names that stages change: they are not compared.
 "(spawn)" in the title: the functions also run in a spawned process.
 
 Each module is held against its notebook, too (`Notebook.examined`): it is imported from an empty

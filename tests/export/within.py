@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-STATE: set[str] = set()  # attributes that stages change: they are not compared
+STATE: set[str] = set()  # what stages change, attributes and captured names: not compared
 _DEEPEST = 12  # an object may hold itself
 
 
@@ -98,7 +98,8 @@ def _held_by(value: Any, seen: frozenset[int]) -> Iterator[Any]:
     elif inspect.ismethod(value):
         held = [value.__func__, value.__self__]
     elif inspect.isfunction(value):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        captured = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        cells = [cell.cell_contents for name, cell in captured if name not in STATE]
         held = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         yield from map(shown, _constants(value.__code__))
     elif hasattr(value, "__wrapped__"):  # by functools.cache, for instance
