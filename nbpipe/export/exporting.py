@@ -448,16 +448,19 @@ class _Copy:
             parameters=self._match.parameters,
             has_future=self._record.has_future,
         )
-        text = tidied(draft.text(), [*top, *below])
-        for row, words in undefined(text):
-            line = text.split("\n")[row - 1].strip()
-            raise ExportError(
-                f"{words[:1].lower()}{words[1:]}: `{shortened(line, 80)}`; define it in a cell, "
-                "or import it"
-            )
+        text = draft.text()
         later = {name for one in self._part.taken for name in one.needed_later}
+        read = later.union(*(one.needed for one in self._part.taken))
+        annotated = {name for one in self._part.taken for name in one.annotated}
+        for row, name in undefined(text):
+            if name in read or name not in annotated:  # a text as an annotation is not executed
+                line = text.split("\n")[row - 1].strip()
+                raise ExportError(
+                    f"undefined name `{name}`: `{shortened(line, 80)}`; define it in a cell, "
+                    "or import it"
+                )
         bound = {name for one in top if not one.is_import for name in one.binds}
-        return text, sorted(bound & later)
+        return tidied(text, [*top, *below]), sorted(bound & later)
 
     def _spelled(self, name: str, value: object) -> tuple[str, tuple[str, ...]]:
         """Return the live value of a name as source, with the imports that it takes."""

@@ -123,11 +123,13 @@ class Replayed(FreshResult):
     Attributes:
         steps: of each statement, up to the first that failed.
         goal_error: what the expression of the pipeline raised, in words.
+        absent: modules that no statement imports, and the statements need.
         moved: variables, and "stage word" of arguments, that the first items have changed.
     """
 
     steps: list[StepResult] = field(default_factory=list)
     goal_error: str = ""
+    absent: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
 
 
@@ -275,6 +277,7 @@ class FreshProcesses:
         below: Sequence[str],
         parameters: Mapping[str, int],
         names: Sequence[str],
+        modules: Mapping[str, str],
         future: bool,
         script: str | None,
         files: Mapping[str, bytes],
@@ -288,6 +291,7 @@ class FreshProcesses:
             below: what is executed behind the pipeline, as `["decode"].concurrency = 4`.
             parameters: variables that are there before the statements.
             names: variables whose fingerprints are wanted.
+            modules: expressions that must give something, by the module that makes them do it.
             future: annotations are not evaluated.
             script: the path of the script; None for a notebook.
             files: what `__file__` has beside it; none for a script that stays where it is.
@@ -302,6 +306,7 @@ class FreshProcesses:
             "below": list(below),
             "parameters": dict(parameters),
             "names": list(names),
+            "modules": dict(modules),
             "future": future,
             "script": script,
             "count": count,

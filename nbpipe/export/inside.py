@@ -25,6 +25,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -196,12 +197,18 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
     space = vars(module)
     space.update(given["parameters"])
     flags = __future__.annotations.compiler_flag if given["future"] else 0
+    failed = False
     for number, step in enumerate(steps, start=1):
         asked.say(phase="step")
         result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
         asked.say(step=result)
-        if result["error"]:
-            return
+        failed = bool(result["error"])
+        if failed:
+            break
+    absent = [name for name, text in given["modules"].items() if _lacks(text, space)]
+    asked.say(absent=absent)
+    if failed or absent:
+        return
     asked.say(phase="build")
     prints = {name: json_fingerprint(space[name]) for name in given["names"] if name in space}
     asked.say(prints=prints)
@@ -223,6 +230,14 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
             name for name, held in prints.items() if json_fingerprint(space.get(name)) != held
         ]
         asked.say(moved=moved)
+
+
+def _lacks(text: str, space: dict[str, Any]) -> bool:
+    """Tell whether a package has no such module yet."""
+    root, _, names = text.partition(".")
+    with contextlib.suppress(AttributeError):
+        return root in space and attrgetter(names)(space[root]) is None
+    return True
 
 
 def _executed(

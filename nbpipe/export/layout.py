@@ -441,7 +441,7 @@ def tidied(text: str, statements: Iterable[Statement]) -> str:
     """Have ruff sort the imports; what it does not like in the user's words is excused by `noqa`.
 
     All is formatted only where the user's own statements are, at ruff's width or that of the
-    longest line. A name that is not defined is never excused. Without ruff the text is as it is.
+    longest line. Without ruff the text is as it is.
     """
     text = run_ruff("check", text, "--select", "I001", "--fix", "--silent") or text
     own = [one.text for one in statements if not one.is_import]
@@ -455,16 +455,15 @@ def tidied(text: str, statements: Iterable[Statement]) -> str:
     with TemporaryDirectory(prefix="nbpipe-") as folder:
         file = Path(folder, "module.py")
         file.write_text(text, encoding="utf-8", newline="")
-        options = ("--select", _RULES, "--ignore", "F821", "--add-noqa")
-        run_ruff("check", "", *options, file=str(file))
+        run_ruff("check", "", "--select", _RULES, "--add-noqa", file=str(file))
         return file.read_bytes().decode("utf-8")
 
 
 def undefined(text: str) -> list[tuple[int, str]]:
-    """List the names that a module reads and nothing defines, each with its line."""
+    """List the names that a module reads and nothing defines, each after its line."""
     out = run_ruff("check", text, "--select", "F821", "--output-format", "json") or "[]"
     try:
         found = json.loads(out)
     except ValueError:
         return []
-    return [(one["location"]["row"], one["message"]) for one in found]
+    return [(one["location"]["row"], one["message"].split("`")[1]) for one in found]

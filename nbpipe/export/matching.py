@@ -87,6 +87,12 @@ class Match:
             self._refuse_live(statements)  # a replay would open them again
             runs = [one for one in statements if one is not self._part.goal]
             self.replayed = self._replay(runs)
+            absent = self.replayed.absent
+            for module in absent:
+                if not any(other.startswith(f"{module}.") for other in absent):
+                    self._part.take_import(module)
+            if absent:
+                continue
             failed = next((n for n, step in enumerate(self.replayed.steps) if _fails(step)), None)
             if failed is not None:
                 self._mend(runs[failed], self.replayed.steps[failed])
@@ -137,6 +143,7 @@ class Match:
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},
             names=sorted(final & self._read_later()),
+            modules=self._part.submodules(),
             future=self._record.has_future,
             script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
             files=self._files(),

@@ -108,6 +108,28 @@ class Slice:
             todo += [self._record.binding(name, this.at) for name in (*this.reads, *later)]
         return found
 
+    def submodules(self) -> dict[str, str]:
+        """Return the expressions by which the slice reads modules of packages, as `xml.dom`."""
+        found: dict[str, str] = {}
+        for one in self.taken:
+            for node in ast.walk(one.node):
+                if isinstance(node, ast.Attribute):
+                    package, module = self._module(node.value), self._module(node)
+                    if package and module and module.__name__ == f"{package.__name__}.{node.attr}":
+                        found[module.__name__] = ast.unparse(node)
+        return found
+
+    def _module(self, node: ast.expr) -> ModuleType | None:
+        """Return the module that an expression of names and dots gives."""
+        match node:
+            case ast.Name(name):
+                value = self._value(name)
+            case ast.Attribute(inner, name):
+                value = getattr(self._module(inner), name, None)
+            case _:
+                value = None
+        return value if isinstance(value, ModuleType) else None
+
     def is_of_machine(self, one: Statement | None) -> bool:
         """Tell whether the machine or the session decides what a statement gives."""
         todo, seen = [one], set()
@@ -201,11 +223,19 @@ class Slice:
                 f"the text of {name!r} is not known: {where}; define it in a cell, or import it",
                 by,
             )
+        self._take(self._imported(line, name), by)
+
+    def take_import(self, module: str) -> None:
+        """Take the import of a module of a package, which another library imported before."""
+        self.extra.add(self._imported(f"import {module}", module.partition(".")[0]))
+
+    def _imported(self, line: str, name: str) -> Statement:
+        """Return the statement of an import that no cell has."""
         node = ast.parse(line).body[0]
         one = Statement(-1, self.goal.cell, node, line, binds=frozenset({name}))
         self._record.statements.append(one)
         self._record.index()
-        self._take(one, by)
+        return one
 
     def _star(self, name: str, value: object) -> str | None:
         """Return the import of a name that `from module import *` has bound."""

@@ -34,8 +34,8 @@ def fresh(variables=(), file="/nowhere/loader.py"):
 
 def replay(processes, *steps, goal="pipe", **given):
     """Replay statements: texts, or pairs of a text and the names whose literals are wanted."""
-    unless = {"below": [], "parameters": {}, "names": [], "script": None, "files": {}, "count": 0}
-    given = {**unless, **given}
+    unless = {"below": [], "parameters": {}, "names": [], "modules": {}, "script": None}
+    given = {**unless, "files": {}, "count": 0, **given}
     made = [Step(one) if isinstance(one, str) else Step(one[0], one[1:]) for one in steps]
     return processes.replay(made, goal=goal, future=given.pop("future", False), **given)
 
@@ -99,6 +99,29 @@ def test_statements_that_fail(folder: Path):
     assert [bool(one.error) for one in connects.steps] == [False, False, True]
     assert [one.connects for one in own.steps] == [False, False]
     assert goal.goal_error == "NameError: name 'b' is not defined"
+
+
+def test_modules_that_no_statement_imports(folder: Path):
+    """They are absent, unless the package itself, or another statement, imports them."""
+    modules = {"xml.dom": "xml.dom", "xml.sax": "x.sax", "xml.sax.handler": "xml.sax.handler"}
+    with fresh() as processes:
+        found = replay(processes, "import xml as x", "import xml.sax", modules=modules, goal="1")
+    assert found.absent == ["xml.dom"]
+
+
+def test_what_the_first_items_change(folder: Path):
+    """Variables, and arguments of stages."""
+    made = (
+        "import nbpipe",
+        "seen, fixed = [], [1]",
+        "def add(n):\n    seen.append(n)\n    return n",
+        "pipe = nbpipe.source(range(3)).map(add).map([4, 5, 6].pop)",
+    )
+    with fresh() as processes:
+        found = replay(processes, *made, names=["seen", "fixed", "add"], count=2)
+        unseen = replay(processes, *made, names=["seen", "fixed", "add"], count=0)
+    assert found.moved == ["pop fn", "seen"]
+    assert unseen.moved == []
 
 
 GARBAGE = """
@@ -342,7 +365,7 @@ if __name__ == "__main__":
     threading.Thread(target=stop).start()
     with FreshProcesses(variables=[], modules=[], file="") as processes:
         processes.replay([Step(WAIT)], goal="1", below=[], parameters={}, names=[],
-                         future=False, script=None, count=0)
+                         modules={}, future=False, script=None, files={}, count=0)
 """
 
 
