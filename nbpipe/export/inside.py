@@ -197,17 +197,10 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
     space = vars(module)
     space.update(given["parameters"])
     flags = __future__.annotations.compiler_flag if given["future"] else 0
-    failed = False
-    for number, step in enumerate(steps, start=1):
-        asked.say(phase="step")
-        result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
-        asked.say(step=result)
-        failed = bool(result["error"])
-        if failed:
-            break
+    is_done = _all_executed(asked, steps, space, flags)
     absent = [name for name, text in given["modules"].items() if _lacks(text, space)]
     asked.say(absent=absent)
-    if failed or absent:
+    if absent or not is_done:
         return
     asked.say(phase="build")
     prints = {name: json_fingerprint(space[name]) for name in given["names"] if name in space}
@@ -230,6 +223,19 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
             name for name, held in prints.items() if json_fingerprint(space.get(name)) != held
         ]
         asked.say(moved=moved)
+
+
+def _all_executed(
+    asked: _Asked, steps: list[dict[str, Any]], space: dict[str, Any], flags: int
+) -> bool:
+    """Execute statements up to the first that fails; tell whether none does."""
+    for number, step in enumerate(steps, start=1):
+        asked.say(phase="step")
+        result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
+        asked.say(step=result)
+        if result["error"]:
+            return False
+    return True
 
 
 def _lacks(text: str, space: dict[str, Any]) -> bool:

@@ -87,20 +87,7 @@ class Match:
             self._refuse_live(statements)  # a replay would open them again
             runs = [one for one in statements if one is not self._part.goal]
             self.replayed = self._replay(runs)
-            absent = self.replayed.absent
-            for module in absent:
-                if not any(other.startswith(f"{module}.") for other in absent):
-                    self._part.take_import(module)
-            if absent:
-                continue
-            failed = next((n for n, step in enumerate(self.replayed.steps) if _fails(step)), None)
-            if failed is not None:
-                self._mend(runs[failed], self.replayed.steps[failed])
-                continue
-            if self.replayed.words or self.replayed.goal_error:
-                words = self.replayed.goal_error or self.replayed.words
-                if not self._widen(self._part.behind(self._part.goal)):
-                    raise ExportError(f"the pipeline cannot be built in a fresh process: {words}")
+            if self._has_mended(runs):
                 continue
             wrong = self._wrong(runs)
             if not wrong:
@@ -121,6 +108,26 @@ class Match:
             f"no text that gives the pipeline's values was found in {_ROUNDS} tries; assign what "
             "the stages use in cells of their own"
         )
+
+    def _has_mended(self, runs: list[Statement]) -> bool:
+        """Have what failed in the fresh process run there; tell whether anything did.
+
+        Raises:
+            ExportError: it cannot run there.
+        """
+        absent = self.replayed.absent
+        for module in absent:
+            if not any(other.startswith(f"{module}.") for other in absent):
+                self._part.take_import(module)
+        failed = next((n for n, step in enumerate(self.replayed.steps) if _fails(step)), None)
+        words = self.replayed.goal_error or self.replayed.words
+        if absent:
+            return True
+        if failed is not None:
+            self._mend(runs[failed], self.replayed.steps[failed])
+        elif words and not self._widen(self._part.behind(self._part.goal)):
+            raise ExportError(f"the pipeline cannot be built in a fresh process: {words}")
+        return failed is not None or bool(words)
 
     def _named_apart(self, statements: list[Statement]) -> list[Statement]:
         """Give the parameters names that no statement of the slice binds; return the slice."""
