@@ -153,14 +153,13 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
         return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
 
     frame = _frame_of_user()
-    node = _receiver(frame, space)
+    node, text = _receiver(frame, space)
     if isinstance(node, ast.Name) and gives(space.get(node.id)):
         return _not_of_run(node.id, receiver, record) or f"{node.id}{suffix}"
     for name, value in reversed(list(space.items())):
         if gives(value) and not name.startswith("_"):
             return str(_not_of_run(name, receiver, record) or f"{name}{suffix}")
     if node is not None and not isinstance(node, ast.Name):
-        text = ast.unparse(node)
         if isinstance(node, ast.Call):
             return f"{text}{suffix}"
         with contextlib.suppress(Exception):  # an index or attribute of the user's own
@@ -203,17 +202,19 @@ def _frame_of_user() -> FrameType | None:
     return frame
 
 
-def _receiver(frame: FrameType | None, space: dict[str, Any]) -> ast.expr | None:
-    """Return what stands before `.export(...)` in the line of a cell that exports."""
+def _receiver(frame: FrameType | None, space: dict[str, Any]) -> tuple[ast.expr | None, str]:
+    """Return what stands before `.export(...)` in the line of a cell that exports, and its text."""
     if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
-        return None
-    node: object = None
+        return None, ""
     with contextlib.suppress(Exception):  # it is not installed, or the script was edited
         from executing import Source  # IPython brings it
 
-        node = Source.executing(frame).node
-    function = node.func if isinstance(node, ast.Call) else None
-    return function.value if isinstance(function, ast.Attribute) else None
+        found = Source.executing(frame)
+        if isinstance(found.node, ast.Call) and isinstance(found.node.func, ast.Attribute):
+            node = found.node.func.value
+            text = ast.get_source_segment(found.source.text, node) or ""
+            return node, text if text and "\n" not in text else ast.unparse(node)
+    return None, ""
 
 
 def _homes(chain: Chain) -> Iterator[dict[str, Any]]:

@@ -317,7 +317,7 @@ class Match:
         if name not in space or self._part.is_of_machine(one):
             raise self._part.refused(f"{what}, has no value that a module can hold", None)
         try:
-            self._replace(one, {name: self._spell(name, space[name])})
+            self._replace(one, {name: self._spell(name, _of_shell(space[name]))})
         except NoLiteral as error:
             raise self._part.refused(f"{what}, holds {error.reason}", None) from None
 
@@ -400,7 +400,7 @@ class Match:
                 current = self._record.binding(name, END) is one and name in space
                 if one.is_import or not current or self._is_pipeline(name):
                     continue
-                live = handle_in(name, space[name])
+                live = handle_in(name, _of_shell(space[name]))
                 if live is not None:
                     words = live.words.removeprefix(f"{name} ")
                     what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
@@ -410,6 +410,13 @@ class Match:
                 live = handle_in("function", stage.fn)
                 if live is not None:
                     raise ExportError(f"stage {address!r}: {live.words}")
+
+
+def _of_shell(value: Any) -> Any:
+    """Return what a `!` line gives as the plain list or text that it is."""
+    if type(value).__module__ == "IPython.utils.text":
+        return list(value) if isinstance(value, list) else str(value)
+    return value
 
 
 def _fails(step: StepResult) -> bool:

@@ -678,12 +678,3 @@ def _attributes_that_count(value: Any) -> Iterator[tuple[str, Any]]:
         elif hasattr(value, "to_numpy"):
             yield str(getattr(value, "name", None) or ""), value.to_numpy()
     yield from attributes_of(value).items()
-
-
-# -- Code: the user's functions and classes that a value holds, as registries do -------------------
-_MOST_HELD = 1000  # items of one container
-
-
-def _is_code(value: Any) -> bool:
-    cached = isinstance(value, CACHED) and hasattr(value, "__name__")
-    return isinstance(value, FunctionType | type) or cached

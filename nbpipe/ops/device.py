@@ -152,7 +152,7 @@ def place_on_device(
         placement=Placement("device", target),
         depth=DEPTH if depth is None else depth,
         shared=shared,
-        given=given(depth=None if shared else depth),
+        given=given(depth=None if shared or depth == DEPTH else depth),
     )
     return (*chain, stage)
 
