@@ -175,6 +175,8 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
         for name, value in reversed(list(space.items())):
             if getattr(value, "chain", None) is chain and not name.startswith("_"):
                 return str(name)
+    if isinstance(node, ast.Attribute):  # a property that makes one, as `loader.pipeline`
+        return f"{text}{suffix}"
     raise ExportError(
         "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
     )
@@ -528,10 +530,13 @@ class _Copy:
 
         for one in statements:
             for name in () if one.is_import else sorted(one.binds):
-                if name in self._record.namespace and self._record.binding(name, END) is one:
-                    value = self._record.namespace[name]
-                    if any(map(is_typed, self._secret_texts(name, value))):
-                        raise self._part.refused(f"variable {name!r} {advice(name)}", one)
+                if name not in self._record.namespace or self._record.binding(name, END) is not one:
+                    continue
+                if self._match.is_pipeline(name):  # its stages are looked at below
+                    continue
+                value = self._record.namespace[name]
+                if any(map(is_typed, self._secret_texts(name, value))):
+                    raise self._part.refused(f"variable {name!r} {advice(name)}", one)
         for address, stage in addresses(self._chain).items():
             for field in fields(stage.spec):  # type: ignore[arg-type]
                 value = getattr(stage.spec, field.name)

@@ -207,7 +207,7 @@ class Match:
         state, space = state_of(runs, self._record), self._record.namespace
         wrong: dict[str, str] = {}
         for name, theirs in self.replayed.prints.items():
-            if name not in space or name in self.moved or self._is_pipeline(name):
+            if name not in space or name in self.moved or self.is_pipeline(name):
                 continue
             live = space[name]
             if isinstance(live, types.ModuleType):
@@ -242,7 +242,7 @@ class Match:
             self._prints[id(value)] = json_fingerprint(value)
         return self._prints[id(value)]
 
-    def _is_pipeline(self, name: str) -> bool:
+    def is_pipeline(self, name: str) -> bool:
         """Tell whether a variable holds pipelines, runs or loaders: stages are compared apart."""
         value = self._record.namespace.get(name)
         inner = value.values() if isinstance(value, dict) else value
@@ -398,7 +398,7 @@ class Match:
         for one in statements:
             for name in sorted(one.binds & needed):
                 current = self._record.binding(name, END) is one and name in space
-                if one.is_import or not current or self._is_pipeline(name):
+                if one.is_import or not current or self.is_pipeline(name):
                     continue
                 live = handle_in(name, _of_shell(space[name]))
                 if live is not None:
