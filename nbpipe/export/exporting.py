@@ -152,6 +152,10 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     def gives(value: object) -> bool:
         return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
 
+    if suffix:  # a module starts no run, and takes a loader's pipeline
+        for name, value in reversed(list(space.items())):
+            if not (name.startswith("_") or _suffix(value)) and _is_of(value, chain):
+                return str(name)
     frame = _frame_of_user()
     node, text = _receiver(frame, space)
     if isinstance(node, ast.Name) and gives(space.get(node.id)):
@@ -171,14 +175,22 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
             for key, inner in enumerate(value) if isinstance(value, list | tuple) else pairs:
                 if gives(inner):
                     return f"{name}[{key!r}]{suffix}"
-    if suffix:  # a run that no variable holds
-        for name, value in reversed(list(space.items())):
-            if getattr(value, "chain", None) is chain and not name.startswith("_"):
-                return str(name)
     if isinstance(node, ast.Attribute):  # a property that makes one, as `loader.pipeline`
         return f"{text}{suffix}"
     raise ExportError(
         "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
+    )
+
+
+def _is_of(value: Any, chain: Chain) -> bool:
+    """Tell whether a value is the pipeline of a run, which may place some of the stages anew."""
+    own = getattr(value, "chain", None)
+    return (
+        isinstance(own, tuple)
+        and len(own) == len(chain)
+        and all(
+            getattr(one, "made_at", one) is two.made_at for one, two in zip(own, chain, strict=True)
+        )
     )
 
 
@@ -609,7 +621,8 @@ class _Copy:
             self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
             return 0
         (mine, raised), second = own
-        has_state = bool(state_of(statements, self._record) or self._match.replayed.moved)
+        replayed = self._match.replayed
+        has_state = bool(state_of(statements, self._record) or replayed.moved)
         has_state = has_state or any(map(moving_attributes, statements))
         if (mine, raised) != second and not has_state:
             self._notes.append("not compared: two runs of the notebook's own pipeline differ")
@@ -617,7 +630,6 @@ class _Copy:
                 raise _not_made(proved)
             return 0
         if has_state and _mismatch(mine, raised, proved):
-            replayed = self._match.replayed
             mine, raised = replayed.items, replayed.raised
             self._notes.append(
                 "the stages change state, which begins anew in the module; its items were compared "
@@ -640,6 +652,9 @@ class _Copy:
                     note(f"module {module!r} is a file of your own; it has to be there, too")
         for name in sorted(self._match.moved & {n for one in self._top for n in one.binds}):
             note(f"variable {name!r} is changed by the stages; it begins with its first value")
+        stages = (name.rpartition(" ")[0] for name in self._match.replayed.moved)
+        for address in dict.fromkeys(filter(None, stages)):
+            note(f"stage {address!r} changes what it was given; it begins with its first value")
         taken = set(statements)
         for name in sorted({n for one in taken for n in one.binds if one.is_definition}):
             newest = self._record.binding(name, END)

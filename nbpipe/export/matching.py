@@ -40,7 +40,7 @@ class Match:
     Attributes:
         parameters: with which knobs are set.
         replayed: what came of the last replay.
-        moved: variables that the stages have changed since they were made.
+        moved: variables that the stages change.
         imports: lines that literals take.
         reads: files that statements read.
         pipelines: names of variables that hold pipelines, runs or loaders.
@@ -213,13 +213,13 @@ class Match:
             if isinstance(live, types.ModuleType):
                 continue
             mine = self._print(live)
-            is_state = name in state
-            words = difference(mine if is_state else loosened(mine, moving_in(live, runs)), theirs)
+            own, is_state = moving_in(live, runs), name in state
+            words = difference(mine if is_state else loosened(mine, own), theirs)
             moves = is_state or name in self.replayed.moved
-            if words and moves and not self._may_explain(name):
-                self.moved.add(name)
-            elif words:
+            if words and not (moves and not self._may_explain(name)):
                 wrong[name] = words
+            elif words or name in self.replayed.moved or (not self._count and (own or is_state)):
+                self.moved.add(name)
         inner = {  # what is made of a wrong value is wrong, too
             name: words
             for name, words in wrong.items()

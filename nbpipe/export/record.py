@@ -784,8 +784,19 @@ class Record:
                 continue
             kept.append(one)
             last.update(dict.fromkeys(one.binds, one))
-            touched.update(dict.fromkeys(one.binds | one.changes | one.may_change, one.at))
+            others = one.changes | one.may_change | frozenset(_shared(value))
+            touched.update(dict.fromkeys(one.binds | others, one.at))
         self.statements = kept
+
+
+def _shared(value: ast.expr | None) -> Iterator[str]:
+    """Return the names whose objects an assigned value holds itself."""
+    match value:
+        case ast.Name(name):
+            yield name
+        case ast.List(parts) | ast.Tuple(parts) | ast.Set(parts) | ast.Dict(_, parts):
+            for part in parts:
+                yield from _shared(part)
 
 
 _PLAIN_CALLS = frozenset(
