@@ -576,6 +576,7 @@ class History:
         self._every: list[Executed] = []
         self._next = 0
         self._seen = 0  # cells of IPython's own history
+        self._compiled: set[str] = set()  # names of cells' files, while it listens
         self._listens = False
 
     @classmethod
@@ -589,6 +590,7 @@ class History:
         """Take what was before, and the cell that is under way; from now on, `begin` is called."""
         self._fill()
         self._listens = True
+        self._compiled.update(linecache.cache)
 
     def rest(self) -> None:
         """Take no more cells; what was taken stays."""
@@ -597,6 +599,7 @@ class History:
 
     def begin(self, cell: Any) -> None:
         """Called when a cell is about to run."""
+        self._take_silent()
         noted = len(self._inputs())  # a cell that IPython does not note has the last number
         is_inner = not getattr(cell, "store_history", True)
         text = getattr(cell, "transformed_cell", None)
@@ -604,7 +607,9 @@ class History:
 
     def every(self) -> list[Executed]:
         """List all executions, oldest first."""
-        if not self._listens:
+        if self._listens:
+            self._take_silent()
+        else:
             self._fill()
         for one in self._every:
             one.text = transformed(one.raw) if one.text is None else one.text
@@ -630,6 +635,14 @@ class History:
                 self._add("", text, count, is_inner=True)
         self._seen = len(inputs)
 
+    def _take_silent(self) -> None:
+        """Take the cells that the last one ran and that are not announced."""
+        known = {(one.text or one.raw).rstrip("\n") for one in self._every}
+        for name, text in _compiled_cells():
+            if name not in self._compiled and text.rstrip("\n") not in known and self._every:
+                self._add("", text, self._every[-1].count, is_inner=True)
+            self._compiled.add(name)
+
     def _inputs(self) -> list[str]:
         manager = getattr(self._ip(), "history_manager", None)
         return getattr(manager, "input_hist_parsed", None) or []
@@ -646,14 +659,19 @@ def _not_numbered(inputs: list[str]) -> dict[str, list[str]]:
     """Return the cells that IPython compiled and did not number, by the cell before them."""
     known, last = {text.rstrip("\n") for text in inputs}, ""
     found: dict[str, list[str]] = {}
+    for _, text in _compiled_cells():
+        if text.rstrip("\n") in known:
+            last = text.rstrip("\n")
+        elif text.strip():
+            found.setdefault(last, []).append(text)
+    return found
+
+
+def _compiled_cells() -> Iterator[tuple[str, str]]:
+    """Return the names and the texts of the cells that IPython has compiled, oldest first."""
     for name, entry in list(linecache.cache.items()):
         if _OF_CELL.search(name) and len(entry) > 1:
-            text = "".join(entry[2])
-            if text.rstrip("\n") in known:
-                last = text.rstrip("\n")
-            elif text.strip():
-                found.setdefault(last, []).append(text)
-    return found
+            yield name, "".join(entry[2])
 
 
 _OF_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
