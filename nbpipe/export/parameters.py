@@ -19,7 +19,7 @@ from .source import Function, defaults_in, last_name
 # is the function's with what holds it: a module, a class, or the whole package.
 _WELL_KNOWN = """
 password: Fernet hmac.new URLSafeSerializer URLSafeTimedSerializer pass_ AzureKeyCredential
-password: AzureSasCredential huggingface_hub.login
+password: AzureSasCredential huggingface_hub.login SecretStr SecretBytes Secret
 _ password: login authenticate simple_bind simple_bind_s username_pw_set from_private_key_file
 _ password: cx_Oracle.connect cx_Oracle.Connection oracledb.connect SMBConnection PlainCredentials
 _ password: PlainTextAuthProvider AzureNamedKeyCredential BlobServiceClient jwt.encode jwt.decode
@@ -127,7 +127,10 @@ class NamesInText:
                 self._pass_arguments(node)
 
     def values_of(self, node: ast.AST) -> list[ast.expr]:
-        """Return what a variable, an attribute or a key is assigned in this text, and given."""
+        """Return what a variable, an attribute or a key is assigned in this text, and given.
+
+        For a call of a function of the text, return what that returns.
+        """
         match node:
             case ast.Name(name):
                 scope = self._around.get(node)
@@ -136,6 +139,9 @@ class NamesInText:
                 return self._values.get((scope, name), [])
             case ast.Attribute(_, name) | ast.Subscript(_, ast.Constant(str() as name)):
                 return self._values.get(("", name), []) + self._values.get((None, name), [])
+            case ast.Call(ast.Name(name)):
+                body = ast.walk(self._functions.get(name, ast.Pass()))
+                return [one.value for one in body if isinstance(one, ast.Return) and one.value]
         return []
 
     def arguments_of(self, call: ast.Call) -> Iterator[tuple[str, ast.expr, bool]]:
@@ -243,10 +249,10 @@ class NamesInText:
         match node:
             case ast.Name(name) if name in self._paths:
                 return _loaded(self._paths[name])
+            case ast.Name(name) if name in self._live:
+                return self._live[name]
             case _ if made is not None:
                 return self._live_of(made, depth + 1)
-            case ast.Name(name):
-                return self._live.get(name)
             case ast.Attribute(value, name):
                 owner = self._live_of(value, depth)
                 return None if owner is None else inspect.getattr_static(owner, name, None)

@@ -70,7 +70,7 @@ _LONG_TOKEN = 16  # one without
 _HEX = re.compile(r"[0-9a-fA-F]{32,}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MARKER = re.compile(r"[<\[({|#@▁Ġ$%].*|.*[>\])}|]|\**|x*|\.*", re.DOTALL)
-_HOLDER = re.compile(r"(?i)\s*|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
+_HOLDER = re.compile(r"(?i)\W{0,3}|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
 _IDENTIFIER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*(?:[_-]\d+)?")
 _KNOWN = re.compile(
     r"(?<![A-Za-z0-9_])(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]{0,80}\d)[\w-]{20,}"
@@ -538,6 +538,7 @@ _KEPT = _set(  # calls that give what they are given, in another form
 )
 _TRIMS = _set("strip lstrip rstrip removeprefix removesuffix encode decode")  # of `_KEPT`
 _AUTHS = re.compile(r"(?i)\w*(?:basic|digest|proxy|ntlm)\w*auth(?:entication)?|auth")
+_ADDS = _set("append add extend insert appendleft")
 _GIVES = _set("set add use with auth")  # first words of functions that are given a secret
 _PARTS: dict[type, tuple[str, ...]] = {  # of expressions, those that are in what they give
     **dict.fromkeys((ast.Starred, ast.Await, ast.NamedExpr, ast.Subscript), ("value",)),
@@ -709,6 +710,10 @@ def _arguments(call: ast.Call, known: NamesInText) -> _Named:
         elif not marked or _is_strong(name):
             yield from _called(name, value)
     name = last_name(call.func)
+    if name in _ADDS:  # as in `PASSWORDS.append(...)`
+        owner = getattr(call.func, "value", None)
+        for value in call.args:
+            yield from _given(owner, value)
     if _AUTHS.fullmatch(name):
         yield from (("password", value) for value in call.args[1:2])
     elif is_secret_name(name) and words_of(name)[0] in _GIVES:  # as `set_password(user, ...)`

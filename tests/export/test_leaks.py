@@ -48,13 +48,15 @@ def seen_of(error: BaseException) -> str:
     return "\n".join([*words, *shown, "".join(traceback.format_exception_only(error))])
 
 
-# What holds no secret in its text: it is refused, or copied with the look-up in it.
+# What holds no secret in its text: it is refused, or copied with the look-up in it, or without the
+# statement that fills it.
 ELSEWHERE = (
     "value of the environment",
     "plainly named variable",
     "computed from the environment",
     "partial of the environment",
     "typed in",
+    "default dict",
 )
 
 
@@ -118,6 +120,20 @@ def address():
     said = [f"{report!r} {report}", *(path.read_text(encoding="utf-8") for path in files)]
     assert made.splitlines()[1] in Path("loader.py").read_text(encoding="utf-8")
     assert [text for text in said if "hunter900" in text] == []
+
+
+def test_secret_that_a_module_of_the_users_own_gives(places, tmp_path, monkeypatch):
+    """A text that holds a secret of such a module is refused, wherever it stands."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "settings_of_ours.py").write_text('API_KEY = "hunter901kx7"\n', encoding="utf-8")
+    monkeypatch.syspath_prepend(home)
+    made = 'import settings_of_ours\nHELD = ["hunter901kx7", settings_of_ours]'
+    pipe = live(script(Way(made)), home / "way.py")
+    with pytest.raises(ExportError, match="secret") as refusal:
+        pipe.export("loader.py", check_items=0)
+    del sys.modules["settings_of_ours"]
+    assert "hunter901" not in seen_of(refusal.value)
 
 
 @pytest.mark.parametrize("line", TAME)

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - each call is one line
 import ftplib
 import sys
+from collections import namedtuple
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -63,6 +64,10 @@ import pymysql; f = lambda: pymysql.connect("h", "u", b"hunter")
 import aiomysql\nasync def f():\n    await aiomysql.connect("h", "u", "hunter".encode())
 from trino.auth import BasicAuthentication; BasicAuthentication("u", "hunter")
 x = x.next(); x = y; y = x; x.connect("h", "u", "hunter"); import pymysql; pymysql.connect("h", "u", "hunter")
+PASSWORDS = []; PASSWORDS.append("hunter")
+HELD["password"].append("hunter"); x.tokens.extend([])
+from pydantic import SecretStr; HELD = {"x": SecretStr("hunter")}
+def make():\n    return "hunter"\nHELD = {"a": 1, "password": make()}
 import imaplib; imaplib.IMAP4("h").login("u", "hunter")
 import httpx; httpx.BasicAuth("u", "hunter")
 import httpx; httpx.Client(auth=httpx.BasicAuth("u", "hunter"))
@@ -136,6 +141,7 @@ LIVE = {
     "FTP": ftplib.FTP,
     "ftp": ftplib.FTP(),
     "Mine": type("Mine", (ftplib.FTP,), {}),
+    "Hub": namedtuple("Hub", "url password"),  # noqa: PYI024  as users write it
 }
 
 
@@ -145,6 +151,7 @@ LIVE = {
         "opened('host', 'alice', 'hunter')",
         "hub.opened('host', 'alice', 'hunter')",
         "FTP('host', 'alice', 'hunter')",
+        "Hub = namedtuple('Hub', 'url password')\nHub('host', 'hunter')",
         "Mine('host', 'alice', 'hunter')",
         "ftp.login('alice', 'hunter')",
         "Mine().login('alice', 'hunter')",
