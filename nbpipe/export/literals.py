@@ -43,7 +43,6 @@ def group(opening: str, items: Iterable[str], closing: str) -> str:
 
 
 # -- Texts in the quotes that ruff gives them, or in those of the text around them ---------------
-_QUOTED = ("STRING", "FSTRING_START")  # tokens
 
 
 def quoted(value: str | bytes) -> str:

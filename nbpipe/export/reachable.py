@@ -368,7 +368,6 @@ def has_recipe(kind: type) -> bool:
 _LONGEST_KEY = 40
 _SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
 _EXACT = {dict, list, tuple, set, frozenset}
-_CHANGEABLE = (dict, list, set, deque, bytearray, np.ndarray)
 _PROTOCOL = 4
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _KEPT = ", or in a function under @functools.cache, which opens it once in each process"

@@ -523,7 +523,6 @@ def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 # -- Literals and comments of source text ----------------------------------------------------------
-_PAIR = 2  # a name and its value
 _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)

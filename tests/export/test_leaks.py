@@ -48,15 +48,13 @@ def seen_of(error: BaseException) -> str:
     return "\n".join([*words, *shown, "".join(traceback.format_exception_only(error))])
 
 
-# What holds no secret in its text: it is refused, or copied with the look-up in it, or without the
-# statement that fills it.
+# What holds no secret in its text: it is refused, or copied with the look-up in it.
 ELSEWHERE = (
     "value of the environment",
     "plainly named variable",
     "computed from the environment",
     "partial of the environment",
     "typed in",
-    "default dict",
 )
 
 
