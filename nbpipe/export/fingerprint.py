@@ -110,6 +110,29 @@ def loosened(node: Node, labels: Iterable[str]) -> Node:
     return {**node, "loose": names} if names else node
 
 
+def steady(node: Node, before: Node, after: Node) -> Node | None:
+    """Return a fingerprint without the parts that differ between two others; None: all of it.
+
+    Args:
+        node: of a value.
+        before: of such a value.
+        after: of the same value, once it was used.
+    """
+    if before == after:
+        return node
+    if before["kind"] != after["kind"] or "parts" not in before:
+        return None
+    old, new = dict(before["parts"]), dict(after.get("parts", ()))
+    parts = [
+        [label, kept]
+        for label, part in node.get("parts", ())
+        if label in old and label in new
+        for kept in [steady(part, old[label], new[label])]
+        if kept is not None
+    ]
+    return {"kind": node["kind"], "shown": "", "parts": parts, "count": len(parts)}
+
+
 def _without(node: Node, labels: frozenset[str]) -> Node:
     parts = [part for part in node.get("parts", ()) if part[0] not in labels]
     kept = {key: value for key, value in node.items() if key not in ("loose", "size")}

@@ -124,13 +124,14 @@ class Replayed(FreshResult):
         steps: of each statement, up to the first that failed.
         goal_error: what the expression of the pipeline raised, in words.
         absent: modules that no statement imports, and the statements need.
-        moved: variables, and "stage word" of arguments, that the first items have changed.
+        moved: by the names of variables, and "stage word" of arguments, the fingerprints of those
+            that the first items have changed.
     """
 
     steps: list[StepResult] = field(default_factory=list)
     goal_error: str = ""
     absent: list[str] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
+    moved: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

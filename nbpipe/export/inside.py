@@ -154,27 +154,27 @@ class _Asked:
         self._answers.send_bytes(json.dumps(line).encode("ascii"))
 
 
-def _build(asked: _Asked, build: Callable[[], Any], count: int) -> list[str]:
+def _build(asked: _Asked, build: Callable[[], Any], count: int) -> dict[str, Any]:
     """Build a pipeline, and answer what it is and its first items.
 
     Returns:
-        "stage word" of each argument whose value these items have changed.
+        By "stage word" the fingerprints of the arguments that these items have changed.
     """
     pipe = build()
     before = chain_prints(pipe.chain)
     asked.say(chain=before)
     if not count:
-        return []
+        return {}
     asked.say(phase="items")
     items, raised = first_items(lambda: iter(pipe), count)
     asked.say(items=items, raised=raised)
     pairs = zip(before, chain_prints(pipe.chain), strict=True)
-    return [
-        f"{row['name']} {word}"
+    return {
+        f"{row['name']} {word}": value
         for row, after in pairs
         for word, value in after["spec"].items()
         if value != row["spec"][word]
-    ]
+    }
 
 
 def _error(error: BaseException, file: Path) -> dict[str, Any]:
@@ -219,9 +219,8 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
         asked.say(goal_error=error_words(error))
         return
     if given["count"]:
-        moved += [
-            name for name, held in prints.items() if json_fingerprint(space.get(name)) != held
-        ]
+        after = {name: json_fingerprint(space.get(name)) for name in prints}
+        moved.update({name: one for name, one in after.items() if one != prints[name]})
         asked.say(moved=moved)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
-from .fingerprint import RANDOM_STATE, difference, json_fingerprint, loosened
+from .fingerprint import RANDOM_STATE, difference, json_fingerprint, loosened, steady
 from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
@@ -214,8 +214,14 @@ class Match:
                 continue
             mine = self._print(live)
             own, is_state = moving_in(live, runs), name in state
-            words = difference(mine if is_state else loosened(mine, own), theirs)
-            moves = is_state or name in self.replayed.moved
+            words = (
+                difference(mine, theirs)
+                if is_state
+                else self._steady_difference(
+                    name, loosened(mine, own), theirs, before=theirs, moving=set()
+                )
+            )
+            moves = is_state
             if words and not (moves and not self._may_explain(name)):
                 wrong[name] = words
             elif words or name in self.replayed.moved or (not self._count and (own or is_state)):
@@ -264,7 +270,11 @@ class Match:
         try:
             self.compare_chain(self.replayed.chain, runs, "in a fresh process")
         except ExportError:
-            if self._widen(self._part.behind(self._part.goal)):
+            behind = self._part.behind(self._part.goal)
+            if not behind <= self._part.late:  # as `config.size = 3`, below the chain
+                self._part.late |= behind
+                return True
+            if self._widen(behind):
                 return True
             self._has_drawn = True
             self.compare_chain(self.replayed.chain, runs, "in a fresh process")
@@ -291,6 +301,11 @@ class Match:
         moving = {label for one in runs for label in moving_attributes(one)}
         moving |= {RANDOM_STATE} if self._has_drawn else set()
         state = state_of(runs, self._record)
+        before = {
+            f"{row['name']} {word}": value
+            for row in self.replayed.chain
+            for word, value in row["spec"].items()
+        }
         for one, other in zip(mine, theirs, strict=True):
             for key in ("op", "executor", "knobs", "placement"):
                 if one[key] != other[key]:
@@ -299,11 +314,30 @@ class Match:
                         f"{_said(other[key])} {where}; {again}"
                     )
             for word, value in one["spec"].items():
-                given = _without(value, moving), _without(other["spec"].get(word, _MISSING), moving)
-                words = difference(*given)
-                if words and not state and f"{one['name']} {word}" not in self.replayed.moved:
+                key = f"{one['name']} {word}"
+                given = [_without(print_, moving) for print_ in (value, other["spec"][word])]
+                words = self._steady_difference(key, *given, before=before.get(key), moving=moving)
+                if words and not state:
                     words = words.replace("when its text runs anew", where)
                     raise ExportError(f"stage {one['name']!r}, {word}: {words}; {again}")
+
+    def _steady_difference(
+        self, name: str, mine: Any, theirs: Any, *, before: Any, moving: set[str]
+    ) -> str | None:
+        """Return where two fingerprints differ, but for what the first items have changed.
+
+        Args:
+            name: of the variable, or "stage word".
+            mine: the notebook's.
+            theirs: that of a fresh process.
+            before: that of the replay, before its first items.
+            moving: labels of attributes that do not count.
+        """
+        if name in self.replayed.moved:
+            old, new = (_without(one, moving) for one in (before, self.replayed.moved[name]))
+            nothing = {"kind": old["kind"], "shown": ""}
+            mine, theirs = (steady(one, old, new) or nothing for one in (mine, theirs))
+        return difference(mine, theirs)
 
     # -- values in the place of statements -------------------------------------------------
     def write_literal(self, one: Statement, name: str) -> None:

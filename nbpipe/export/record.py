@@ -740,6 +740,12 @@ class Record:
         number = bisect_left(times, when)
         return self._bindings[name][number - 1] if number else None
 
+    def next_binding(self, name: str, at: int) -> int:
+        """Return when a name is bound next; after all statements where it is not."""
+        times = self._times.get(name, [])
+        number = bisect_left(times, at + 1)
+        return times[number] if number < len(times) else END
+
     def after(self, at: int, when: int) -> list[Statement]:
         """Return the statements between two times, both left out."""
         first = bisect_left(self._order, at + 1)

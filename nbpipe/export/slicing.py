@@ -37,6 +37,7 @@ class Slice:
     Attributes:
         taken: the statements of the slice, each with the one that first needed it.
         widened: names of which also what may change their objects is taken.
+        late: names of which also what changes their objects after they were read is taken.
         extra: statements that are needed whatever the reading of the text says.
     """
 
@@ -48,6 +49,7 @@ class Slice:
         self._literal = literal
         self.taken: dict[Statement, Statement | None] = {}
         self.widened: set[str] = set()
+        self.late: set[str] = set()
         self.extra: set[Statement] = set()
 
     def build(self) -> list[Statement]:
@@ -198,6 +200,8 @@ class Slice:
                 if is_set and "environ" not in one.text and not secret_in_text(one.text):
                     yield one
             return
+        if name in self.late:
+            when = self._record.next_binding(name, found.at)
         for one in self._record.after(found.at, when):
             if name in one.changes or (name in self.widened and name in one.may_change):
                 yield one

@@ -120,8 +120,8 @@ def test_what_the_first_items_change(folder: Path):
     with fresh() as processes:
         found = replay(processes, *made, names=["seen", "fixed", "add"], count=2)
         unseen = replay(processes, *made, names=["seen", "fixed", "add"], count=0)
-    assert found.moved == ["pop fn", "seen"]
-    assert unseen.moved == []
+    assert list(found.moved) == ["pop fn", "seen"]
+    assert unseen.moved == {}
 
 
 GARBAGE = """
