@@ -363,14 +363,13 @@ def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
     ]
     made = [one for one in made if not one.is_import and not one.is_definition]
     for one in made:
-        for name in sorted(one.needed):
-            newest = record.binding(name, END)
-            if newest is not record.binding(name, one.at) and newest not in made:
-                place = newest.cell.place if newest is not None else "a cell"
-                raise ExportError(
-                    f"variable {name!r} was bound anew in {place} since the pipeline was made of "
-                    "it; run the pipeline's cell again"
-                )
+        for name in sorted(_read_by(one, record)):
+            for other in record.after(one.at, END):
+                if name in other.binds | other.changes and other not in made:
+                    raise ExportError(
+                        f"variable {name!r} was changed in {other.cell.place} since the pipeline "
+                        "was made of it; run the pipeline's cell again"
+                    )
     lines = [f"{one.comments}\n{one.edited}".strip("\n") for one in made]
     if not any(goal in one.binds for one in made):
         lines.append(f"pipe = {goal}")
@@ -379,6 +378,17 @@ def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
     if secret_in_text(text):
         raise ExportError(f"the pipeline's cell {advice('')}")
     return text
+
+
+def _read_by(one: Statement, record: Record) -> set[str]:
+    """Return the names that a statement reads itself, and by the functions that it calls."""
+    found, todo = set(one.needed), list(one.calls)
+    while todo:
+        function = record.binding(todo.pop(), one.at)
+        if function is not None and function.is_definition:
+            todo += function.needed_later - found
+            found |= function.needed_later
+    return found
 
 
 def _holds_pipeline(value: Any) -> bool:

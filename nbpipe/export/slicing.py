@@ -19,7 +19,7 @@ _OF_MACHINE = re.compile(
     r"\b(environ|environb|getenv|expanduser|expandvars|getpass|gethostname|getuser|getlogin"
     r"|home\(|cwd\(|tempfile|mkdtemp|TemporaryDirectory|keyring|dotenv|userdata)"
 )
-_OF_IPYTHON = frozenset(("display", "In", "Out", "_", "__", "___", "_ih", "_oh", "exit", "quit"))
+_OF_IPYTHON = re.compile(r"display|In|Out|_{1,3}|_i{0,3}\d*|_[io]h|_dh|exit|quit")
 _OF_MODULES = frozenset(("__name__", "__file__", "__doc__", "__builtins__", "__spec__"))
 
 
@@ -164,8 +164,8 @@ class Slice:
     def _need(self, name: str, when: int, by: Statement) -> None:
         if name == "get_ipython":
             raise self.refusal(
-                "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain "
-                "Python",
+                "a shell/magic line (`!`, `%`) or get_ipython() is inside exported code, and a "
+                "module has no IPython; use subprocess or plain Python",
                 by,
             )
         found = self._record.binding(name, when) or self._record.binding(name, END)
@@ -173,8 +173,6 @@ class Slice:
             self._need_unbound(name, by)
             return
         if isinstance(found.node, ast.Delete):
-            if when == END:  # the function fails in the notebook, too
-                return
             raise self.refusal(
                 f"name {name!r} was deleted in {found.cell.place}; run the cell that defines it "
                 "again",
@@ -208,9 +206,10 @@ class Slice:
 
     def _need_unbound(self, name: str, by: Statement) -> None:
         """Meet the need of a name that no statement binds."""
-        if name in _OF_MODULES or (hasattr(builtins, name) and name not in _OF_IPYTHON):
+        of_ipython = _OF_IPYTHON.fullmatch(name)
+        if name in _OF_MODULES or (hasattr(builtins, name) and not of_ipython):
             return
-        if name in _OF_IPYTHON:
+        if of_ipython:
             raise self.refusal(
                 f"name {name!r} is IPython's, and a fresh process does not have it; take what the "
                 "stage needs out of it",

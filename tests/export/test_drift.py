@@ -1,11 +1,10 @@
 """Variables that changed after a pipeline was built: its export has what the pipeline has."""
 
-import importlib.util
-import sys
-
 import pytest
 
 import nbpipe
+from nbpipe import ExportError
+from tests.export.scripts import executed
 
 HEAD = """
 import functools
@@ -128,40 +127,43 @@ def step(x):
     return x if x < 50 else 0
 """,
 }
-each = pytest.mark.parametrize("text", BUILT.values(), ids=BUILT)
+# Functions that a call ran, and that read what changed since, give another pipeline by now.
+READS_AGAIN = ("read by the function", "cell run again")
+each = pytest.mark.parametrize("kind", BUILT)
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a text as a file of its own; give its variables."""
-
-    def run(text):
-        file = tmp_path / "work.py"
-        file.write_text(HEAD + text.replace("---\n", ""), encoding="utf-8")
-        spec = importlib.util.spec_from_file_location("work", file)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "work", module)
-        spec.loader.exec_module(module)
-        return vars(module)
-
-    return run
+    return lambda text: executed(HEAD + text, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @each
-def test_a_module_has_what_the_pipeline_has(text, run, tmp_path):
+def test_a_module_has_what_the_pipeline_has(kind, run, tmp_path):
     """The module gives the items of the pipeline as it was built, to the last one."""
-    pipe = run(text)["pipe"]
+    pipe = run(BUILT[kind].replace("---\n", ""))["pipe"]
+    if kind in READS_AGAIN:
+        with pytest.raises(ExportError, match=r"'take'.*10.*50.*rebuild the pipeline"):
+            pipe.export(tmp_path / "loader.py")
+        return
     made = nbpipe.load(pipe.export(tmp_path / "loader.py").path)
     assert list(made) == list(pipe)
 
 
 @each
-def test_code_for_a_cell_has_what_the_pipeline_has(text, run):
-    """The code for a cell, run after the change, builds the same pipeline."""
-    variables = run(text)
+def test_code_for_a_cell_has_what_the_pipeline_has(kind, run):
+    """The code for a cell builds the same pipeline."""
+    variables = run(BUILT[kind].partition("---\n")[0])
     pipe = variables["pipe"]
     with pipe.start() as started:
-        code = started.chain_code()
-    exec(code, variables)
+        exec(started.chain_code(), variables)
     assert list(variables["pipe"]) == list(pipe)
+
+
+@each
+def test_code_for_a_cell_is_refused_after_a_change(kind, run):
+    """Its names have other values by now; the refusal names one, and what to do."""
+    pipe = run(BUILT[kind].replace("---\n", ""))["pipe"]
+    with pipe.start() as started, pytest.raises(ExportError, match=r"^variable '\w+' was changed"):
+        started.chain_code()
