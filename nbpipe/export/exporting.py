@@ -611,7 +611,7 @@ class _Copy:
             if mine is None or name in state or one is None or (moving and not one.is_definition):
                 continue
             words = difference(mine, theirs)
-            if words and not one.is_definition:
+            if words and not one.is_definition and not self._part.is_of_machine(one):
                 raise self._part.refused(f"variable {name!r} in the module: {words}", one)
 
     def _compare_items(

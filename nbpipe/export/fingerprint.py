@@ -463,9 +463,9 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
 _OF_WRAPPED = frozenset(functools.WRAPPER_ASSIGNMENTS)  # attributes that a wrapper takes over
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
-# In the notebook it is at the top level; the user's own functions of these names are renamed.
+# In the notebook it is at the top level; the user's own function of this name is renamed.
 _IN_FRAME = re.compile(r"^_?build_pipeline(?:_\d+)?\.<locals>\.")
-_RENAMED = re.compile(r"^_+(?=(?:build_pipeline|main)(?:\.|$))")
+_RENAMED = re.compile(r"^_+(?=build_pipeline(?:\.|$))")
 
 
 def qualname(value: Any) -> str:

@@ -279,7 +279,7 @@ def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statem
 
 
 # -- Text ------------------------------------------------------------------------------------------
-_BUILD, _MAIN = "build_pipeline", "main"
+_BUILD = "build_pipeline"
 _DOC = (
     "Tuned values are the defaults of build_pipeline(). Edit freely: nbpipe does not overwrite "
     "edits."
@@ -320,13 +320,8 @@ class Draft:
         if not nbpipe:
             imports.append("import nbpipe")
         names = {name for one in every for name in one.binds | one.reads | one.reads_later}
-        moved = {
-            word: next(
-                f"{'_' * n}{word}" for n in itertools.count(1) if f"{'_' * n}{word}" not in names
-            )
-            for word in (_BUILD, _MAIN)
-            if any(word in one.binds for one in every)
-        }
+        own = _free(_BUILD, names)
+        moved = {_BUILD: own} if own != _BUILD else {}
         top = [(one, _renamed(one.edited, moved)) for one in self.top if not one.is_import]
         below = [(one, _renamed(one.edited, moved)) for one in self.below]
         parts = [
@@ -336,7 +331,9 @@ class Draft:
         ]
         head = "\n".join(filter(None, parts)) + _laid_out(top, level=0)
         build = self._build(below, _renamed(self.goal, moved), nbpipe or "nbpipe")
-        return f"{head.rstrip()}\n\n\n{build}\n\n\n{_main(nbpipe or 'nbpipe')}"
+        return (
+            f"{head.rstrip()}\n\n\n{build}\n\n\n{_main(nbpipe or 'nbpipe', _free('main', names))}"
+        )
 
     def _build(self, below: list[tuple[Statement, str]], goal: str, nbpipe: str) -> str:
         rows = "".join(f"    {one.name}: int = {one.value!r},\n" for one in self.parameters)
@@ -364,10 +361,15 @@ def _is_nbpipe(line: str) -> bool:
     return re.fullmatch(r"import nbpipe( as \w+)?", line) is not None
 
 
-def _main(nbpipe: str) -> str:
+def _free(word: str, names: set[str]) -> str:
+    """Return a word that is no name yet, with as many underscores before it as that takes."""
+    return next(name for n in itertools.count() if (name := "_" * n + word) not in names)
+
+
+def _main(nbpipe: str, name: str) -> str:
     return (
-        f"def {_MAIN}() -> None:\n    for _ in {nbpipe}.progress({_BUILD}()):\n        pass\n\n\n"
-        f'if __name__ == "__main__":\n    {_MAIN}()\n'
+        f"def {name}() -> None:\n    for _ in {nbpipe}.progress({_BUILD}()):\n        pass\n\n\n"
+        f'if __name__ == "__main__":\n    {name}()\n'
     )
 
 

@@ -347,7 +347,8 @@ class Match:
             ExportError: it has no literal.
         """
         space = self._record.namespace
-        what = f"variable {name!r}, assigned in {one.cell.place} by a shell line, a magic or await"
+        of = "from a shell line, a magic, await or the command line"
+        what = f"variable {name!r}, assigned in {one.cell.place} {of}"
         if name not in space or self._part.is_of_machine(one):
             raise self._part.refused(f"{what}, has no value that a module can hold", None)
         try:

@@ -247,6 +247,9 @@ class Cell:
         return _SETUP.search(self.text) is not None
 
 
+_OF_SESSION = frozenset(("get_ipython", "parse_args", "parse_known_args"))
+
+
 @dataclass(eq=False)
 class Statement:
     """One statement that was executed at the top level of a cell or script.
@@ -329,10 +332,14 @@ class Statement:
 
     @property
     def is_shell(self) -> bool:
-        """Whether it holds a `!` or `%` line, or awaits: a module cannot do that at its top."""
+        """Whether it holds a `!` or `%` line, awaits, or reads the command line.
+
+        A module cannot do that at its top, or would get something else there.
+        """
         return any(
             isinstance(one, ast.Await | ast.AsyncFor | ast.AsyncWith)
-            or (isinstance(one, ast.Call) and last_name(one.func) == "get_ipython")
+            or (isinstance(one, ast.Call) and last_name(one.func) in _OF_SESSION)
+            or (isinstance(one, ast.Attribute) and ast.unparse(one) == "sys.argv")
             for one in executed_with(self.node)
         )
 

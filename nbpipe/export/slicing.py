@@ -17,7 +17,7 @@ from .secrets import secret_in_text
 # What the machine or the session decides: a value made of it is never written down.
 _OF_MACHINE = re.compile(
     r"\b(environ|environb|getenv|expanduser|expandvars|getpass|gethostname|getuser|getlogin"
-    r"|home\(|cwd\(|tempfile|mkdtemp|TemporaryDirectory|keyring|dotenv|userdata)"
+    r"|home\(|(?:get)?cwdb?\(|tempfile|mkdtemp|TemporaryDirectory|keyring|dotenv|userdata)"
 )
 _OF_IPYTHON = re.compile(r"display|In|Out|_{1,3}|_i{0,3}\d*|_[io]h|_dh|exit|quit")
 _OF_MODULES = frozenset(("__name__", "__file__", "__doc__", "__builtins__", "__spec__"))
