@@ -15,8 +15,9 @@ from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
 from .reachable import handle_in
-from .record import END, Record, Statement, root_name
+from .record import END, Definition, Record, Statement, is_plain, root_name
 from .slicing import Slice
+from .source import last_name
 
 _ROUNDS = 8
 _MISSING = {"kind": "missing", "shown": "missing"}
@@ -436,15 +437,27 @@ class Match:
                 if one.is_import or not current or self.is_pipeline(name):
                     continue
                 live = handle_in(name, _of_shell(space[name]))
-                if live is not None:
-                    words = live.words.removeprefix(f"{name} ")
-                    what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
-                    raise self._part.refused(what, one)
+                if live is None or self._opens_later(one, name, live.attribute, statements):
+                    continue
+                words = live.words.removeprefix(f"{name} ")
+                what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
+                raise self._part.refused(what, one)
         for address, stage in self._stages.items():
-            if stage.fn is not None:
-                live = handle_in("function", stage.fn)
-                if live is not None:
-                    raise ExportError(f"stage {address!r}: {live.words}")
+            held = getattr(stage.fn, "__self__", stage.fn)  # of a bound method, its object
+            live = None if held is None else handle_in("function", held)
+            if live is not None and live.attribute not in _first_plain(held, statements):
+                raise ExportError(f"stage {address!r}: {live.words}")
+
+    def _opens_later(
+        self, one: Statement, name: str, attribute: str, statements: list[Statement]
+    ) -> bool:
+        """Tell whether a statement gives a plain value, in which functions open something later."""
+        if attribute in _first_plain(self._record.namespace[name], statements):
+            return True
+        value = getattr(one.node, "value", None)
+        is_first = value is not None and is_plain(value)
+        changed = any(name in other.changes for other in statements)
+        return is_first and not changed and name in state_of(statements, self._record)
 
 
 def _of_shell(value: Any) -> Any:
@@ -531,6 +544,24 @@ def moving_in(value: object, runs: Sequence[Statement]) -> set[str]:
         if isinstance(one.node, ast.ClassDef) and one.node.name in kinds
         for label in moving_attributes(one)
     }
+
+
+def _first_plain(value: object, runs: Sequence[Statement]) -> set[str]:
+    """Return the attributes of a value that begin as plain constants and its methods set later."""
+    kinds = {kind.__name__ for kind in type(value).__mro__}
+    nodes = [one.node for one in runs if isinstance(one.node, ast.ClassDef)]
+    own = [node for node in nodes if node.name in kinds]
+    return {name for node in own for name in {*_moved_by(node)} & {*_made_plain(node)}}
+
+
+def _made_plain(node: ast.ClassDef) -> Iterator[str]:
+    for part in node.body:
+        if isinstance(part, Definition) and part.name != "__init__":
+            continue
+        for one in ast.walk(part):
+            if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
+                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+                yield from map(last_name, targets) if is_plain(one.value) else ()
 
 
 def _without(node: Any, labels: set[str]) -> Any:

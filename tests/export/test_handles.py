@@ -305,7 +305,8 @@ RES = {"db": sqlite3.connect(":memory:")}
 RES["db"].execute("create table t (n)")
 COUNTED = {"db": sqlite3.connect(":memory:"), "n": 0}
 ARCHIVE = zipfile.ZipFile(io.BytesIO(), "w")
-store, reader = Store(), Reader()
+store = Store()
+reader = Reader()
 again = Again()
 closed = bound({"db": sqlite3.connect(":memory:")})
 def by_key(x): return x if x < 9 else RES["db"].execute("select n from t").fetchone()
@@ -329,7 +330,7 @@ REFUSED = {  # words that lead to it
     "called": ("held['db'] (captured by inner())", "Connection"),
     "closed": ("held['db'] (captured by inner())", "Connection"),
     "defaulted": ("db (a default of defaulted())", "Connection"),
-    "lambda x, db=[RES]: x": ("db[0]['db']", "Connection"),
+    "lambda x, db=[RES]: x": ("RES['db']", "Connection"),
     "functools.partial(bound, held=[ARCHIVE])": ("ZipFile",),
 }
 
