@@ -92,6 +92,14 @@ class Script:
         return alive
 
 
+def executed(text, path):
+    """Execute a script in this process; give its variables."""
+    path.write_text(text, encoding="utf-8")
+    names = {"__name__": "__main__", "__file__": str(path)}
+    exec(compile(text, str(path), "exec"), names)
+    return names
+
+
 def printed(*arguments, cwd=ROOT, data="", **variables):
     """Run Python to its end, this nbpipe on its path and `data` its input; give what it printed."""
     done = subprocess.run(

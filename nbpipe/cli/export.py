@@ -276,8 +276,8 @@ class Plan:
     def _setter(self, name: str) -> CodeCell:
         """Return the cell after which a variable is set.
 
-        That is the one tagged `parameters` where it assigns the variable, else the first that
-        does.
+        That is the last of those tagged `parameters` or, by papermill, `injected-parameters` that
+        assigns the variable, else the first that does.
         """
         found = [cell for cell in self.notebook.cells if name in cell.assigns]
         if not found:
@@ -287,7 +287,8 @@ class Plan:
                 f"{near_match(name, known)}; --set gives another value to a variable that a cell "
                 "assigns outside of functions"
             )
-        return next((cell for cell in found if PARAMETERS in cell.tags), found[0])
+        tagged = [cell for cell in found if not PARAMETERS.isdisjoint(cell.tags)]
+        return tagged[-1] if tagged else found[0]
 
     def assignments_after(self, cell: CodeCell) -> str:
         """Return the lines to run after a cell: those that set variables, or nothing.

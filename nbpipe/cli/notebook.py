@@ -17,7 +17,8 @@ from ..export.secrets import secret_in_text
 from ..export.source import tree_of
 from .terminal import BadUsageError, printable
 
-PARAMETERS = "parameters"  # tag of the cell that holds values to be set
+# Tags of the cells that hold values to be set: the user's, and the one that papermill adds below.
+PARAMETERS = frozenset(("parameters", "injected-parameters"))
 _FORMAT = 4  # of notebooks, since 2015
 _SKIPPED = "skip-execution"  # tag of a cell that is not run
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}  # magics that run the lines below them here

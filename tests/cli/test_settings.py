@@ -43,6 +43,14 @@ def test_settings_follow_the_tagged_cell():
     assert after(made) == ["b = 3", "a = 3"]
 
 
+def test_settings_follow_the_parameters_that_papermill_injects():
+    """A value that is set wins over the one that a run of papermill has left in the notebook."""
+    injected = ("a = 2", ["injected-parameters"])
+    made = plan(("a = 1", ["parameters"]), injected, "b = a", a=3)
+    assert after(made) == ["", "a = 3", ""]
+    assert list(made.warnings()) == []
+
+
 @pytest.mark.parametrize(
     ("cells", "says"),
     [
