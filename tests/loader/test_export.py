@@ -1,5 +1,6 @@
 """Export of a loader: the module holds the call that makes it, and makes the same batches."""
 
+import ast
 import json
 import shutil
 from pathlib import Path
@@ -73,9 +74,9 @@ def test_module_makes_the_same_batches(kind, made, tmp_path):
     """The module has the call as typed; loaded by its path, it gives the loader's batches."""
     loader = made(LOADERS[kind])
     done = loader.export(tmp_path / "loader.py")
-    call = LOADERS[kind].strip().splitlines()[-1].strip()
     assert listed(nbpipe.load(done.path)) == listed(loader)
-    assert call in done.path.read_text(encoding="utf-8")
+    call = ast.unparse(ast.parse(LOADERS[kind]).body[-1])
+    assert call in ast.unparse(ast.parse(done.path.read_text(encoding="utf-8")))
 
 
 def test_fresh_process_gets_the_same_batches(made, tmp_path):
@@ -136,23 +137,32 @@ loader = nbpipe.DataLoader(numbers, 4, num_workers=1, timeout=5, worker_init_fn=
     assert (done.notes[0].split()[3], done.compared) == ("timeout:", 3)
 
 
-@pytest.mark.parametrize("receiver", ["loader", "loader.run", "loader.pipeline"])
-def test_installed_nbpipe(receiver, tmp_path):
-    """A nbpipe that is installed, as a library, exports what a loader has as a clone does."""
-    site = tmp_path / "lib" / "site-packages"
-    ignore = shutil.ignore_patterns("__pycache__", "static")
-    shutil.copytree(Path(nbpipe.__file__).parent, site / "nbpipe", ignore=ignore)
-    text = f"""
+INSTALLED = """
 import nbpipe
 assert "site-packages" in nbpipe.__file__
 squares = [n * n for n in range(6)]
 loader = nbpipe.DataLoader(squares, batch_size=4)
 if __name__ == "__main__":
-    {receiver}.export("loader.py")
+    loader.export("loader.py")
 """
-    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+
+
+def test_an_installed_loader_is_exported(tmp_path):
+    """A nbpipe that is installed, as a library, exports its loader as a clone does."""
+    site = tmp_path / "lib" / "site-packages"
+    ignore = shutil.ignore_patterns("__pycache__", "static")
+    shutil.copytree(Path(nbpipe.__file__).parent, site / "nbpipe", ignore=ignore)
+    (tmp_path / "train.py").write_text(INSTALLED, encoding="utf-8")
     printed("train.py", cwd=tmp_path, PYTHONPATH=str(site), NBPIPE_CACHE_DIR=str(tmp_path))
     assert listed(nbpipe.load(tmp_path / "loader.py")) == [[0, 1, 4, 9], [16, 25]]
+
+
+def test_pipeline_of_a_loader(made, tmp_path):
+    """It is exported as it is typed."""
+    path = tmp_path / "loader.py"
+    export = f"loader.pipeline.export({str(path)!r}, check_items=0)"
+    loader = made(f"loader = nbpipe.DataLoader(numbers, 4)\n{export}")
+    assert listed(nbpipe.load(path)) == listed(loader)
 
 
 def test_parts_are_refused(made, tmp_path):
