@@ -258,15 +258,6 @@ def test_goal_of_an_export():
     assert goals == ["", ".pipeline", ".pipeline", ".pipeline"]
 
 
-def test_export_of_the_chain_is_refused(tmp_path):
-    """A module cannot hold the loader's parts, and the refusal says what can be exported."""
-    for dataset in (Numbers(), Stream()):
-        loader = nbpipe.DataLoader(dataset, 4, num_workers=2, workers="thread")
-        with pytest.raises(nbpipe.ExportError, match=r"loader\.export"):
-            loader.pipeline.export(tmp_path / "loader_module.py")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_length_of_an_epoch():
     """An epoch knows its length, for progress bars."""
     epoch = iter(nbpipe.DataLoader(Numbers(), 4))
