@@ -42,9 +42,7 @@ def group(opening: str, items: Iterable[str], closing: str) -> str:
     return f"{opening}{', '.join(items)}{closing}"
 
 
-# -- Texts in the quotes that ruff gives them, or in those of the text around them ---------------
-
-
+# -- Texts in the quotes that ruff gives them ------------------------------------------------------
 def quoted(value: str | bytes) -> str:
     """Write a text in double quotes, where single ones do not take fewer escapes."""
     head, text = ("b", repr(value)[1:]) if isinstance(value, bytes) else ("", repr(value))
@@ -58,14 +56,9 @@ def quoted(value: str | bytes) -> str:
 
 def in_double_quotes(text: str) -> str:
     """Return an expression with its texts in double quotes, as `quoted` writes them."""
-    return _requoted(text, quoted)
-
-
-def _requoted(text: str, write: Callable[[str | bytes], str]) -> str:
-    """Write the texts in an expression anew."""
     parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
     texts = [one for one in parts if isinstance(one.value, str | bytes)]
-    return replaced(text, ((one, write(one.value)) for one in texts))  # type: ignore[arg-type]
+    return replaced(text, ((one, quoted(one.value)) for one in texts))  # type: ignore[arg-type]
 
 
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------

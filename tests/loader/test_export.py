@@ -137,6 +137,25 @@ loader = nbpipe.DataLoader(numbers, 4, num_workers=1, timeout=5, worker_init_fn=
     assert (done.notes[0].split()[3], done.compared) == ("timeout:", 3)
 
 
+PIPELINE = """
+import nbpipe
+squares = [n * n for n in range(6)]
+loader = nbpipe.DataLoader(squares, batch_size=4, num_workers=2, workers="thread")
+if __name__ == "__main__":
+    for _ in loader:
+        loader.num_workers = 3
+    loader.pipeline.export("loader.py")
+"""
+
+
+def test_pipeline_of_a_loader_is_exported(tmp_path):
+    """The pipeline of a loader is exported as the loader is, with what was tuned."""
+    (tmp_path / "train.py").write_text(PIPELINE, encoding="utf-8")
+    printed("train.py", cwd=tmp_path, NBPIPE_CACHE_DIR=str(tmp_path))
+    pipe = nbpipe.load(tmp_path / "loader.py")
+    assert (listed(pipe), pipe["fetch"].concurrency) == ([[0, 1, 4, 9], [16, 25]], 3)
+
+
 INSTALLED = """
 import nbpipe
 assert "site-packages" in nbpipe.__file__
