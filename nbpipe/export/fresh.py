@@ -61,10 +61,12 @@ class ReplayStep:
     Attributes:
         text: the statement.
         literals: names that it binds whose value may be wanted as a literal.
+        watch: names whose values it may change.
     """
 
     text: str
     literals: tuple[str, ...] = ()
+    watch: tuple[str, ...] = ()
 
 
 Step = ReplayStep
@@ -83,6 +85,7 @@ class StepResult:
         reads: files and folders that it looked into, without those of Python and of packages.
         literals: by name the source of the value, and the import lines that this takes.
         seconds: how long it took [s].
+        idle: it may change some names, and has changed none.
     """
 
     error: str = ""
@@ -93,6 +96,7 @@ class StepResult:
     reads: tuple[str, ...] = ()
     literals: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     seconds: float = 0.0
+    idle: bool = False
 
 
 @dataclass

@@ -23,7 +23,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from operator import attrgetter
 from pathlib import Path
@@ -203,7 +203,7 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
     if absent or not is_done:
         return
     asked.say(phase="build")
-    prints = {name: json_fingerprint(space[name]) for name in given["names"] if name in space}
+    prints = _prints(given["names"], space)
     asked.say(prints=prints)
 
     def build() -> Any:
@@ -251,6 +251,7 @@ def _executed(
     """Execute one statement; return its result."""
     text: str = step["text"]
     error: BaseException | None = None
+    before = _prints(step["watch"], space)
     began_s = time.perf_counter()
     try:
         file.write_bytes(text.encode("utf-8"))  # for `inspect`, and for compilers that read it
@@ -271,7 +272,13 @@ def _executed(
         "reads": sorted(asked.watch.reads),
         "literals": literals,
         "seconds": seconds,
+        "idle": bool(before) and before == _prints(step["watch"], space),
     }
+
+
+def _prints(names: Iterable[str], space: dict[str, Any]) -> dict[str, Any]:
+    """Return the fingerprints of variables that are there."""
+    return {name: json_fingerprint(space[name]) for name in names if name in space}
 
 
 def _literal(
@@ -315,7 +322,7 @@ def _prove(asked: _Asked, *, stem: str, file: str, names: list[str], count: int)
     os.chdir(asked.cwd)
     asked.say(phase="build")
     space = vars(module)
-    asked.say(prints={name: json_fingerprint(space[name]) for name in names if name in space})
+    asked.say(prints=_prints(names, space))
     try:
         _build(asked, module.build_pipeline, count)
     except BaseException as error:  # noqa: BLE001  as above

@@ -68,7 +68,7 @@ class Match:
         self.imports: list[str] = []
         self.reads: dict[Statement, tuple[str, ...]] = {}
         self._stages = addresses(chain)
-        self._has_drawn = False  # from generators, since the pipeline was made
+        self._is_loose = False  # what stages change may differ: no statement explains it
         self._prints: dict[int, Any] = {}
 
     # -- the rounds ------------------------------------------------------------------------
@@ -94,7 +94,8 @@ class Match:
             if not wrong:
                 if self._widened_for_chain(runs):
                     continue
-                self._write_data(runs)
+                self._leave_out_idle(runs)
+                self._write_data([one for one in runs if one not in self._part.idle])
                 return [one for one in self._part.build() if one is not self._part.goal]
             behind = (self._part.behind(self._record.binding(name, END)) for name in wrong)
             if self._widen(set().union(*behind)):
@@ -109,6 +110,18 @@ class Match:
             f"no text that gives the pipeline's values was found in {_ROUNDS} tries; assign what "
             "the stages use in cells of their own"
         )
+
+    def _leave_out_idle(self, runs: list[Statement]) -> None:
+        """Leave out statements that may change something, and did not; check that by a replay."""
+        found, before = self._part.idle, self.replayed
+        steps = zip(runs, before.steps, strict=True)
+        self._part.idle = found | {one for one, step in steps if step.idle}
+        if self._part.idle != found:
+            kept = self._named_apart(self._part.build())
+            self.replayed = self._replay([one for one in kept if one is not self._part.goal])
+            same = ("prints", "chain", "items", "raised", "goal_error", "words", "absent")
+            if any(getattr(self.replayed, word) != getattr(before, word) for word in same):
+                self._part.idle, self.replayed = found, before
 
     def _has_mended(self, runs: list[Statement]) -> bool:
         """Have what failed in the fresh process run there; tell whether anything did.
@@ -146,7 +159,7 @@ class Match:
             if not one.is_import and self._record.binding(name, END) in self._part.taken
         }
         return self._fresh.replay(
-            [Step(one.edited) for one in runs],
+            [Step(one.edited, watch=self._watched(one)) for one in runs],
             goal=self._goal,
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},
@@ -157,6 +170,11 @@ class Match:
             files=self._files(),
             count=self._count,
         )
+
+    def _watched(self, one: Statement) -> tuple[str, ...]:
+        """Return the names for whose sake alone a statement is in the slice."""
+        alone = isinstance(one.node, ast.Expr) and not (one.changes or one.cell.is_setup)
+        return tuple(sorted(one.may_change & self._part.widened)) if alone else ()
 
     def _read_later(self) -> set[str]:
         """Return the names that functions read; others count by what is made of them."""
@@ -277,7 +295,7 @@ class Match:
                 return True
             if self._widen(behind):
                 return True
-            self._has_drawn = True
+            self._is_loose = True
             self.compare_chain(self.replayed.chain, runs, "in a fresh process")
         return False
 
@@ -299,9 +317,10 @@ class Match:
                 f"the pipeline has the stages {', '.join(map(repr, names))}, its statements give "
                 f"{', '.join(map(repr, others)) or 'none'} {where}; {again}"
             )
-        moving = {label for one in runs for label in moving_attributes(one)}
-        moving |= {RANDOM_STATE} if self._has_drawn else set()
-        state = state_of(runs, self._record)
+        moving, state = set[str](), set[str]()
+        if self._is_loose:
+            moving = {label for one in runs for label in moving_attributes(one)} | {RANDOM_STATE}
+            state = state_of(runs, self._record)
         before = {
             f"{row['name']} {word}": value
             for row in self.replayed.chain

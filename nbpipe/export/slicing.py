@@ -39,6 +39,7 @@ class Slice:
         widened: names of which also what may change their objects is taken.
         late: names of which also what changes their objects after they were read is taken.
         extra: statements that are needed whatever the reading of the text says.
+        idle: statements that were seen to change nothing.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Slice:
         self.widened: set[str] = set()
         self.late: set[str] = set()
         self.extra: set[Statement] = set()
+        self.idle: set[Statement] = set()
 
     def build(self) -> list[Statement]:
         """Return the statements in the order of execution; the goal is the last.
@@ -201,7 +203,8 @@ class Slice:
         if name in self.late:
             when = self._record.next_binding(name, found.at)
         for one in self._record.after(found.at, when):
-            if name in one.changes or (name in self.widened and name in one.may_change):
+            may = name in self.widened and name in one.may_change and one not in self.idle
+            if may or name in one.changes:
                 yield one
 
     def _need_unbound(self, name: str, by: Statement) -> None:

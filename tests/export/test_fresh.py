@@ -36,7 +36,8 @@ def replay(processes, *steps, goal="pipe", **given):
     """Replay statements: texts, or pairs of a text and the names whose literals are wanted."""
     unless = {"below": [], "parameters": {}, "names": [], "modules": {}, "script": None}
     given = {**unless, "files": {}, "count": 0, **given}
-    made = [Step(one) if isinstance(one, str) else Step(one[0], one[1:]) for one in steps]
+    made = [Step(one[0], one[1:]) if isinstance(one, tuple) else one for one in steps]
+    made = [Step(one) if isinstance(one, str) else one for one in made]
     return processes.replay(made, goal=goal, future=given.pop("future", False), **given)
 
 
@@ -122,6 +123,17 @@ def test_what_the_first_items_change(folder: Path):
         unseen = replay(processes, *made, names=["seen", "fixed", "add"], count=0)
     assert list(found.moved) == ["pop fn", "seen"]
     assert unseen.moved == {}
+
+
+def test_statements_that_change_nothing(folder: Path):
+    """A statement that may change some names is idle where it has changed none of them."""
+    with fresh() as processes:
+        found = replay(
+            processes, "a = [1]", Step("a.copy()", watch=("a",)), Step("a.sort()"), goal="1"
+        )
+        changed = replay(processes, "a = [1]", Step("a.pop()", watch=("a", "b")), goal="1")
+    assert [one.idle for one in found.steps] == [False, True, False]
+    assert [one.idle for one in changed.steps] == [False, False]
 
 
 GARBAGE = """
