@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, repeat
 from types import FunctionType, ModuleType
@@ -370,9 +370,9 @@ class Batches(_Sent):
     drop_last: bool
     watch: ModuleType | None
     place: str = "caller"
-    resumed: Position | None = None
-    ended: bool = False
-    _iterator: Any = None
+    resumed: Position | None = field(default=None, compare=False)
+    ended: bool = field(default=False, compare=False)
+    _iterator: Any = field(default=None, compare=False)
 
     @property
     def mapped(self) -> bool:

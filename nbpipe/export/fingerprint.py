@@ -461,6 +461,7 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
     bytes: lambda text: bytes.__getitem__(text, slice(None)),
 }
 _OF_WRAPPED = frozenset(functools.WRAPPER_ASSIGNMENTS)  # attributes that a wrapper takes over
+_OWN = __name__.partition(".")[0]  # what runs of a pipeline note in its parts does not count
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
 # In the notebook it is at the top level; the user's own function of this name is renamed.
@@ -531,6 +532,10 @@ def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     plain = next((base for base in _UNDRESSED if isinstance(value, base)), None)
     if plain is not None:
         yield "value", node_of(_UNDRESSED[plain](value))
+    if dataclasses.is_dataclass(value) and type(value).__module__.partition(".")[0] == _OWN:
+        kept = [one.name for one in dataclasses.fields(value) if one.compare]
+        yield from _attributes({name: getattr(value, name) for name in kept}, node_of)
+        return
     if _is_plain_class(type(value)):
         yield from _attributes(attributes_of(value) or _texts_shown_by(value), node_of)
         return

@@ -82,7 +82,8 @@ def test_module_makes_the_same_batches(kind, made, tmp_path):
 def test_fresh_process_gets_the_same_batches(made, tmp_path):
     """A process that imports the module from another folder has the batches of the loader."""
     loader = made("loader = nbpipe.DataLoader(numbers, 4, drop_last=True, num_workers=2)")
-    loader.export(tmp_path / "loader.py")
+    done = loader.export(tmp_path / "loader.py")
+    assert [note for note in done.notes if "of your own" not in note] == []
     batches = json.loads(printed("-c", READ, tmp_path, cwd=tmp_path.parent))
     assert batches == listed(loader)
 
