@@ -198,26 +198,46 @@ pipe.export("loader.py")
     assert lacking(words, "'layer'", "In[3]", "used by", "predict() [In[5]]") == [], words
 
 
-def test_arrays_saved_beside_the_module(notebook: Notebook):
-    """With `assets="npz"` a large array from a file is saved beside the module."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        import numpy as np
-        # ---- next cell
-        np.save("squares.npy", np.arange(1000.0) ** 2)
-        table = np.load("squares.npy")  # look-up
-        # ---- next cell
-        def look_up(n):
-            return float(table[n])
+LOOK_UP = """
+import nbpipe
+import numpy as np
+# ---- next cell
+np.save("squares.npy", np.arange(1000.0) ** 2)
+{made}
+# ---- next cell
+def look_up(n):
+    return float(table[n])
 
-        pipe = nbpipe.source(range(5)).map(look_up)
-        report = pipe.export("loader.py", assets="npz")
-        """
-    )
+pipe = nbpipe.source(range(5)).map(look_up)
+# ---- next cell
+report = pipe.export("loader.py"{options})
+"""
+LOADED = 'table = np.load("squares.npy")  # look-up'
+AWAITED = """async def fetch():
+    return np.load("squares.npy")
+table = await fetch()"""
+TENSOR = """import torch
+table = torch.from_numpy(np.load("squares.npy"))"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [LOADED, AWAITED, pytest.param(TENSOR, marks=pytest.mark.torch)],
+    ids=("read", "awaited", "tensor"),
+)
+def test_arrays_saved_beside_the_module(notebook: Notebook, made: str):
+    """With `assets="npz"` a large array from a file is saved beside the module."""
+    exported = notebook.exported(LOOK_UP.format(made=made, options=', assets="npz"'))
     written = sorted(path.name for path in notebook.folder.iterdir())
     assert written == ["loader.npz", "loader.py", "squares.npy"]
     assert str(notebook.folder) not in exported.text
+    assert "squares.npy" not in exported.text
+
+
+def test_a_large_array_is_refused_without_assets(notebook: Notebook):
+    """The refusal names the variable, who uses it, and the way out."""
+    words = notebook.refused(LOOK_UP.format(made=LOADED, options=""))
+    assert lacking(words, "'table'", "look_up() [In[3]]", 'assets="npz"') == [], words
 
 
 @pytest.mark.parametrize("count", [4, 0])
