@@ -466,7 +466,6 @@ class _Copy:
         draft = Draft(
             title=stem.replace("_", " ").strip().capitalize() or stem,
             origin="notebook" if self._record.is_notebook else "script",
-            imports=self._match.imports,
             top=top,
             below=below,
             goal=self._goal,

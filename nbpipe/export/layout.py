@@ -293,7 +293,6 @@ class Draft:
     Attributes:
         title: of its docstring.
         origin: "notebook" or "script".
-        imports: lines.
         top: statements of the module's top.
         below: statements of `build_pipeline`.
         goal: the expression that gives the pipeline.
@@ -303,7 +302,6 @@ class Draft:
 
     title: str
     origin: str
-    imports: Sequence[str]
     top: Sequence[Statement]
     below: Sequence[Statement]
     goal: str
@@ -313,7 +311,7 @@ class Draft:
     def text(self) -> str:
         """Write the module."""
         every = [*self.top, *self.below]
-        imports = [*self.imports, *(one.text for one in self.top if one.is_import)]
+        imports = [one.text for one in self.top if one.is_import]
         nbpipe = next(
             (line.split(" as ")[-1].split()[-1] for line in imports if _is_nbpipe(line)), ""
         )

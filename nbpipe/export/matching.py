@@ -42,7 +42,6 @@ class Match:
         parameters: with which knobs are set.
         replayed: what came of the last replay.
         moved: variables that the stages change.
-        imports: lines that literals take.
         reads: files that statements read.
         pipelines: names of variables that hold pipelines, runs or loaders.
     """
@@ -65,7 +64,6 @@ class Match:
         self.parameters = parameters_of(chain, record)
         self.replayed: Replayed
         self.moved: set[str] = set()
-        self.imports: list[str] = []
         self.reads: dict[Statement, tuple[str, ...]] = {}
         self._stages = addresses(chain)
         self._is_loose = False  # what stages change may differ: no statement explains it
@@ -268,7 +266,7 @@ class Match:
 
     def _print(self, value: object) -> Any:
         if id(value) not in self._prints:
-            self._prints[id(value)] = json_fingerprint(value)
+            self._prints[id(value)] = json_fingerprint(_of_shell(value))
         return self._prints[id(value)]
 
     def is_pipeline(self, name: str) -> bool:
@@ -413,7 +411,8 @@ class Match:
             self._record.statements.append(new)
             if one in self._part.extra:
                 self._part.extra.add(new)
-            self.imports += imports
+            for import_ in imports:
+                self._part.imported(import_)
         if not one.binds:
             self._part.extra.discard(one)
         self._record.index()

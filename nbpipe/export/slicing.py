@@ -229,16 +229,16 @@ class Slice:
                 f"the text of {name!r} is not known: {where}; define it in a cell, or import it",
                 by,
             )
-        self._take(self._imported(line, name), by)
+        self._take(self.imported(line), by)
 
     def take_import(self, module: str) -> None:
         """Take the import of a module of a package, which another library imported before."""
-        self.extra.add(self._imported(f"import {module}", module.partition(".")[0]))
+        self.extra.add(self.imported(f"import {module}"))
 
-    def _imported(self, line: str, name: str) -> Statement:
-        """Return the statement of an import that no cell has."""
+    def imported(self, line: str) -> Statement:
+        """Add an import that no cell has to the record; return its statement."""
         node = ast.parse(line).body[0]
-        one = Statement(-1, self.goal.cell, node, line, binds=frozenset({name}))
+        one = Statement.of(-1, self.goal.cell, node, line)
         self._record.statements.append(one)
         self._record.index()
         return one
