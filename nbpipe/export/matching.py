@@ -255,9 +255,15 @@ class Match:
         return inner or wrong
 
     def _may_explain(self, name: str) -> bool:
-        """Tell whether statements that are not in the slice yet may change a variable's object."""
-        untried = name not in self._part.widened
-        return untried and any(name in one.may_change for one in self._record.statements)
+        """Tell whether statements that are not in the slice yet may change a variable's object.
+
+        A call of what the stages use themselves was a trial of it.
+        """
+        if name in self._part.widened:
+            return False
+        used = {name for one in self._part.taken for name in one.binds}
+        every = self._record.statements
+        return any(name in one.may_change and used.isdisjoint(one.calls) for one in every)
 
     def _is_drawn_from(self, name: str) -> bool:
         """Recognise a generator of random numbers that is as it was typed, and was drawn from."""
