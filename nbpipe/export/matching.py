@@ -156,12 +156,8 @@ class Match:
             for name in one.binds
             if not one.is_import and self._record.binding(name, END) in self._part.taken
         }
-        imports = "".join(f"{line}\n" for line in dict.fromkeys(self.imports))
         return self._fresh.replay(
-            [
-                Step(imports * (number == 0) + one.edited, watch=self._watched(one))
-                for number, one in enumerate(runs)
-            ],
+            [Step(one.edited, watch=self._watched(one)) for one in runs],
             goal=self._goal,
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},
