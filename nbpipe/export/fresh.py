@@ -46,11 +46,11 @@ def error_words(error: BaseException) -> str:
 
 
 def error_line(error: BaseException, file: str) -> int | None:
-    """Return the line of `file` that an exception came from: the innermost one."""
+    """Return the line of a file that an exception came from: that of its outermost call."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
     steps = traceback.walk_tb(error.__traceback__)
-    return next((n for one, n in [*steps][::-1] if one.f_code.co_filename == file), None)
+    return next((line for one, line in steps if one.f_code.co_filename == file), None)
 
 
 # -- What the notebook asks, and the answers -------------------------------------------------------

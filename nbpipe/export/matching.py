@@ -229,7 +229,7 @@ class Match:
             live = space[name]
             if isinstance(live, types.ModuleType):
                 continue
-            mine = self._print(live)
+            mine = self._print(_of_shell(live))
             own, is_state = moving_in(live, runs), name in state
             words = (
                 difference(mine, theirs)
@@ -383,7 +383,7 @@ class Match:
     def _write_live(self, name: str) -> bool:
         """Let the live value of a plain variable stand in the place of its statement."""
         one = self._record.binding(name, END)
-        if one is None or not isinstance(one.node, ast.Assign | ast.AnnAssign):
+        if one is None or one.is_definition or one.is_import:
             return False
         values = self._spelled_all(one, [name])
         if values is None:
