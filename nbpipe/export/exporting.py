@@ -48,6 +48,7 @@ from .secrets import (
 )
 from .slicing import Slice
 from .source import last_name, tree_of
+from .steps import ShownSteps
 from .store import Exported, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -424,12 +425,16 @@ class _Copy:
 
     def export(self, items: Callable[[], Iterator[object]], *, overwrite: bool) -> Exported:
         """Go all the way; return what became of it."""
-        with FreshProcesses(
-            variables=_variables(self._record),
-            modules=_preloaded(self._record.namespace),
-            file=str(self._file),
-            typed=_paths(self._record),
-        ) as fresh:
+        with (
+            ShownSteps() as shown,
+            FreshProcesses(
+                variables=_variables(self._record),
+                modules=_preloaded(self._record.namespace),
+                file=str(self._file),
+                typed=_paths(self._record),
+            ) as fresh,
+        ):
+            self._shown = shown
             self._match = Match(
                 self._chain,
                 self._record,
@@ -440,15 +445,18 @@ class _Copy:
                 files=self._files,
                 count=self._count,
             )
-            statements = self._match.settle(self._refuse_secrets)
+            statements = self._match.settle(self._begin_replay)
+            shown.at("the module is written")
             text, names = self._text()
             self._refuse_secrets(statements, text)
             files = self._files()
+            shown.at("a fresh process imports the module")
             proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
-        self._refuse_failed(text, proved)
-        self._match.compare_chain(proved.chain, statements, "in the module")
-        self._compare_values(proved, statements)
-        compared = self._compare_items(items, proved, statements) if self._count else 0
+            self._refuse_failed(text, proved)
+            self._match.compare_chain(proved.chain, statements, "in the module")
+            self._compare_values(proved, statements)
+            shown.at("the first items of the notebook are compared")
+            compared = self._compare_items(items, proved, statements) if self._count else 0
         written = stored(self._file, text, files, overwrite=overwrite)
         knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
         note_export({knob: knob.value for knob in knobs}, written.path)
@@ -456,6 +464,10 @@ class _Copy:
         notes = tuple(scrubbed(note) for note in dict.fromkeys(self._notes))
         path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
         return replace(written, path=path, compared=compared, notes=notes)
+
+    def _begin_replay(self, statements: Sequence[Statement]) -> None:
+        self._shown.at(f"a fresh process executes {len(statements)} statements")
+        self._refuse_secrets(statements)
 
     # -- text ------------------------------------------------------------------------------
     def _text(self) -> tuple[str, list[str]]:
