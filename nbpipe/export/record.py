@@ -555,14 +555,12 @@ class Executed:
     """One execution of a cell.
 
     Attributes:
-        order: how many came before it.
         count: the number of the cell, as in `In[4]`; of one that a cell ran, the number of that.
         raw: the cell as the user wrote it; empty where it is not known.
         text: what IPython made of it; None until it is asked for.
         is_inner: IPython does not number it: another cell ran it, as `%run other.ipynb` does.
     """
 
-    order: int
     count: int
     raw: str
     text: str | None
@@ -578,10 +576,7 @@ class History:
 
     def __init__(self, ip: Any) -> None:
         self._ip: Callable[[], Any] = weakref.ref(ip)
-        self._first: dict[str, Executed] = {}
-        self._last: dict[str, Executed] = {}
         self._every: list[Executed] = []
-        self._next = 0
         self._seen = 0  # cells of IPython's own history
         self._compiled: set[str] = set()  # names of cells' files, while it listens
         self._listens = False
@@ -622,15 +617,6 @@ class History:
             one.text = transformed(one.raw) if one.text is None else one.text
         return list(self._every)
 
-    def executions(self) -> list[Executed]:
-        """List the first and the last execution of each text, oldest first."""
-        if not self._listens:
-            self._fill()
-        found = {one.order: one for one in (*self._first.values(), *self._last.values())}
-        for one in found.values():
-            one.text = transformed(one.raw) if one.text is None else one.text
-        return [found[order] for order in sorted(found)]
-
     def _fill(self) -> None:
         """Take what IPython has noted since it was last asked."""
         inputs = self._inputs()
@@ -655,11 +641,7 @@ class History:
         return getattr(manager, "input_hist_parsed", None) or []
 
     def _add(self, raw: str, text: str | None, count: int, *, is_inner: bool = False) -> None:
-        one, key = Executed(self._next, count, raw, text, is_inner), raw or text or ""
-        self._next += 1
-        self._first.setdefault(key, one)
-        self._last[key] = one
-        self._every.append(one)
+        self._every.append(Executed(count, raw, text, is_inner))
 
 
 def _not_numbered(inputs: list[str]) -> dict[str, list[str]]:
