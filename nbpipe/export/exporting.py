@@ -650,15 +650,20 @@ class _Copy:
             if proved.raised and not (raised or second[1]):
                 raise _not_made(proved)
             return 0
-        if has_state and _mismatch(mine, raised, proved):
+        begins_anew = has_state and _mismatch(mine, raised, proved) is not None
+        if begins_anew:
             mine, raised = replayed.items, replayed.raised
+        words = _mismatch(mine, raised, proved)
+        if words and own[0] != second and not self._match.gives_again(statements):
+            self._notes.append("not compared: two runs of the same statements differ")
+            return 0
+        if words:
+            raise ExportError(scrubbed(words))
+        if begins_anew:
             self._notes.append(
                 "the stages change state, which begins anew in the module; its items were compared "
                 "with those of the same statements in a fresh process"
             )
-        words = _mismatch(mine, raised, proved)
-        if words:
-            raise ExportError(scrubbed(words))
         if raised:
             self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
         return len(mine)

@@ -149,7 +149,12 @@ class Match:
         self.parameters = parameters_of(self._chain, self._record, taken=bound)
         return self._part.build()
 
-    def _replay(self, runs: list[Statement]) -> Replayed:
+    def gives_again(self, runs: Sequence[Statement]) -> bool:
+        """Tell whether another replay of statements gives the same items: nothing random is in."""
+        again = self._replay(runs)
+        return (again.items, again.raised) == (self.replayed.items, self.replayed.raised)
+
+    def _replay(self, runs: Sequence[Statement]) -> Replayed:
         final = {
             name
             for one in runs

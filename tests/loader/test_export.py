@@ -104,6 +104,25 @@ def test_loader_that_was_iterated(made, tmp_path):
     assert listed(nbpipe.load(tmp_path / "loader.py")) == first
 
 
+COUNTING = """
+class Counting(Numbers):
+    count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return super().__getitem__(index)
+
+loader = nbpipe.DataLoader(Counting(11), 4, shuffle=True)
+"""
+
+
+def test_order_without_a_seed(made, tmp_path):
+    """A random order is not compared, whatever else a dataset changes."""
+    done = made(COUNTING).export(tmp_path / "loader.py")
+    assert done.compared == 0
+    assert any("not compared" in note for note in done.notes)
+
+
 def test_module_holds_what_was_tuned(made, tmp_path):
     """Values that were set while it ran are the module's defaults."""
     loader = made(TUNED)
