@@ -273,6 +273,10 @@ def _found(receiver: Any, chain: Chain) -> tuple[Record, str]:
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 _OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
 _GRACE_S = 5.0
+_BEGINS_ANEW = (
+    "the stages change state, which begins anew in the module; its items were compared with those "
+    "of the same statements in a fresh process"
+)
 _SHORTEST_INSIDE = 6  # characters of a secret that is one inside a longer text, too
 
 
@@ -642,9 +646,7 @@ class _Copy:
             self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
             return 0
         (mine, raised), second = own
-        replayed = self._match.replayed
-        has_state = bool(state_of(statements, self._record) or replayed.moved)
-        has_state = has_state or any(map(moving_attributes, statements))
+        has_state = self._has_state(statements)
         if (mine, raised) != second and not has_state:
             self._notes.append("not compared: two runs of the notebook's own pipeline differ")
             if proved.raised and not (raised or second[1]):
@@ -652,21 +654,22 @@ class _Copy:
             return 0
         begins_anew = has_state and _mismatch(mine, raised, proved) is not None
         if begins_anew:
-            mine, raised = replayed.items, replayed.raised
+            mine, raised = self._match.replayed.items, self._match.replayed.raised
         words = _mismatch(mine, raised, proved)
         if words and own[0] != second and not self._match.gives_again(statements):
             self._notes.append("not compared: two runs of the same statements differ")
             return 0
         if words:
             raise ExportError(scrubbed(words))
-        if begins_anew:
-            self._notes.append(
-                "the stages change state, which begins anew in the module; its items were compared "
-                "with those of the same statements in a fresh process"
-            )
+        self._notes += [_BEGINS_ANEW] if begins_anew else []
         if raised:
             self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
         return len(mine)
+
+    def _has_state(self, statements: Sequence[Statement]) -> bool:
+        """Tell whether the stages change what they use."""
+        found = state_of(statements, self._record) or self._match.replayed.moved
+        return bool(found) or any(map(moving_attributes, statements))
 
     # -- notes -----------------------------------------------------------------------------
     def _note(self, statements: Sequence[Statement]) -> None:
