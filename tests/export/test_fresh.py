@@ -95,7 +95,7 @@ def test_statements_that_fail(folder: Path):
         own = replay(processes, "import socket", "socket.getaddrinfo('localhost', 80)", goal="1")
         goal = replay(processes, "a = 1", goal="a + b")
     assert [one.error for one in missing.steps] == ["", "NameError: name 'g' is not defined"]
-    assert (missing.steps[1].missing, missing.steps[1].line) == ("g", 2)
+    assert (missing.steps[1].missing, missing.steps[1].line) == ("g", 4)
     assert [one.connects for one in connects.steps] == [False, True, True]
     assert [bool(one.error) for one in connects.steps] == [False, False, True]
     assert [one.connects for one in own.steps] == [False, False]
