@@ -435,7 +435,6 @@ class _Copy:
                 variables=_variables(self._record),
                 modules=_preloaded(self._record.namespace),
                 file=str(self._file),
-                typed=_paths(self._record),
             ) as fresh,
         ):
             self._shown = shown

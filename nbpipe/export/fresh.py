@@ -60,12 +60,10 @@ class ReplayStep:
 
     Attributes:
         text: the statement.
-        literals: names that it binds whose value may be wanted as a literal.
         watch: names whose values it may change.
     """
 
     text: str
-    literals: tuple[str, ...] = ()
     watch: tuple[str, ...] = ()
 
 
@@ -83,7 +81,6 @@ class StepResult:
         connects: it wanted to connect to another host, which was refused.
         late: it took longer than `STATEMENT_S`.
         reads: files and folders that it looked into, without those of Python and of packages.
-        literals: by name the source of the value, and the import lines that this takes.
         seconds: how long it took [s].
         idle: it may change some names, and has changed none.
     """
@@ -94,7 +91,6 @@ class StepResult:
     connects: bool = False
     late: bool = False
     reads: tuple[str, ...] = ()
-    literals: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     seconds: float = 0.0
     idle: bool = False
 
@@ -239,19 +235,10 @@ class FreshProcesses:
             what programs need to run, as PATH.
         modules: top-level packages to import ahead.
         file: where the module will stand.
-        typed: absolute paths that the user typed; literals hold no other one of this machine.
     """
 
-    def __init__(
-        self,
-        *,
-        variables: Iterable[str],
-        modules: Iterable[str],
-        file: str,
-        typed: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, *, variables: Iterable[str], modules: Iterable[str], file: str) -> None:
         self._variables = sorted(set(variables))
-        self._typed = sorted(set(typed))
         self._modules = sorted(set(modules))
         self._file = file
         self._held = ExitStack()
@@ -376,7 +363,7 @@ class FreshProcesses:
         """Have a process answer a question; nothing of it is left afterwards."""
         worker, _ = process
         given = {"cwd": self._cwd, "paths": self._paths, "variables": self._variables}
-        asked = {**question, **given, "typed": self._typed}
+        asked = {**question, **given}
         data = json.dumps(asked, default=vars).encode("ascii")
         build_s = max(STATEMENT_S, 3 * self._took_s)
         limits_s = {"step": STATEMENT_S, "build": build_s, "items": ITEMS_S}
@@ -425,10 +412,7 @@ def _take(result: FreshResult, line: dict[str, Any]) -> None:
     """Take over one line of an answer."""
     step = line.pop("step", None)
     if step is not None and isinstance(result, Replayed):
-        literals = {name: (text, tuple(more)) for name, (text, more) in step["literals"].items()}
-        result.steps.append(
-            StepResult(**{**step, "reads": tuple(step["reads"]), "literals": literals})
-        )
+        result.steps.append(StepResult(**{**step, "reads": tuple(step["reads"])}))
     for name, value in line.items():
         setattr(result, name, tuple(value) if name == "reads" else value)
 

@@ -31,10 +31,8 @@ from typing import Any, NoReturn, final
 
 import psutil
 
-from .fingerprint import difference, json_fingerprint
+from .fingerprint import json_fingerprint
 from .fresh import SIGNALLED, chain_prints, error_line, error_words, first_items
-from .literals import NoLiteral, spelled
-from .secrets import environment_values
 
 # -- The process: on Linux a child answers, and its parent ends all that the child has started -----
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -133,16 +131,12 @@ class _Asked:
     Attributes:
         cwd: the notebook's working folder.
         folder: of this process.
-        hidden: values of the environment that no literal may hold.
-        typed: absolute paths that the user typed.
         watch: notes what code looks into.
     """
 
     def __init__(self, question: dict[str, Any], answers: Connection, folder: Path) -> None:
         self.cwd: str = question["cwd"]
         self.folder = folder
-        self.hidden = environment_values(question["variables"])
-        self.typed: list[str] = question["typed"]
         self.watch = _Watch(folder, self.cwd)
         self._answers = answers
         self._pid = os.getpid()
@@ -261,16 +255,11 @@ def _executed(
     except BaseException as raised:  # noqa: BLE001  whatever user code raises
         error = raised
     seconds = time.perf_counter() - began_s
-    literals: dict[str, Any] = {}
-    for name in () if error else step["literals"]:
-        with contextlib.suppress(Exception):  # it has none, or a class of the user's fails
-            literals[name] = _literal(space[name], space, own=step["literals"], asked=asked)
     return {
         "error": "" if error is None else error_words(error),
         **({} if error is None else _error(error, file)),
         "connects": asked.watch.connects,
         "reads": sorted(asked.watch.reads),
-        "literals": literals,
         "seconds": seconds,
         "idle": bool(before) and before == _prints(step["watch"], space),
     }
@@ -279,23 +268,6 @@ def _executed(
 def _prints(names: Iterable[str], space: dict[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of variables that are there."""
     return {name: json_fingerprint(space[name]) for name in names if name in space}
-
-
-def _literal(
-    value: object, space: dict[str, Any], *, own: Sequence[str], asked: _Asked
-) -> tuple[str, tuple[str, ...]]:
-    """Return a value as source that gives it again, and the imports that it takes.
-
-    Raises:
-        NoLiteral: there is none.
-    """
-    text, imports = spelled(value, space, own=own, hidden=asked.hidden, typed=asked.typed)
-    trial = dict(space)
-    exec("\n".join(imports), trial)  # noqa: S102  it was made here
-    again = eval(text, trial)  # noqa: S307  as above
-    if difference(json_fingerprint(value), json_fingerprint(again)) is not None:
-        raise NoLiteral("its source gives another value")
-    return text, imports
 
 
 # -- Proof -----------------------------------------------------------------------------------------

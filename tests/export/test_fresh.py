@@ -33,11 +33,10 @@ def fresh(variables=(), file="/nowhere/loader.py"):
 
 
 def replay(processes, *steps, goal="pipe", **given):
-    """Replay statements: texts, or pairs of a text and the names whose literals are wanted."""
+    """Replay statements."""
     unless = {"below": [], "parameters": {}, "names": [], "modules": {}, "script": None}
     given = {**unless, "files": {}, "count": 0, **given}
-    made = [Step(one[0], one[1:]) if isinstance(one, tuple) else one for one in steps]
-    made = [Step(one) if isinstance(one, str) else one for one in made]
+    made = [Step(one) if isinstance(one, str) else one for one in steps]
     return processes.replay(made, goal=goal, future=given.pop("future", False), **given)
 
 
@@ -212,58 +211,6 @@ def test_reads(folder: Path):
     assert proved.import_error.startswith("FileNotFoundError")
     assert (proved.line, proved.text) == (3, "open('data.txt')")
     assert proved.reads == ("data.txt",)
-
-
-@pytest.mark.slow
-def test_literals(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Values are written as source, unless they hold a path of this machine or a variable."""
-    monkeypatch.setenv("OWN_NAME", "lighthouse")
-    with fresh(["OWN_NAME"]) as processes:
-        found = replay(
-            processes,
-            "from collections import Counter",
-            "import datetime, os, sys",
-            ("words = Counter('abca')", "words"),
-            ("day, kind = datetime.date(2024, 1, 2), datetime.date", "day", "kind"),
-            ("from fractions import Fraction as F\nhalf = F(1, 2)", "half"),
-            ("places = {'here': os.getcwd() + '/a', 'b': '/usr/lib'}", "places"),
-            ("url = 'http://a.org/usr', '/v1/items', 'and/or', 's3://usr/a'", "url"),
-            ("name = ['the ' + os.environ['OWN_NAME']]", "name"),
-            ("class Own: pass\nown = Own()", "own"),
-            ("many = list(range(1000))", "many"),
-            goal="1",
-        )
-    literals = {name: text for one in found.steps for name, text in one.literals.items()}
-    assert [one.error for one in found.steps] == [""] * 10
-    assert literals == {
-        "words": ('Counter({"a": 2, "b": 1, "c": 1})', ()),
-        "day": ("datetime.date(2024, 1, 2)", ()),
-        "kind": ("datetime.date", ()),
-        "half": ("F(1, 2)", ()),
-        "url": ('("http://a.org/usr", "/v1/items", "and/or", "s3://usr/a")', ()),
-        "own": ("Own()", ()),
-    }
-
-
-@pytest.mark.slow
-def test_imports_of_literals(folder: Path):
-    """A class that no name stands for is imported, unless its name means something else."""
-    with fresh() as processes:
-        found = replay(
-            processes,
-            ("import datetime as dt\nday = dt.date(2024, 1, 2)\ndel dt", "day"),
-            "date = 1",
-            ("import datetime as dt\nlater = dt.date(2024, 1, 2)\ndel dt", "later"),
-            ("import datetime as dt\ndate = dt.date(2024, 1, 2)\ndel dt", "date"),
-            ("import numpy\na = numpy.arange(3)\ndel numpy", "a"),
-            goal="1",
-        )
-    assert found.steps[0].literals["day"] == ("date(2024, 1, 2)", ("from datetime import date",))
-    assert found.steps[2].literals == {
-        "later": ("datetime.date(2024, 1, 2)", ("import datetime",)),
-    }
-    assert found.steps[3].literals["date"] == ("datetime.date(2024, 1, 2)", ("import datetime",))
-    assert found.steps[4].literals["a"][1] == ("import numpy",)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from nbpipe.export.fingerprint import fingerprint_of
-from nbpipe.export.literals import NoLiteral, literal
+from nbpipe.export.literals import NoLiteral, literal, spelled
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 OTHERS = (
@@ -357,3 +357,43 @@ def test_torch_values():
     assert [fingerprint_of(value) for value in back] == [fingerprint_of(value) for value in values]
     with pytest.raises(NoLiteral, match=r"torch tensor of shape \(65,\) \(at most 64"):
         literal(torch.zeros(65), spell)
+
+
+class Own:
+    """A class of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("value", "space", "text", "imports"),
+    [
+        (
+            collections.Counter("abca"),
+            {"Counter": collections.Counter},
+            'Counter({"a": 2, "b": 1, "c": 1})',
+            (),
+        ),
+        (dt.date(2024, 1, 2), {"datetime": dt}, "datetime.date(2024, 1, 2)", ()),
+        (fractions.Fraction(1, 2), {"F": fractions.Fraction}, "F(1, 2)", ()),
+        (["http://a.org/usr", "and/or"], {}, '["http://a.org/usr", "and/or"]', ()),
+        (Own(), {"Own": Own}, "Own()", ()),
+        (dt.date(2024, 1, 2), {}, "date(2024, 1, 2)", ("from datetime import date",)),
+        (
+            dt.date(2024, 1, 2),
+            {"date": 1},
+            "datetime.date(2024, 1, 2)",
+            ("import datetime",),
+        ),
+    ],
+)
+def test_a_value_as_source_with_its_imports(value, space, text, imports):
+    """What a variable holds has its name; else it is imported, unless the name is taken."""
+    assert spelled(value, space) == (text, imports)
+
+
+@pytest.mark.parametrize(
+    "value", [str(pathlib.Path.cwd() / "a"), {"b": "/usr/lib"}, ["the lighthouse"]]
+)
+def test_no_value_with_a_path_of_this_machine_or_of_the_environment(value):
+    """Neither is written."""
+    with pytest.raises(NoLiteral):
+        spelled(value, {}, hidden=["lighthouse"])
