@@ -628,8 +628,21 @@ def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipel
 
 
 def placed_at(chain: Chain, place: CodeLocation | None) -> Chain:
-    """Return a chain all of whose stages were made at one place of the user's code."""
-    return tuple(
-        changed(stage, made_at=place, inputs=tuple(placed_at(one, place) for one in stage.inputs))
-        for stage in chain
+    """Return a chain all of whose stages were made at one place of the user's code.
+
+    Only of the last one, which makes the batches, the user has given the knobs.
+    """
+    *others, last = chain
+    nothing = frozenset[str]()
+    return (
+        *(
+            changed(
+                stage,
+                made_at=place,
+                given=nothing,
+                inputs=tuple(placed_at(one, place) for one in stage.inputs),
+            )
+            for stage in others
+        ),
+        changed(last, made_at=place, inputs=tuple(placed_at(one, place) for one in last.inputs)),
     )

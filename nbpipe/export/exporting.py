@@ -30,7 +30,7 @@ from .fingerprint import difference
 from .fresh import FreshProcesses, Proved, error_words, first_items
 from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
 from .literals import NoLiteral, large_array, spelled
-from .matching import Match, moving_attributes, state_of
+from .matching import Match, state_of
 from .reachable import is_library, is_local, secret_in, texts_named_as_secrets
 from .record import END, Cell, Record, Statement, root_name, shell
 from .secrets import (
@@ -457,7 +457,7 @@ class _Copy:
             proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
             self._refuse_failed(text, proved)
             self._match.compare_chain(proved.chain, statements, "in the module")
-            self._compare_values(proved, statements)
+            self._compare_values(proved)
             shown.at("the first items of the notebook are compared")
             compared = self._compare_items(items, proved, statements) if self._count else 0
         written = stored(self._file, text, files, overwrite=overwrite)
@@ -616,16 +616,15 @@ class _Copy:
         if proved.words and not proved.chain:
             raise ExportError(f"the module was checked in a fresh process, and {proved.words}")
 
-    def _compare_values(self, proved: Proved, statements: Sequence[Statement]) -> None:
-        state = state_of(statements, self._record)
-        moving = any(map(moving_attributes, statements))
+    def _compare_values(self, proved: Proved) -> None:
+        """Refuse a module whose import gives other values than the statements did."""
         for name, theirs in proved.prints.items():
             one = self._record.binding(name, END)
             mine = self._match.replayed.prints.get(name)
-            if mine is None or name in state or one is None or (moving and not one.is_definition):
+            if mine is None or one is None or one.is_definition:
                 continue
             words = difference(mine, theirs)
-            if words and not one.is_definition and not self._part.is_of_machine(one):
+            if words and not self._part.is_of_machine(one):
                 raise self._part.refused(f"variable {name!r} in the module: {words}", one)
 
     def _compare_items(
@@ -668,7 +667,7 @@ class _Copy:
     def _has_state(self, statements: Sequence[Statement]) -> bool:
         """Tell whether the stages change what they use."""
         found = state_of(statements, self._record) or self._match.replayed.moved
-        return bool(found) or any(map(moving_attributes, statements))
+        return bool(found) or self._match.is_loose
 
     # -- notes -----------------------------------------------------------------------------
     def _note(self, statements: Sequence[Statement]) -> None:

@@ -43,7 +43,7 @@ class Match:
         replayed: what came of the last replay.
         moved: variables that the stages change.
         reads: files that statements read.
-        pipelines: names of variables that hold pipelines, runs or loaders.
+        is_loose: what methods change may differ, as no statement explains the difference.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Match:
         self.moved: set[str] = set()
         self.reads: dict[Statement, tuple[str, ...]] = {}
         self._stages = addresses(chain)
-        self._is_loose = False  # what stages change may differ: no statement explains it
+        self.is_loose = False
         self._prints: dict[int, Any] = {}
 
     # -- the rounds ------------------------------------------------------------------------
@@ -80,6 +80,7 @@ class Match:
             ExportError: no statements do.
         """
         tried: set[str] = set()
+        wrong: dict[str, str] = {}
         for _ in range(_ROUNDS):
             statements = self._named_apart(self._part.build())
             check(statements)
@@ -104,9 +105,11 @@ class Match:
                 elif name in tried or not self._write_live(name):
                     raise self._differs(name, words)
                 tried.add(name)
+        last = next(filter(None, (step.error for step in self.replayed.steps)), "")
+        last = last or "; ".join(f"{name}: {words}" for name, words in wrong.items())
         raise ExportError(
-            f"no text that gives the pipeline's values was found in {_ROUNDS} tries; assign what "
-            "the stages use in cells of their own"
+            f"no statements that give the pipeline's values were found in {_ROUNDS} tries; assign "
+            f"what the stages use in cells of their own (the last try: {last})"
         )
 
     def _leave_out_idle(self, runs: list[Statement]) -> None:
@@ -304,7 +307,7 @@ class Match:
                 return True
             if self._widen(behind):
                 return True
-            self._is_loose = True
+            self.is_loose = True
             self.compare_chain(self.replayed.chain, runs, "in a fresh process")
         return False
 
@@ -326,10 +329,9 @@ class Match:
                 f"the pipeline has the stages {', '.join(map(repr, names))}, its statements give "
                 f"{', '.join(map(repr, others)) or 'none'} {where}; {again}"
             )
-        moving, state = set[str](), set[str]()
-        if self._is_loose:
+        moving = set[str]()
+        if self.is_loose:
             moving = {label for one in runs for label in moving_attributes(one)} | {RANDOM_STATE}
-            state = state_of(runs, self._record)
         before = {
             f"{row['name']} {word}": value
             for row in self.replayed.chain
@@ -346,7 +348,7 @@ class Match:
                 key = f"{one['name']} {word}"
                 given = [_without(print_, moving) for print_ in (value, other["spec"][word])]
                 words = self._steady_difference(key, *given, before=before.get(key), moving=moving)
-                if words and not state:
+                if words:
                     words = words.replace("when its text runs anew", where)
                     raise ExportError(f"stage {one['name']!r}, {word}: {words}; {again}")
 
