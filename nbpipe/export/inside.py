@@ -66,7 +66,7 @@ def main(connection: Connection, folder: str, *modules: str) -> NoReturn:
         _answer(asked, Connection(answers), folder, modules)
     for one in (asked, alive):
         one.close()
-    with contextlib.suppress(EOFError, OSError):  # nobody hears it any more
+    with contextlib.suppress(EOFError, OSError):  # the other side is gone
         while connection in wait([connection, ended]):
             ask.send_bytes(connection.recv_bytes())
     code = end_children(pid)

@@ -607,7 +607,7 @@ def secrets_in_text(text: str) -> Pairs:
 
 
 def told_in(text: str) -> Iterator[str]:
-    """Return what nobody may read elsewhere of a source text: its secrets, where they are rare."""
+    """Return the secrets of a source text that are secret wherever they stand: the rare ones."""
     for _, secret in secrets_in_text(text):
         yield from filter(_is_rare, secrets_held(secret) or (secret,))
 

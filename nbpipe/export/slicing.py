@@ -99,18 +99,12 @@ class Slice:
 
     def behind(self, one: Statement | None) -> set[str]:
         """Return the names in the slice of a statement, its own included; no modules."""
-        found: set[str] = set()
-        todo, seen = [one], set()
-        while todo:
-            this = todo.pop()
-            if this is None or this in seen:
-                continue
-            seen.add(this)
-            if not this.is_import:
-                found |= this.binds
+
+        def before(this: Statement) -> Iterator[Statement | None]:
             later = this.reads_later if this is not one and not this.is_definition else ()
-            todo += [self._record.binding(name, this.at) for name in (*this.reads, *later)]
-        return found
+            return (self._record.binding(name, this.at) for name in (*this.reads, *later))
+
+        return {n for this in _reached(one, before) if not this.is_import for n in this.binds}
 
     def submodules(self) -> dict[str, str]:
         """Return the expressions by which the slice reads modules of packages, as `xml.dom`."""
@@ -136,18 +130,13 @@ class Slice:
 
     def is_of_machine(self, one: Statement | None) -> bool:
         """Tell whether the machine or the session decides what a statement gives."""
-        todo, seen = [one], set()
-        while todo:
-            this = todo.pop()
-            if this is None or this in seen:
-                continue
-            seen.add(this)
-            if _OF_MACHINE.search(this.text):
-                return True
+
+        def before(this: Statement) -> Iterator[Statement | None]:
             for name in this.reads:
-                todo.append(self._record.binding(name, this.at))
-                todo += [c for c in self.taken if name in c.changes and c.at < this.at]
-        return False
+                yield self._record.binding(name, this.at)
+                yield from (c for c in self.taken if name in c.changes and c.at < this.at)
+
+        return any(_OF_MACHINE.search(this.text) for this in _reached(one, before))
 
     # -- needs -----------------------------------------------------------------------------
     def _take(self, one: Statement, by: Statement | None) -> None:
@@ -251,6 +240,19 @@ class Slice:
                     if getattr(sys.modules.get(module), name, self) is value:
                         return f"from {module} import {name}"
         return None
+
+
+def _reached(
+    one: Statement | None, before: Callable[[Statement], Iterator[Statement | None]]
+) -> Iterator[Statement]:
+    """Return a statement, and those that are reached from it, each once."""
+    todo, seen = [one], set[Statement]()
+    while todo:
+        this = todo.pop()
+        if this is not None and this not in seen:
+            seen.add(this)
+            yield this
+            todo += before(this)
 
 
 def _import_of(name: str, value: Any) -> str | None:

@@ -190,7 +190,7 @@ def keep(path: Path, record: WrittenModule) -> None:
 
 
 def _write_record(path: Path, data: bytes) -> None:
-    """Write a file that nobody sees half of; its time is exact, for the newest counts."""
+    """Write a file that is seen whole or not at all; its time is exact, for the newest counts."""
     part = path.with_name(f"{secrets.token_hex(8)}.tmp")
     try:
         part.touch(mode=0o600, exist_ok=False)
