@@ -41,7 +41,7 @@ MOST_FILES = {
     "ops": 20,
     "engine": 15,
     "show": 10,
-    "export": 15,
+    "export": 16,
     "jupyter": 9,
     "run": 3,
     "run/isolated": 3,

@@ -32,7 +32,7 @@ from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidi
 from .literals import NoLiteral, large_array, spelled
 from .matching import Match, state_of
 from .reachable import is_library, is_local, secret_in, texts_named_as_secrets
-from .record import END, Cell, Record, Statement, root_name, shell
+from .record import END, Record
 from .secrets import (
     advice,
     as_text,
@@ -48,6 +48,7 @@ from .secrets import (
 )
 from .slicing import Slice
 from .source import last_name, tree_of
+from .statements import Cell, Statement, root_name, shell
 from .steps import ShownSteps
 from .store import Exported, module_path, stored
 

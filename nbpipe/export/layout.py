@@ -15,9 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..ops.stage import Chain, Stage, addresses, numbered
-from .record import END, Definition, Record, Statement, executed_with, is_plain
+from .record import END, Record
 from .slicing import Slice
 from .source import lines_of, run_ruff, span_of
+from .statements import Definition, Statement, executed_with, is_plain
 
 # -- Parameters: tuned values come in by them ------------------------------------------------------
 

@@ -237,8 +237,8 @@ def literal(
         value: anything.
         spell: gives the expression that stands for a module, class or function; it raises
             `NoLiteral` where there is none.
-        typed: tells whether the user typed an absolute path; one of this machine that nobody
-            typed is not written. None: paths are written.
+        typed: tells whether the user typed an absolute path: no other one of this machine is
+            written. None: all are.
         withheld: texts that are not written, as the values of environment variables.
 
     Raises:

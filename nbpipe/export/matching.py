@@ -15,9 +15,10 @@ from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
 from .reachable import handle_in
-from .record import END, Definition, Record, Statement, is_plain, root_name
+from .record import END, Record
 from .slicing import Slice
 from .source import last_name
+from .statements import Definition, Statement, is_plain, root_name
 
 _ROUNDS = 8
 _MISSING = {"kind": "missing", "shown": "missing"}

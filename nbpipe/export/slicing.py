@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import ExportError
-from .record import END, Record, Statement
+from .record import END, Record
 from .secrets import secret_in_text
+from .statements import Statement
 
 # What the machine or the session decides: a value made of it is never written down.
 _OF_MACHINE = re.compile(

@@ -10,7 +10,7 @@ import uuid
 from contextvars import copy_context
 from typing import Self, final
 
-from .record import shell
+from .statements import shell
 
 SILENT_S = 3.0  # an export that is done by then shows nothing
 

@@ -14,8 +14,9 @@ from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export.exporting import gate
 from nbpipe.export.fingerprint import difference, fingerprint_of
 from nbpipe.export.reachable import secret_in
-from nbpipe.export.record import Cell, Record
+from nbpipe.export.record import Record
 from nbpipe.export.secrets import masked, secret_in_text
+from nbpipe.export.statements import Cell
 from nbpipe.export.store import stored
 from tests.export.leaks import (
     IMPORTS,
