@@ -47,7 +47,7 @@ from .secrets import (
     told_in,
 )
 from .slicing import Slice
-from .source import last_name, tree_of
+from .source import last_name, span_of, tree_of
 from .statements import Cell, Statement, root_name, shell
 from .steps import ShownSteps
 from .store import Exported, module_path, stored
@@ -161,10 +161,10 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     frame = _frame_of_user()
     node, text = _receiver(frame, space)
     if isinstance(node, ast.Name) and gives(space.get(node.id)):
-        return _not_of_run(node.id, receiver, record) or f"{node.id}{suffix}"
+        return _unstarted(node.id, suffix, record)
     for name, value in reversed(list(space.items())):
         if gives(value) and not name.startswith("_"):
-            return str(_not_of_run(name, receiver, record) or f"{name}{suffix}")
+            return _unstarted(str(name), suffix, record)
     if node is not None and not isinstance(node, ast.Name):
         if isinstance(node, ast.Call):
             return f"{text}{suffix}"
@@ -200,14 +200,19 @@ def _suffix(receiver: Any) -> str:
     return str(getattr(receiver, "export_goal", str)())
 
 
-def _not_of_run(name: str, receiver: Any, record: Record) -> str | None:
-    """Return what a run was started of: a module starts none."""
+def _unstarted(name: str, suffix: str, record: Record) -> str:
+    """Return the expression of a variable's pipeline; one that was started at once is not, there.
+
+    `run = pipe.map(f).start()` stands in the module as `run = pipe.map(f)`.
+    """
     one = record.binding(name, END)
     value = getattr(one.node, "value", None) if one is not None else None
     match value:
-        case ast.Call(ast.Attribute(inner, "start" | "epoch")) if _suffix(receiver):
-            return ast.unparse(inner)
-    return None
+        case ast.Call(ast.Attribute(inner, "start")) if one is not None and suffix:
+            data = one.cell.text.encode()
+            one.cuts.append((span_of(data, inner)[1], span_of(data, value)[1], ""))
+            return name
+    return f"{name}{suffix}"
 
 
 def _frame_of_user() -> FrameType | None:
@@ -379,6 +384,9 @@ def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
     lines = [f"{one.comments}\n{one.edited}".strip("\n") for one in made]
     if not any(goal in one.binds for one in made):
         lines.append(f"pipe = {goal}")
+        goal = "pipe"
+    if hasattr(record.namespace.get(goal), "state_dict"):  # a run, which stays what it is
+        lines = [line.replace(f"{goal} = ", "pipe = ", 1) for line in lines]
         goal = "pipe"
     text = "\n".join([*lines, *(f"{goal}{one.below}" for one in settings if one.below)])
     if secret_in_text(text):

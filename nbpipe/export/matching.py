@@ -471,6 +471,8 @@ class Match:
                 live = handle_in(name, _of_shell(space[name]))
                 if live is None or self._opens_later(one, name, live.attribute, statements):
                     continue
+                if hasattr(live.value, "export_goal"):  # a pipeline that a builder begins with
+                    continue
                 words = live.words.removeprefix(f"{name} ")
                 what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
                 raise self._part.refused(what, one)

@@ -266,6 +266,7 @@ class Statement:
         calls: functions that it calls, and what it decorates or inherits with.
         state: names whose objects its functions change when they are called.
         edits: parts of its cell that the module has otherwise: first and last byte, and the text.
+        cuts: parts that it leaves out, likewise.
         unread: names that only those parts read.
     """
 
@@ -285,6 +286,7 @@ class Statement:
     calls: frozenset[str] = frozenset()
     state: frozenset[str] = frozenset()
     edits: list[tuple[int, int, str]] = field(default_factory=list)
+    cuts: list[tuple[int, int, str]] = field(default_factory=list)
     unread: frozenset[str] = frozenset()
 
     @classmethod
@@ -365,13 +367,13 @@ class Statement:
     @property
     def edited(self) -> str:
         """Its text, with its edits."""
-        if not self.edits:
+        if not self.edits and not self.cuts:
             return self.text
         data = self.cell.text.encode()
         starts = [0, *itertools.accumulate(len(line) + 1 for line in data.split(b"\n"))]
         begin = data.find(self.text.encode().split(b"\n")[0], starts[self.first - 1])
         text = self.text.encode()
-        for first, last, new in sorted(set(self.edits), reverse=True):
+        for first, last, new in sorted({*self.edits, *self.cuts}, reverse=True):
             if text[first - begin : last - begin] == data[first:last]:
                 text = text[: first - begin] + new.encode() + text[last - begin :]
         return text.decode()

@@ -1,13 +1,13 @@
 """Export as a browser asks for it: in a thread of its own, one at a time, told in full."""
 
 import gc
+import runpy
 import threading
 from pathlib import Path
 from queue import Queue
 
 import pytest
 
-import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.show.messages import Remote
 from tests.gates import HANG_S, still_alive
@@ -158,11 +158,23 @@ def test_overwrite_must_be_plain(remote, told, overwrite):
     assert (ack["ok"], "overwrite must be true or false" in ack["error"]) == (False, True)
 
 
+SCRIPT = """
+import nbpipe
+pipe = nbpipe.source(range(100)).map(abs, name="decode", concurrency=4).batch(2)
+"""
+
+
+def in_a_script(folder):
+    """Give the pipeline of a script: an export finds it by its variable."""
+    file = folder / "work.py"
+    file.write_text(SCRIPT, encoding="utf-8")
+    return runpy.run_path(str(file))["pipe"]
+
+
 @pytest.mark.parametrize("isolate", [False, True])
 def test_real_run_in_mid_epoch(tmp_path, told, isolate):
     """A run is exported while its epoch goes on, wherever it runs; then what is turned is told."""
-    pipe = nbpipe.source(range(100)).map(abs, name="decode", concurrency=4).batch(2)
-    with pipe.start(isolate=isolate) as run:
+    with in_a_script(tmp_path).start(isolate=isolate) as run:
         remote = Remote(run)
         epoch = iter(run)
         first = next(epoch)
@@ -187,7 +199,7 @@ def test_real_run_that_is_closed(tmp_path, told):
     """What was tuned is exported after the run was closed, and over a file only when told to."""
     path = tmp_path / "loader.py"
     path.write_text("mine = 1\n", encoding="utf-8")
-    run = nbpipe.source(range(100)).map(abs, name="decode").start()
+    run = in_a_script(tmp_path).start()
     run.close()
     remote = Remote(run)
     found = []
