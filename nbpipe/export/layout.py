@@ -238,7 +238,8 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
 
     for one in statements:
         sets_module = isinstance(one.node, ast.Assign) and not modules.isdisjoint(one.changes)
-        if one.is_import or one.is_definition or one.cell.is_setup or sets_module or one in final:
+        defines = one.is_definition and not _begins_with_pipeline(one, record)
+        if one.is_import or defines or one.cell.is_setup or sets_module or one in final:
             lift(one)
     size = -1
     while size != len(top):  # what changes an object of the top stands there, too
@@ -258,6 +259,11 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
             if once and known and moved.isdisjoint(one.binds) and not one.edits:
                 top.add(one)
     return top
+
+
+def _begins_with_pipeline(one: Statement, record: Record) -> bool:
+    """Tell whether a function is given a pipeline where it is defined, as by a default."""
+    return any(hasattr(record.namespace.get(name), "export_goal") for name in one.needed)
 
 
 def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statement]) -> None:
