@@ -317,6 +317,18 @@ class StatefulIndices(Iterator[Any]):
         return item
 
 
+_AT_ONCE = 32  # numbers that a RandomSampler draws at once where it may give one again
+
+
+def _draws_of(indices: Any) -> Callable[[int], bool]:
+    """Return what tells whether a sampler of torch's draws for the index or list of that number."""
+    size, sampler = getattr(indices, "batch_size", 1), getattr(indices, "sampler", indices)
+    if type(sampler).__name__ != "RandomSampler":
+        return lambda number: number == 0
+    every = _AT_ONCE if sampler.replacement else max(1, len(sampler.data_source))
+    return lambda number: -(-number * size // every) * every < (number + 1) * size
+
+
 @final
 class DrawnIndices(Iterator[Any]):
     """What a sampler draws from a generator that was given, for workers.
@@ -333,6 +345,7 @@ class DrawnIndices(Iterator[Any]):
     def __init__(self, generator: Any, indices: Iterable[Any], ahead: int) -> None:
         self._generator = generator
         self._indices = iter(indices)
+        self._draws = _draws_of(indices)
         self._ahead = ahead
         self._wanted = ahead
         self._count = 0  # of draws, that of the end too
@@ -358,10 +371,12 @@ class DrawnIndices(Iterator[Any]):
         finally:
             self._drawing = False
         self._ended = item is END
+        draws = self._ended or self._draws(self._count)
         self._count += 1
         after = self._generator.get_state()
-        if not self._states or not after.equal(before):
+        if not self._states or (draws and not after.equal(before)):
             self._states.append((self._count, after))
+        self._shared |= not draws and not after.equal(before)  # the loop has drawn meanwhile
         while len(self._states) > 1 and self._states[1][0] <= self._wanted:
             self._states.popleft()
         return item
