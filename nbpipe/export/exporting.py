@@ -142,7 +142,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
     """Return the expression of a pipeline.
 
     Args:
-        receiver: what is exported: a pipeline, a run or a loader.
+        receiver: the exported pipeline, run or loader.
         chain: its stages.
         record: of the notebook or script.
 
@@ -185,7 +185,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
 
 
 def _is_of(value: Any, chain: Chain) -> bool:
-    """Tell whether a value is the pipeline of a run, which may place some of the stages anew."""
+    """Tell whether a value is the pipeline of a run, which may place some stages elsewhere."""
     own = getattr(value, "chain", None)
     return (
         isinstance(own, tuple)
@@ -224,7 +224,7 @@ def _frame_of_user() -> FrameType | None:
 
 
 def _receiver(frame: FrameType | None, space: dict[str, Any]) -> tuple[ast.expr | None, str]:
-    """Return what stands before `.export(...)` in the line of a cell that exports, and its text."""
+    """Return the expression before `.export(...)` in the line that exports, and its text."""
     if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
         return None, ""
     with contextlib.suppress(Exception):  # it is not installed, or the script was edited
@@ -279,9 +279,9 @@ def _found(receiver: Any, chain: Chain) -> tuple[Record, str]:
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 _OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
 _GRACE_S = 5.0
-_BEGINS_ANEW = (
-    "the stages change state, which begins anew in the module; its items were compared with those "
-    "of the same statements in a fresh process"
+_STARTS_AFRESH = (
+    "the stages change state, which starts afresh in the module; its items were compared with "
+    "those of the same statements in a fresh process"
 )
 _SHORTEST_INSIDE = 6  # characters of a secret that is one inside a longer text, too
 
@@ -299,7 +299,7 @@ def export_chain(
     """Write a module that holds what the user wrote for a pipeline.
 
     Args:
-        receiver: what is exported.
+        receiver: the exported pipeline, run or loader.
         chain: its stages.
         path: the file, as "loader.py".
         items: gives a new iterator of the chain's own items.
@@ -659,8 +659,8 @@ class _Copy:
             if proved.raised and not (raised or second[1]):
                 raise _not_made(proved)
             return 0
-        begins_anew = has_state and _mismatch(mine, raised, proved) is not None
-        if begins_anew:
+        starts_afresh = has_state and _mismatch(mine, raised, proved) is not None
+        if starts_afresh:
             mine, raised = self._match.replayed.items, self._match.replayed.raised
         words = _mismatch(mine, raised, proved)
         if words and own[0] != second and not self._match.gives_again(statements):
@@ -668,7 +668,7 @@ class _Copy:
             return 0
         if words:
             raise ExportError(scrubbed(words))
-        self._notes += [_BEGINS_ANEW] if begins_anew else []
+        self._notes += [_STARTS_AFRESH] if starts_afresh else []
         if raised:
             self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
         return len(mine)

@@ -211,7 +211,7 @@ def placed(part: Slice, record: Record) -> tuple[list[Statement], list[Statement
     """Return the statements of the module's top, and those of `build_pipeline`.
 
     At the top stand imports, functions, classes, the values that they read, and constants that
-    nothing changes. What only the chain reads is made anew by each call: lists of files, datasets,
+    nothing changes. Each call makes again what only the chain reads: lists of files, datasets,
     objects with state. So the import of the module does no work.
     """
     statements = part.build()[:-1]

@@ -184,7 +184,7 @@ class Match:
         return tuple(sorted(one.may_change & self._part.widened)) if alone else ()
 
     def _read_later(self) -> set[str]:
-        """Return the names that functions read; others count by what is made of them."""
+        """Return the names that functions read; others are compared by their results."""
         return {name for one in self._part.taken for name in one.needed_later}
 
     def _widen(self, names: set[str]) -> bool:
@@ -252,7 +252,7 @@ class Match:
                 wrong[name] = words
             elif words or name in self.replayed.moved or (not self._count and (own or is_state)):
                 self.moved.add(name)
-        inner = {  # what is made of a wrong value is wrong, too
+        inner = {  # results of a wrong value are wrong, too
             name: words
             for name, words in wrong.items()
             if not (self._part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()

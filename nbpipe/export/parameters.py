@@ -244,7 +244,7 @@ class NamesInText:
         return ""
 
     def _live_of(self, node: ast.AST, depth: int = 0) -> Any:
-        """Return a live function, or the class of what is made by a call; None where unknown."""
+        """Return a live function, or the class of a call's result; None where unknown."""
         made = self._made(node) if depth < _DEEPEST else None
         match node:
             case ast.Name(name) if name in self._paths:

@@ -153,7 +153,7 @@ _histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary(
 
 
 # -- Record: the statements that were executed in one namespace ------------------------------------
-END = 1 << 60  # the time of what is read after the export: by functions that are called
+END = 1 << 60  # the time at which functions read names: they are called after the export
 
 
 class Record:

@@ -86,7 +86,7 @@ class Slice:
         """Return the error of what a statement needs.
 
         Args:
-            what: what is wrong, why, and the way out.
+            what: the cause and the way out.
             by: the statement that needs it.
         """
         return ExportError(f"{what}\n  used by: {self.use(by)}")
