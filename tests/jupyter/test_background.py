@@ -12,6 +12,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from tests.gates import HANG_S
 pipe, pool = nbpipe.source(range(5), name="files"), ThreadPoolExecutor(4)
+had = threading.Semaphore(0)
 def made(runs):
     gate, go, errors = threading.Event(), threading.Event(), []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
@@ -25,6 +26,7 @@ def made(runs):
         try:
             for _ in range(epochs):
                 for x in start():
+                    had.release()
                     gate.wait(HANG_S)
         except nbpipe.RunError as error:
             errors.append(str(error))
@@ -68,7 +70,8 @@ def test_run_of_a_thread_belongs_to_its_cell(notebook, way, late):
 
 def test_loop_of_a_cell_that_has_run_again_starts_no_run(notebook):
     """The next epoch of such a loop over a pipeline is refused, and one line says why."""
-    notebook.run(f"go.set(); threading.Thread(target=loop, args=(2,)).start(); {WAIT}; {WAIT}", "a")
+    notebook.run("go.set(); threading.Thread(target=loop, args=(2,)).start()", "a")
+    notebook.run("had.acquire(timeout=HANG_S)")  # else its first epoch would be refused
     notebook.run("pass", "a")
     said = notebook.run("gate.set(); ended.acquire(timeout=HANG_S); print(errors)").said
     assert said == (
