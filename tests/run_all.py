@@ -86,8 +86,7 @@ OURS = {"PYTHONDONTWRITEBYTECODE": "", "PATH": PATH}
 EXAMPLES = dict.fromkeys(TIERS["rest"], "thorough")
 # A third of its time a test waits: one part more than there are cores runs at once.
 AT_ONCE = max(2, min(os.cpu_count() or 2, 6)) + 1
-SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
-LOOK_S = 5.0
+LONGEST_S = 2400.0  # a part that takes longer hangs: it prints where, and is ended
 GRACE_S = 20.0  # what Ctrl-C has reached ends kernels and browsers before it ends
 
 
@@ -111,7 +110,6 @@ class Runner:
         self._lock = threading.Lock()  # one line at a time, and nothing is started once stopped
         self._processes: list[subprocess.Popen[str]] = []
         self._stopped = False
-        self._heard_s: dict[str, float] = {}  # when each part printed its last line
         self.failed: list[str] = []  # what the parts said of each test that failed
 
     def run(self) -> dict[str, tuple[int, float]]:
@@ -127,7 +125,6 @@ class Runner:
         command, folder = command_of(name)
         self._say(f"== {name}: {' '.join([Path(command[0]).name, *command[1:]])}")
         started_s = time.perf_counter()
-        self._heard_s[name] = time.monotonic()
         process = self._start(command, folder, EXAMPLES.get(name, "everyday"))
         reader = threading.Thread(target=self._pass_on, args=(name, process), daemon=True)
         reader.start()
@@ -137,15 +134,15 @@ class Runner:
         return code, seconds
 
     def _wait(self, name: str, process: "subprocess.Popen[str]") -> int:
-        """Wait for the end of a part; end one that has hung for long, which then has failed."""
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK_S)
-            silent_s = time.monotonic() - self._heard_s[name]
-            if silent_s > SILENCE_S and not self._alone:
-                self._say(f"== {name}: printed nothing for {silent_s:.0f} s; its processes:")
-                _end(process.pid)
-                return process.wait() or 1
+        """Wait for the end of a part; end one that hangs, which has then failed."""
+        try:
+            return process.wait(None if self._alone else LONGEST_S)
+        except subprocess.TimeoutExpired:
+            words = f"{name} was not over after {LONGEST_S:.0f} s"
+            self.failed.append(words)
+            self._say(f"== {words}; its processes:")
+            _end(process.pid)
+            return process.wait() or 1
 
     def _start(self, command: list[str], folder: Path, examples: str) -> subprocess.Popen[str]:
         with self._lock:
@@ -166,7 +163,6 @@ class Runner:
 
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            self._heard_s[name] = time.monotonic()
             self._say(f"{name:<14} | {line.rstrip()}")
             if line.startswith(("FAILED ", "ERROR ")):
                 self.failed.append(line.rstrip()[:300])
