@@ -63,7 +63,7 @@ def name_of(python: str) -> str:
     return f"Python {answer.stdout.strip()}"
 
 
-# -- in the process that measures --------------------------------------------------------------
+# -- in the process that measures ------------------------------------------------------------------
 def compute(item: int) -> int:
     """Compute in pure Python."""
     total = item
@@ -129,7 +129,7 @@ def measure(workload: str) -> Numbers:
     }
 
 
-# -- the table ---------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 Found = dict[str, list[Numbers]]
 
 

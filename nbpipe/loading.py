@@ -18,7 +18,7 @@ from .base.knobs import Knob
 from .base.names import parameters_of
 from .errors import ArgumentError, ArgumentTypeError, add_note, near_match
 from .pipeline import Pipeline
-from .show.watch import note_export
+from .show.watch import record_export
 
 _BUILD = "build_pipeline"
 _WAY_OUT = 'write one with pipe.export("loader.py")'
@@ -106,11 +106,11 @@ class PipelineBuilder(NamedTuple):
                 f"{_BUILD} of {str(self.file)!r} must return an nbpipe.Pipeline, got "
                 f"{type(pipe).__name__}; end it with `return nbpipe.source(...)...`"
             )
-        note_export(_exported_values(pipe, self.parameters), self.file)
+        record_export(_exported_values(pipe, self.parameters), self.file)
         return pipe
 
 
-# -- the file -----------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 def file_of(path: object) -> Path:
     """Return the absolute path of a Python file.
 
@@ -138,7 +138,7 @@ def _instead(file: Path) -> str:
     return f", which does not exist{near_match(str(file), names)}; {_WAY_OUT}"
 
 
-# -- its module ---------------------------------------------------------------------------
+# -- its module ------------------------------------------------------------------------------------
 class _Loader(SourceFileLoader):
     """Runs a file as it is now: bytecode is told from its source by size and seconds alone."""
 
@@ -205,7 +205,7 @@ def _run(module: ModuleType, folder: str) -> None:
                 break
 
 
-# -- its function -------------------------------------------------------------------------
+# -- its function ----------------------------------------------------------------------------------
 def _builder(file: Path, module: ModuleType) -> Callable[..., object]:
     build: Callable[..., object] | None = getattr(module, _BUILD, None)
     if callable(build):

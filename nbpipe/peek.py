@@ -19,13 +19,13 @@ from .base.tree import children
 from .engine.build import Builder
 from .engine.epoch import Epoch
 from .engine.failures import Failure
-from .engine.join import Chooser, PumpNode
 from .engine.map import MapNode
 from .engine.node import Task
+from .engine.pumps import PumpNode, Selector
 from .engine.stats import StageRuntime
 from .engine.step import EpochContext
-from .executors.base import Work
 from .executors.coroutine import EventLoop
+from .executors.interface import Work
 from .ops.cache import MemoryStore
 from .ops.chain import absorbed
 from .ops.index import LocalStore
@@ -58,7 +58,7 @@ def peek(chain: Chain, n: int, *, lock: bool = False) -> Peek:
     return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes, uses)))
 
 
-# -- how long calls hold the interpreter lock ------------------------------------------
+# -- how long calls hold the interpreter lock ------------------------------------------------------
 _NO_LOCK = "this Python has no interpreter lock: threads run side by side"
 _ELSEWHERE = {  # why calls that are made elsewhere have no figure
     "process": "it runs in processes, which have a lock each",
@@ -203,7 +203,7 @@ def _range(shown: Description) -> str:
     return ", ".join(words)
 
 
-# -- what the stages made of the items -------------------------------------------------
+# -- what the stages made of the items -------------------------------------------------------------
 @dataclass
 class _StageNotes:
     """What is known of one stage so far."""
@@ -324,7 +324,7 @@ def _picture(value: Any) -> bytes | None:
     return png or next(filter(None, map(thumbnail_png, held)), None)
 
 
-# -- one epoch worked off in the calling thread ----------------------------------------
+# -- one epoch worked off in the calling thread ----------------------------------------------------
 # The nodes are built as for a run. Only, no threads ask them for work: one loop does, which always
 # takes the most downstream work there is and lets no stage hold anything ready. So it does what a
 # run does, and no more of it than the items need.
@@ -462,10 +462,10 @@ class InlineEngine:
             task.run()
         for result in task.results:
             _raise_interrupt(result)
-        chooses = isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
+        chooses = isinstance(node, MapNode) and isinstance(node.first.fn, Selector)
         if not chooses:  # the items of a route show behind what finds their branches
             self._table.on_items(node.runtime.address, node.made(task))
-        node.settle(task)
+        node.complete(task)
         self._table.on_calls(self.runtimes)
         self._task = None
 
@@ -482,8 +482,8 @@ class InlineEngine:
     def _close(self) -> None:
         epoch = self._epoch
         epoch.end()
-        if self._task is not None and self._task.expansion is not None:
-            epoch.litter.append(self._task.expansion)
+        if self._task is not None and self._task.iterator is not None:
+            epoch.pending_close.append(self._task.iterator)
         self._loop.close(_CLOSE_S)
         epoch.clear_up("a peek")
 
@@ -495,7 +495,7 @@ def _raise_interrupt(result: Any) -> None:
         raise cause
 
 
-# -- caches are read, and never written ------------------------------------------------
+# -- caches are read, and never written ------------------------------------------------------------
 def _read_only(chain: Chain) -> Chain:
     """Return a chain that writes to caches of its own, and takes from no cursor of the ranks."""
     return tuple(map(_harmless, chain))

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, final
 
-from .base.checks import flag, whole
+from .base.checks import boolean, integer
 from .base.format import parse_bytes
 from .base.names import methods_name_arguments, names_arguments, shown
 from .errors import ArgumentError, ArgumentTypeError
-from .executors.shipping import can_be_sent
+from .executors.serialize import can_be_sent
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
 from .ops.call import OnError, append_call
@@ -485,11 +485,11 @@ class Pipeline:
                 `claim`.
             UnpicklableError: with `isolate`, part of a stage cannot be sent to a process.
         """
-        seed = whole("seed", seed, minimum=-(2**63), maximum=2**64)
+        seed = integer("seed", seed, minimum=-(2**63), maximum=2**64)
         budget = None if memory is None else parse_bytes(memory)
-        if flag("read_ahead", read_ahead):
+        if boolean("read_ahead", read_ahead):
             _check_read_ahead(self.chain, isolate=isolate)
-        isolate = flag("isolate", isolate)
+        isolate = boolean("isolate", isolate)
         chain = settled(self.chain, can_be_sent)
         if not isolate:
             return Run(
@@ -499,7 +499,7 @@ class Pipeline:
                 read_ahead=read_ahead,
                 pipeline=Pipeline,
             )
-        from .run.isolated.machine import IsolatedMachine
+        from .run.isolated.remote import IsolatedMachine
 
         return Run(
             chain,
@@ -562,8 +562,8 @@ class Pipeline:
         """
         from .peek import peek
 
-        n = whole("peek n", n, minimum=1, unit="items")
-        return peek(self.chain, n, lock=flag("peek lock", lock))
+        n = integer("peek n", n, minimum=1, unit="items")
+        return peek(self.chain, n, lock=boolean("peek lock", lock))
 
     def export(
         self,
@@ -704,7 +704,7 @@ def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the f
         ArgumentError: none given.
         ArgumentTypeError: something else than pipelines.
     """
-    return _joined(Zip(strict=flag("zip strict", strict)), _checked("zip", pipes))
+    return _joined(Zip(strict=boolean("zip strict", strict)), _checked("zip", pipes))
 
 
 @names_arguments
@@ -747,7 +747,7 @@ def mix(
     given = _several("mix", pipes)
     if stop not in ("longest", "shortest"):
         raise ArgumentError(f"mix stop must be 'longest' or 'shortest', got {stop!r}")
-    seed = whole("mix seed", seed, minimum=-(2**63), maximum=2**64)
+    seed = integer("mix seed", seed, minimum=-(2**63), maximum=2**64)
     return _joined(Mix(weights=mix_weights(weights, len(given)), seed=seed, stop=stop), given)
 
 
@@ -768,7 +768,7 @@ def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PRE
         ArgumentTypeError: something else than a sequence of pipelines.
         KnobError: `prefetch` out of range.
     """
-    cycle = whole("interleave cycle", cycle, minimum=1, unit="pipelines")
+    cycle = integer("interleave cycle", cycle, minimum=1, unit="pipelines")
     return _joined(Interleave(cycle=cycle), _several("interleave", pipes), prefetch=prefetch)
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, final
 
-from .base.checks import whole
+from .base.checks import integer
 from .base.format import format_rate, format_seconds, format_share, shortened, unit_of
 from .base.names import names_arguments, own_kind
 from .engine.stats import worker_count
@@ -78,7 +78,7 @@ class Progress(Iterator[Any]):
                 f"{type(pipe_or_run).__name__}; for other items write "
                 "nbpipe.progress(nbpipe.source(items))"
             )
-        self._epochs = self._left = whole("progress epochs", epochs, minimum=1, unit="epochs")
+        self._epochs = self._left = integer("progress epochs", epochs, minimum=1, unit="epochs")
         self._given: Any = pipe_or_run
         self._is_loader = is_loader
         self._clock = clock

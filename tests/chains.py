@@ -66,7 +66,7 @@ def _with(pipe, hands, steps):
     return pipe
 
 
-# -- sources ------------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------------
 
 
 class Dataset:
@@ -139,7 +139,7 @@ SOURCES = {
 }
 
 
-# -- functions of stages; objects of classes, so that workers can have them ----------------
+# -- functions of stages; objects of classes, so that workers can have them ------------------------
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ STEPS = {
 }
 
 
-# -- what comes out -----------------------------------------------------------------------
+# -- what comes out --------------------------------------------------------------------------------
 
 
 def outcome(items):

@@ -338,7 +338,7 @@ def _is_quiet(run):
         return _rests(run)
     scheduler = run._scheduler
     with scheduler.lock:
-        rests = scheduler._team.rests
+        rests = scheduler._pool.rests
         return rests and not any(runtime.active for runtime in scheduler.runtimes.values())
 
 

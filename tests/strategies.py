@@ -39,7 +39,7 @@ def _branches(steps):
     )
 
 
-# -- steps with a model -----------------------------------------------------------------------
+# -- steps with a model ----------------------------------------------------------------------------
 SHARDS = st.integers(1, 3).flatmap(
     lambda world: step("shard", st.integers(0, world - 1), st.just(world), TAILS)
 )
@@ -87,7 +87,7 @@ def _is_short(recipe):
     return all(len(models.given(part)) <= LONGEST for part in parts)
 
 
-# -- any steps --------------------------------------------------------------------------------
+# -- any steps -------------------------------------------------------------------------------------
 FATAL = step("fatal", st.integers(5, 19))
 ANY_CALLS = st.one_of(
     CALL_STEPS,

@@ -49,7 +49,7 @@ MOST_FILES = {
     "cli": 6,
 }
 # They import torch when they need it; all others ask whether it is loaded.
-IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
+IMPORT_TORCH = {"executors/transfer.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.
 LONG_FUNCTIONS: dict[str, str] = {}
 

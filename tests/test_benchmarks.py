@@ -38,7 +38,7 @@ def results_of(*measurements):
     return Results(MACHINE, "2000-01-01 00:00", "python -m benchmarks", measurements)
 
 
-# -- arithmetic ---------------------------------------------------------------------------
+# -- arithmetic ------------------------------------------------------------------------------------
 
 
 def test_ratio_is_median_of_rounds():
@@ -80,7 +80,7 @@ def test_results_survive_json(tmp_path):
     assert merged.by_round("W2", "nbpipe", "items_per_s") == {0: 10.0, 1000: 10.0}
 
 
-# -- tables -------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def test_markdown_aligns_numbers_to_the_right():
@@ -181,7 +181,7 @@ def test_charts_have_a_bar_for_everyone(tmp_path):
     assert charts.rates(results, "W2") == [("nbpipe", 96.0), ("spdl", 32.0)]
 
 
-# -- plan ---------------------------------------------------------------------------------
+# -- plan ------------------------------------------------------------------------------------------
 
 
 def test_rounds_are_interleaved():
@@ -269,7 +269,7 @@ def test_settings_of_the_command_line(text, expected):
     assert dict(entry.options) == {"buffer": 4}
 
 
-# -- processes ----------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def arrays(contender, workload, **options):
@@ -319,7 +319,7 @@ def full(items):
     return ([item] * 3 for item in range(items))
 
 
-# -- gate ---------------------------------------------------------------------------------
+# -- gate ------------------------------------------------------------------------------------------
 STATS = "spdl with stats"
 
 
@@ -365,7 +365,7 @@ def test_gate_compares_those_who_take_part():
     assert all(BY_NAME[name].takes_part(workload) for workload, name in found)
 
 
-# -- a tiny round of nbpipe ---------------------------------------------------------------
+# -- a tiny round of nbpipe ------------------------------------------------------------------------
 
 
 def tiny(workload, folder=""):

@@ -42,7 +42,7 @@ def found(part, chain, number=0, **values):
     return Measurement(part, chain, number, values=values)
 
 
-# -- the exact row ------------------------------------------------------------------------
+# -- the exact row ---------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def calls_of_lists():
     """Count the calls for a batch where lists go through in one call."""
@@ -75,7 +75,7 @@ def test_counter_counts_the_calls_of_nbpipe_alone():
     assert (before, between > 0, counter.calls) == (0, True, between)
 
 
-# -- tiny rounds --------------------------------------------------------------------------
+# -- tiny rounds -----------------------------------------------------------------------------------
 OURS = [key for key in CHAINS if key.split()[0] not in ("spdl", "slots", "bare", "torch")]
 
 
@@ -189,7 +189,7 @@ def test_resnet50_is_the_known_one():
     assert scores.shape == (2, 1000)
 
 
-# -- plan ---------------------------------------------------------------------------------
+# -- plan ------------------------------------------------------------------------------------------
 def test_parts_that_cannot_be_measured_say_why(capsys, monkeypatch):
     """A line tells what a part needs that this machine does not have."""
     monkeypatch.setattr("benchmarks.machine.cores", lambda: 2)
@@ -291,7 +291,7 @@ def test_command_writes_results(monkeypatch, capsys, tmp_path):
     assert report.report(results) == tables.read_text()
 
 
-# -- tables -------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 def test_table_has_medians_and_ratios_within_a_round():
     """A row has medians, the ratio to lists, and the range of its first number."""
     results = results_of(
@@ -331,7 +331,7 @@ def test_results_in_the_repository_can_be_read():
     assert all("## " in text for text in texts)
 
 
-# -- gate ---------------------------------------------------------------------------------
+# -- gate ------------------------------------------------------------------------------------------
 def test_gate_holds_the_loop():
     """A chain that keeps less of its loop's rate than lists do fails in one line."""
     held = results_of(

@@ -150,7 +150,7 @@ def test_ranks_draw_what_one_process_draws(length, world_size, hands, by_index):
     assert merged == whole
 
 
-# -- what a generator depends on ----------------------------------------------------------
+# -- what a generator depends on -------------------------------------------------------------------
 
 
 def number(rng):

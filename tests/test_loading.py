@@ -12,7 +12,7 @@ import pytest
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, KnobError
 from nbpipe.ops.stage import addresses
-from nbpipe.show.watch import since_export
+from nbpipe.show.watch import changes_since_export
 from tests.scripts import METHODS, ran
 
 CODE = '''
@@ -99,11 +99,11 @@ def numbers(pipe):
 
 def changes(pipe):
     """Give the knobs that differ from the file, with the exported values and those in force."""
-    since = since_export(addresses(pipe.chain))
+    since = changes_since_export(addresses(pipe.chain))
     return since.path, [(f"{one.stage}.{one.knob}", one.exported, one.now) for one in since.changes]
 
 
-# -- loading ------------------------------------------------------------------------------
+# -- loading ---------------------------------------------------------------------------------------
 def test_a_pipeline_with_its_knobs(file):
     """The pipeline has the defaults of the file as its knobs, and gives its items."""
     pipe = nbpipe.load(file)
@@ -184,7 +184,7 @@ def test_a_module_that_loads_another(file):
     assert numbers(nbpipe.load(second)) == [10]
 
 
-# -- names --------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 def name_of(pipe):
     """Give the name of the module that a pipeline came from."""
     return pipe["decode"].fn.__module__
@@ -234,7 +234,7 @@ def test_a_stem_that_is_no_name(file):
     assert (name_of(pipe), numbers(pipe)[0]) == ("my_loader_2", 10)
 
 
-# -- the exported values ------------------------------------------------------------------
+# -- the exported values ---------------------------------------------------------------------------
 def test_nothing_differs_from_the_file(file):
     """A pipeline as the file has it shows no change; one that was turned does."""
     pipe = nbpipe.load(file)
@@ -274,7 +274,7 @@ def test_branches_and_shared_workers(file):
     assert changes(pipe) == (file, expected)
 
 
-# -- refusing -----------------------------------------------------------------------------
+# -- refusing --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -380,7 +380,7 @@ def test_an_edit_that_fails_leaves_the_old_module(file):
     assert (kept is before, numbers(nbpipe.load(file))[0]) == (True, 50)
 
 
-# -- worker processes ---------------------------------------------------------------------
+# -- worker processes ------------------------------------------------------------------------------
 SCRIPT = """
     import os, sys
     import nbpipe

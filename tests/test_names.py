@@ -39,7 +39,7 @@ def run(pipe):
         yield started
 
 
-# -- what completion shows -------------------------------------------------------------------
+# -- what completion shows -------------------------------------------------------------------------
 def test_module_shows_what_it_exports():
     """`nbpipe.` offers the names that the module exports, DataLoader among them, and no rooms."""
     assert public(nbpipe) == {name for name in nbpipe.__all__ if name != "__version__"}
@@ -95,7 +95,7 @@ def test_completion_of_ipython(pipe, run):
         assert {text for text in shown if not text.startswith("_")} == public(value)
 
 
-# -- a word that is not there -----------------------------------------------------------------
+# -- a word that is not there ----------------------------------------------------------------------
 WRONG = {
     "map concurency": ("map", {"concurency": 4}, "did you mean 'concurrency'?"),
     "map num_workers": (
@@ -177,7 +177,7 @@ def test_signatures_are_their_own():
     assert all(isinstance(function, types.FunctionType) for function in plain)
 
 
-# -- attributes that a run has not --------------------------------------------------------------
+# -- attributes that a run has not -----------------------------------------------------------------
 def test_knobs_of_a_run_are_refused(run):
     """A knob set on the run is refused with the stage to set it on."""
     for name in ("concurrency", "num_workers"):

@@ -96,7 +96,7 @@ def test_errors_of_a_whole_epoch():
         nbpipe.source(range(9)).map(picky, on_error="skip", max_failures=0).peek(9)
 
 
-# -- what is shown ----------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def test_every_stage_shows_what_it_gave():
@@ -244,7 +244,7 @@ def test_peek_is_frozen():
     assert raised.type is dataclasses.FrozenInstanceError
 
 
-# -- how it runs ------------------------------------------------------------------------------
+# -- how it runs -----------------------------------------------------------------------------------
 
 
 def test_functions_run_in_the_calling_thread():
@@ -334,7 +334,7 @@ def test_knobs_are_not_touched():
     assert knobs == {"concurrency": 3, "prefetch": 4}
 
 
-# -- caches -----------------------------------------------------------------------------------
+# -- caches ----------------------------------------------------------------------------------------
 
 
 def test_peek_writes_no_cache(tmp_path):
@@ -379,7 +379,7 @@ def test_cache_of_another_chain_is_refused(tmp_path):
     assert raised.type is nbpipe.CacheError
 
 
-# -- warm calls ------------------------------------------------------------------------------
+# -- warm calls ------------------------------------------------------------------------------------
 def test_a_warm_call_is_timed(monkeypatch):
     """Where one item calls a stage once, another is run for the time; neither counts nor shows."""
     set_clock(monkeypatch, itertools.count().__next__)  # the first call took less than a second
@@ -434,7 +434,7 @@ def test_a_failure_of_the_further_item_does_not_matter():
         assert (peek.items, peek.stages[1].note) == ((0,), "")
 
 
-# -- how long calls hold the interpreter lock -------------------------------------------------
+# -- how long calls hold the interpreter lock ------------------------------------------------------
 def timed(call_ns, held_ns):
     """Return stand-ins for both ways to time a call; they make it."""
 

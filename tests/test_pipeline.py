@@ -56,7 +56,7 @@ def test_building_twice_gives_the_same(recipe):
     assert (one.graph(), list(one)) == (two.graph(), list(two))
 
 
-# -- frozen -------------------------------------------------------------------------------
+# -- frozen ----------------------------------------------------------------------------------------
 
 
 def test_methods_leave_the_pipeline_as_it_was():
@@ -99,7 +99,7 @@ def test_iteration_is_always_epoch_zero():
     assert list(pipe) == list(pipe) == first != second
 
 
-# -- names and addresses ------------------------------------------------------------------
+# -- names and addresses ---------------------------------------------------------------------------
 
 
 class ReadJPEGFile:
@@ -202,7 +202,7 @@ def test_odd_names_work(name):
         assert (items, run.stats()[name].items_out) == ([0, 1, 2], 3)
 
 
-# -- looking at a pipeline ----------------------------------------------------------------
+# -- looking at a pipeline -------------------------------------------------------------------------
 
 
 def test_graph_is_plain_data():
@@ -297,7 +297,7 @@ def test_tab_completion_offers_every_address():
     assert [pipe[name] for name in offered] == list(pipe.stages)
 
 
-# -- what may be an item ------------------------------------------------------------------
+# -- what may be an item ---------------------------------------------------------------------------
 
 
 async def awaited(item):

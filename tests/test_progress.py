@@ -259,7 +259,7 @@ def test_wrong_arguments_are_refused(given, epochs, message):
     assert isinstance(raised.value, TypeError | ValueError)
 
 
-# -- where it is shown -----------------------------------------------------------------------
+# -- where it is shown -----------------------------------------------------------------------------
 class Console(io.StringIO):
     """A terminal."""
 

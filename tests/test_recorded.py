@@ -188,7 +188,7 @@ def test_state(name):
     assert found == expected
 
 
-# -- the cache folder ---------------------------------------------------------------------
+# -- the cache folder ------------------------------------------------------------------------------
 class Numbers:
     """Numbers that are there when they are recorded, and not afterwards."""
 
@@ -228,7 +228,7 @@ def test_cache_folder_of_another_chain(tmp_path):
         list(other)
 
 
-# -- the exported module ------------------------------------------------------------------
+# -- the exported module ---------------------------------------------------------------------------
 SCRIPT = """
 import sys
 from functools import partial
@@ -296,7 +296,7 @@ def test_module(home):
     assert nbpipe.load(path)["scaled"].concurrency == 3
 
 
-# -- the record of an export --------------------------------------------------------------
+# -- the record of an export -----------------------------------------------------------------------
 def digest(data):
     """Digest bytes as records do."""
     return blake2b(data, digest_size=16).hexdigest()
@@ -346,7 +346,7 @@ def test_record_of_a_file_whose_knobs_moved(home):
     assert path.read_text(encoding="utf-8") == moved.replace("# one number", "# by hand")
 
 
-# -- the saved panel ----------------------------------------------------------------------
+# -- the saved panel -------------------------------------------------------------------------------
 def panel():
     """Give what a notebook keeps of a run, with times that are always the same."""
     with CHAINS["failures skipped"](0).start(seed=0) as run:

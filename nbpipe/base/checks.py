@@ -18,7 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 Function = Callable[..., Any]
 
 
-def whole(
+def integer(
     what: str, value: object, *, minimum: int, maximum: int | None = None, unit: str = ""
 ) -> int:
     """Check that `value` is an integer in a range, and return it as an int.
@@ -64,7 +64,7 @@ def seconds(what: str, value: object, *, zero: bool = False) -> float:
     return number
 
 
-def flag(what: str, value: object) -> bool:
+def boolean(what: str, value: object) -> bool:
     """Check that `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ArgumentError(f"{what} must be True or False, got {value!r}")

@@ -195,7 +195,7 @@ _KINDS: dict[type, str] = {
 }
 
 
-# -- numbers, arrays, tensors -----------------------------------------------------------
+# -- numbers, arrays, tensors ----------------------------------------------------------------------
 
 
 def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) -> Any:
@@ -447,7 +447,7 @@ def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple
     )
 
 
-# -- nodes ------------------------------------------------------------------------------
+# -- nodes -----------------------------------------------------------------------------------------
 
 
 def _gather_nodes(samples: list[Any], how: _How, where: str, depth: int) -> Any:
@@ -521,7 +521,7 @@ def _columns(samples: list[Any], names: tuple[str, ...]) -> list[list[Any]]:
     return [list(column) for column in zip(*samples, strict=True)]
 
 
-# -- options ----------------------------------------------------------------------------
+# -- options ---------------------------------------------------------------------------------------
 
 
 def _check_names(names: Any) -> None:

@@ -119,7 +119,7 @@ def thumbnail_png(value: object, size: int = 64) -> bytes | None:
         return None
 
 
-# -- words ------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 def _summary(value: Any, limit: int, depth: int) -> str:
@@ -208,7 +208,7 @@ def _dtype_name(value: Any) -> str:
     return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
-# -- numbers ----------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def _as_array(value: Any) -> NDArray[Any] | None:
@@ -249,7 +249,7 @@ def _number(value: Any) -> float:
     return int(value) if isinstance(value, int | np.integer | np.bool_) else float(value)
 
 
-# -- pictures ---------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 def _image(value: Any) -> NDArray[Any] | None:

@@ -18,7 +18,7 @@ from typing import Any, final
 from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError, ModuleEditedError, NbpipeError, near_match
 from ..export.reachable import secret_in
-from ..export.secrets import know, scrubbed, secret_in_text, told_in
+from ..export.secrets import know, redacted, secret_in_text, secrets_in_source
 from ..export.store import module_path
 from ..pipeline import Pipeline
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
@@ -27,11 +27,11 @@ from .terminal import (
     DONE,
     BadUsageError,
     FailedError,
+    emit,
+    log,
     printable,
     printable_lines,
-    say,
     settings,
-    tell,
 )
 
 # The kernel may have another nbpipe than the command has: names and JSON are all they share.
@@ -43,13 +43,13 @@ _LONGEST_ERROR = 400
 def export(options: Namespace) -> int:
     """Do what the command line asks for."""
     plan = _plan(options)
-    know(text for cell in plan.notebook.cells for text in told_in(cell.text))
+    know(text for cell in plan.notebook.cells for text in secrets_in_source(cell.text))
     if not options.execute:
-        say(explained(plan))
+        emit(explained(plan))
         return DONE
     for warning in plan.warnings():
-        tell(f"note: {printable(warning)}")
-    say(printable_lines(asyncio.run(_NotebookRun(plan).run())))
+        log(f"note: {printable(warning)}")
+    emit(printable_lines(asyncio.run(_NotebookRun(plan).run())))
     return DONE
 
 
@@ -109,7 +109,7 @@ class _NotebookRun:
         except KernelDiedError as error:
             words = f"; its last words: {error.last_words}" if error.last_words else ""
             raise FailedError(
-                scrubbed(f"{error}, while {self._doing}{self._cell}{words}")
+                redacted(f"{error}, while {self._doing}{self._cell}{words}")
             ) from error
 
     async def _run(self) -> str:
@@ -119,13 +119,13 @@ class _NotebookRun:
             for cell in plan.notebook.cells:
                 await self._run_cell(kernel, cell)
             self._doing, self._cell = "exporting", ""
-            tell("exporting")
+            log("exporting")
             return await self._export(kernel)
 
     async def _run_cell(self, kernel: Kernel, cell: CodeCell) -> None:
         place = f"cell {cell.number} of {len(self._plan.notebook.cells)}"
         self._doing, self._cell = f"running {place}", f": {cell.first_line}"
-        tell(f"{place}: {cell.first_line}")
+        log(f"{place}: {cell.first_line}")
         try:
             await kernel.run(cell.text)
         except CellError as error:
@@ -155,12 +155,12 @@ class _NotebookRun:
         if "wrote" in answer:
             return str(answer["wrote"])
         raise FailedError(
-            printable_lines(scrubbed(str(answer["refused"]))), _readable(answer.get("details", ""))
+            printable_lines(redacted(str(answer["refused"]))), _readable(answer.get("details", ""))
         )
 
 
 def _failed(what: str, error: CellError) -> FailedError:
-    words = scrubbed(str(error))
+    words = redacted(str(error))
     if error.kind == "StdinNotImplementedError":
         words = "it asks for input, and nobody is here to give it; --set gives a value instead"
     elif error.kind not in ("ExportError", "ModuleEditedError"):  # they have lines to read
@@ -171,7 +171,7 @@ def _failed(what: str, error: CellError) -> FailedError:
 
 def _readable(traceback: str) -> str:
     """Return a traceback as plain text; lines of source with a secret in them are left out."""
-    lines = printable_lines(scrubbed(traceback)).splitlines()
+    lines = printable_lines(redacted(traceback)).splitlines()
     return "\n".join(map(_without_secret, lines))
 
 

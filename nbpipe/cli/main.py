@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..base.threads import FREE_THREADED
 from ..errors import NbpipeError
-from ..export.secrets import know, knowing, scrubbed
+from ..export.secrets import know, knowing, redacted
 from ..version import __version__
 from .export import export
 from .run import run
@@ -28,11 +28,11 @@ from .terminal import (
     TERMINATED,
     BadUsageError,
     FailedError,
+    emit,
+    log,
     printable,
     printable_lines,
-    say,
     secrets_of,
-    tell,
     write_any_character,
 )
 
@@ -56,16 +56,16 @@ def _done(options: argparse.Namespace) -> int:
     try:
         return int(options.command(options))
     except FailedError as error:
-        tell(f"{name}: {error}{_more(error, verbose=options.verbose)}")
+        log(f"{name}: {error}{_more(error, verbose=options.verbose)}")
         return FAILED
     except NbpipeError as error:
-        tell(f"{name}: {printable_lines(str(error))}")
+        log(f"{name}: {printable_lines(str(error))}")
         return BAD_USAGE if isinstance(error, BadUsageError) else FAILED
     except KeyboardInterrupt:
-        tell(f"{name}: interrupted")
+        log(f"{name}: interrupted")
         return INTERRUPTED
     except asyncio.CancelledError:
-        tell(f"{name}: terminated")
+        log(f"{name}: terminated")
         return TERMINATED
 
 
@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
     """Shows no secret in what it refuses."""
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        super()._print_message(scrubbed(message), file)
+        super()._print_message(redacted(message), file)
         if sys.stdout is not None:
             sys.stdout.flush()  # whoever read it may have left: that is found here, not at exit
 
@@ -208,7 +208,7 @@ class VersionAction(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
     ) -> None:
         """Print them, a line for each."""
-        say("\n".join(map(printable, versions())))
+        emit("\n".join(map(printable, versions())))
         parser.exit()
 
 

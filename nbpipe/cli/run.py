@@ -21,7 +21,7 @@ from ..errors import (
     UnknownStageError,
     near_match,
 )
-from ..export.secrets import scrubbed
+from ..export.secrets import redacted
 from ..loading import PipelineBuilder, file_of, module_of
 from ..pipeline import Pipeline
 from ..progress import progress
@@ -112,7 +112,7 @@ def _failed(error: BaseException) -> FailedError:
     if told not in words:
         words += f" (cause: {told})"
     details = "".join(traceback.format_exception(error))
-    return FailedError(printable(shortened(scrubbed(words), 600)), printable_lines(details))
+    return FailedError(printable(shortened(redacted(words), 600)), printable_lines(details))
 
 
 def _run_plainly(pipe: Pipeline, epochs: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ..errors import ArgumentError, NbpipeError
 from ..export.reachable import texts_named_as_secrets
-from ..export.secrets import is_secret_name, scrubbed, secrets_held, secrets_in_text
+from ..export.secrets import is_secret_name, redacted, secrets_held, secrets_in_text
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -54,12 +54,12 @@ def printable_lines(text: str) -> str:
     return "\n".join(printable(line) for line in plain.splitlines())
 
 
-def say(text: str) -> None:
+def emit(text: str) -> None:
     """Write what was asked for, to stdout."""
     _write(sys.stdout, text)
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Write how it goes and what went wrong, to stderr."""
     _write(sys.stderr, text)
 
@@ -67,7 +67,7 @@ def tell(text: str) -> None:
 def _write(out: TextIO | None, text: str) -> None:
     """Write a text without secrets."""
     if out is not None:  # there is none in a program without a console
-        out.write(f"{scrubbed(text)}\n")
+        out.write(f"{redacted(text)}\n")
         out.flush()
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, final
 
-from ..base.checks import plain_function, refuse_table, seconds, whole
+from ..base.checks import integer, plain_function, refuse_table, seconds
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments, parameters_of, shown, word_for
 from ..base.threads import in_new_thread
@@ -103,7 +103,7 @@ def chosen_by_torch(
         refuse_table(f"{name} must be", given[name])
     size = given["batch_size"]
     if size is not None:
-        size = whole("batch_size", size, minimum=1, unit="samples")
+        size = integer("batch_size", size, minimum=1, unit="samples")
     for name in ("collate_fn", "worker_init_fn"):
         if given[name] is not None:
             plain_function(name, given[name])
@@ -159,7 +159,7 @@ def _counted(what: str, count: object, *, minimum: int, unit: str) -> int:
         ArgumentError: not an int of at least `minimum`.
     """
     number = int(count) if isinstance(count, bool) else count
-    return whole(what, number, minimum=minimum, unit=unit)
+    return integer(what, number, minimum=minimum, unit=unit)
 
 
 # -- one epoch, and the run that makes it ----------------------------------------------------------

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, cast
 
 from ..base.seeding import Path, order_generator
-from ..executors.device import Device
+from ..executors.transfer import Device
 from ..ops.batch import BatchByCost, Collate, split_batch
 from ..ops.cache import CacheStore, Kept, Made, Recording
 from ..ops.call import Map
 from ..ops.chain import absorbed, unit_behind, unordered
 from ..ops.device import Devices, device_of
 from ..ops.join import ConcatJoin, GoesOn
-from ..ops.remaining import Dropping, Fold, Remaining
+from ..ops.ranges import Dropping, IndexRanges, StatefulOp
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
 from .epoch import Epoch
 from .expand import (
@@ -30,20 +30,20 @@ from .expand import (
 )
 from .external import Feed, GivenItems
 from .failures import Budget
-from .join import (
+from .fused import FusedNode, FusedStages, node_of
+from .map import FoldStep, GroupNode, MapNode, StreamNode
+from .node import Node, StageStates, numbers_in
+from .provenance import DropLog
+from .pumps import (
     Branch,
-    Chooser,
+    Demux,
     JoinNode,
-    MergeNode,
-    Outlet,
+    Mux,
     RepeatNode,
-    SplitNode,
+    RouteOutput,
+    Selector,
     numbers_of,
 )
-from .lineage import Drops
-from .map import FoldStep, GroupNode, MapNode, StreamNode
-from .node import Node, Stages, numbers_in
-from .regions import RegionNode, Regions, node_of
 from .stats import StageRuntime
 from .step import EpochContext, Step, step_of
 
@@ -100,8 +100,8 @@ class Part:
         if group[0].executor == "device":
             self._on_device(group)
             return
-        if group[0].placement is not None and self._builder.regions is not None:
-            self._region(group, self._builder.regions)
+        if group[0].executor_spec is not None and self._builder.fused_stages is not None:
+            self._fused_stage(group, self._builder.fused_stages)
             return
         for stage in group:
             self._add(stage)
@@ -118,12 +118,12 @@ class Part:
             return
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
-        opener = SourceOpener(runtime.address, spec, self._context, self._passes, node_state)
+        factory = SourceOpener(runtime.address, spec, self._context, self._passes, node_state)
         if type(spec.items) is GivenItems and isinstance(spec.items.order, Feed):
-            self._append(FedNode(runtime, self._epoch, opener, spec.items.order))
+            self._append(FedNode(runtime, self._epoch, factory, spec.items.order))
             return
         remote = self._builder.once(stage, lambda: is_async_source(spec.items))
-        self._append(ExpandNode(runtime, self._epoch, opener, remote=remote, source=True))
+        self._append(ExpandNode(runtime, self._epoch, factory, remote=remote, source=True))
 
     def call(self, stage: Stage, spec: Any) -> None:
         """Add calls of a function."""
@@ -132,7 +132,7 @@ class Part:
         budget = self._budget(runtime, stage)
         previous = self._nodes[-1]
         flat = spec.expands
-        fuses = self._builder.regions is not None and stage.executor == "inline" and not flat
+        fuses = self._builder.fused_stages is not None and stage.executor == "inline" and not flat
         order = self._order((runtime,))
         if fuses and _takes_fused(previous) and not order:
             previous.rest += (step,)
@@ -146,10 +146,10 @@ class Part:
         remote = stage.executor == "coroutine"
         node: Node
         if flat:
-            opener = CallOpener(step, own=not remote)
+            factory = CallOpener(step, own=not remote)
             known = self._children(runtime)
             node = ExpandNode(
-                runtime, self._epoch, opener, ordered=spec.ordered, remote=remote, known=known
+                runtime, self._epoch, factory, ordered=spec.ordered, remote=remote, known=known
             )
         else:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
@@ -172,10 +172,10 @@ class Part:
                 order = own if order is None else [order[n] for n in own if n < len(order)]
         return deque(order or ())
 
-    def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
+    def _children(self, runtime: StageRuntime) -> dict[Path, IndexRanges]:
         """Return for the paths of items of which only some children are wanted, those."""
         parts = self._node_state(runtime).get("children", ())
-        return {path_in(path): Remaining.read(rest) for path, rest in parts}
+        return {path_in(path): IndexRanges.read(rest) for path, rest in parts}
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
         budgets, address = self._builder.budgets, runtime.address
@@ -184,14 +184,16 @@ class Part:
         budgets[address] = budget = Budget(address, stage.spec.max_failures, before, earlier)
         return budget
 
-    def _region(self, group: Sequence[Stage], regions: Regions) -> None:
+    def _fused_stage(self, group: Sequence[Stage], fused_stages: FusedStages) -> None:
         runtimes = [self._runtime(stage) for stage in group]
         for runtime in runtimes[:-1]:
             runtime.prefetch = 0  # behind an inner stage nothing waits
-        region = regions.region(group, [runtime.address for runtime in runtimes], self._context)
+        fused_stage = fused_stages.fused_stage(
+            group, [runtime.address for runtime in runtimes], self._context
+        )
         budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
         self._batched = self._batched or any(one.spec.unit == "batches" for one in group)
-        node = node_of(group, runtimes[-1], self._epoch, region, self._children(runtimes[0]))
+        node = node_of(group, runtimes[-1], self._epoch, fused_stage, self._children(runtimes[0]))
         node.order, node.free = self._order(runtimes), self._free(runtimes)
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
@@ -268,15 +270,15 @@ class Part:
         self._operate(runtime, spec.fold(self._context.epoch, self._passes, node_state))
         self._drop(runtime, node_state)
 
-    def _operate(self, runtime: StageRuntime, operation: Fold) -> None:
+    def _operate(self, runtime: StageRuntime, operation: StatefulOp) -> None:
         step = FoldStep(runtime.address, operation, self._context)
-        drops = Drops() if self._branch else None
+        drops = DropLog() if self._branch else None
         self._append(StreamNode(runtime, self._epoch, step, drops))
 
     def _drop(self, runtime: StageRuntime, node_state: dict[str, Any]) -> None:
         """Leave out again what the loop has had, where the stage itself begins before that."""
         if "drop" in node_state:
-            self._operate(_unseen(runtime), Dropping(Remaining.read(node_state["drop"])))
+            self._operate(_unseen(runtime), Dropping(IndexRanges.read(node_state["drop"])))
 
     def cache(self, stage: Stage, spec: Any) -> None:
         """Add a cache: what makes its items, or gives them again."""
@@ -305,8 +307,8 @@ class Part:
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         rest = remaining_in(node_state).of_wanted(remaining_in(node_state, "drop"))
-        opener = ReplayOpener(runtime.address, kept, self._context, passes=self._passes, rest=rest)
-        self._append(ExpandNode(runtime, self._epoch, opener, source=True))
+        factory = ReplayOpener(runtime.address, kept, self._context, passes=self._passes, rest=rest)
+        self._append(ExpandNode(runtime, self._epoch, factory, source=True))
 
     def join(self, stage: Stage, spec: Any) -> None:
         """Add what several pipelines are joined by, and their nodes."""
@@ -365,10 +367,10 @@ class Part:
         """Add what chooses branches, the branches, and what puts their items in order again."""
         epoch, runtime = self._epoch, self._runtime(stage)
         numbers = self._builder.once(stage, lambda: numbers_of(spec))
-        step = Step(runtime.address, Chooser(runtime.address, spec, numbers), self._context)
+        step = Step(runtime.address, Selector(runtime.address, spec, numbers), self._context)
         self._append(MapNode(runtime, epoch, step))
-        outlets = [Outlet(_unseen(runtime), epoch) for _ in spec.values]
-        split = SplitNode(_unseen(runtime), epoch, outlets)
+        outlets = [RouteOutput(_unseen(runtime), epoch) for _ in spec.values]
+        split = Demux(_unseen(runtime), epoch, outlets)
         self._append(split)
         branches = []
         for outlet, chain in zip(outlets, stage.inputs, strict=True):
@@ -376,7 +378,7 @@ class Part:
             nodes = self._builder.nodes(chain, self._place, self._passes, outlet, self._context)
             branches.append(Branch(outlet, nodes[-1]))
             self._nodes.extend(nodes)
-        merge = MergeNode(_unseen(runtime), epoch, split, branches)
+        merge = Mux(_unseen(runtime), epoch, split, branches)
         connect([branch.last for branch in branches], merge)
         self._nodes.append(merge)
         self._batched = unit_behind(stage, "batches" if self._batched else "items") == "batches"
@@ -400,7 +402,7 @@ def _collate_of(node: Node) -> Collate | None:
     if isinstance(node, StreamNode):
         operation = node.step.operation
         return operation.collate if isinstance(operation, BatchByCost) else None
-    if not isinstance(node, MapNode) or isinstance(node, RegionNode) or node.rest:
+    if not isinstance(node, MapNode) or isinstance(node, FusedNode) or node.rest:
         return None
     return node.first.fn if isinstance(node.first.fn, Collate) else None
 
@@ -428,11 +430,11 @@ _HOSTS: Mapping[str, Callable[[Part, Stage, Any], None]] = {  # by `Operation.ru
 
 
 def _takes_fused(node: Node) -> bool:
-    if isinstance(node, RegionNode):
+    if isinstance(node, FusedNode):
         return False
     return not node.remote and (
         isinstance(node, MapNode)
-        or (isinstance(node, ExpandNode) and node.source and not node.opener.own)
+        or (isinstance(node, ExpandNode) and node.source and not node.factory.own)
     )
 
 
@@ -456,7 +458,7 @@ class Builder:
     Args:
         epoch: the epoch to fill.
         runtime_of: gives the run's runtime of a stage for an address, made at first use.
-        regions: gives stages their workers outside the run's threads; None, as in a peek, lets
+        fused_stages: gives stages their workers outside the run's threads; None, as in a peek, lets
             each run by itself, like those in threads.
         node_state: where stages stand, by address, for an epoch that goes on in its middle.
         devices: the run's; None, as in a peek, lets go of a device after each call.
@@ -471,8 +473,8 @@ class Builder:
         chain: Chain,
         epoch: Epoch,
         runtime_of: Callable[[str, Stage, int], StageRuntime],
-        regions: Regions | None = None,
-        node_state: Stages | None = None,
+        fused_stages: FusedStages | None = None,
+        node_state: StageStates | None = None,
         *,
         devices: Devices | None = None,
     ) -> None:
@@ -485,7 +487,7 @@ class Builder:
         self._runtime_of = runtime_of
         self._addresses = address_book(chain)
         self.unordered = unordered(chain)
-        self.regions = regions
+        self.fused_stages = fused_stages
         self.devices = devices
 
     @property
@@ -571,7 +573,7 @@ class Builder:
             if kept is None:
                 self._caches[id(store)] = store, store.kept
 
-    def go_on_from(self, stages: Stages) -> None:
+    def go_on_from(self, stages: StageStates) -> None:
         """Have the nodes that are built next, of a later pass, begin where these stages stand."""
         self._node_state.update(stages)
 

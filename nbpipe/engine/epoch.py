@@ -15,15 +15,15 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, final
 
 from ..base.threads import ThreadSettings
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.stage import Stage
 from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
-from .join import PumpNode, RepeatNode
 from .map import MapNode, keeping
-from .node import Closable, Node, Stages, Task, forget, leave, nodes_above, stages_of
+from .node import Closable, Node, StageStates, Task, forget, leave, nodes_above, stages_of
+from .pumps import PumpNode, RepeatNode
 from .stats import StageRuntime
-from .step import Chunk, EpochContext, Expansion, Paths, Queue, together
+from .step import Chunk, EpochContext, OpenIterator, Paths, Queue, together
 from .step_time import STEP_NS
 
 LOG = logging.getLogger("nbpipe")
@@ -60,14 +60,14 @@ class Memory:
     def began(self, node: Node) -> None:
         """Called when a task of `node` was taken."""
         self._running += 1
-        self.note(node)
+        self.reestimate(node)
 
     def ended(self, node: Node) -> None:
         """Called when a task of `node` was settled."""
         self._running -= 1
-        self.note(node)
+        self.reestimate(node)
 
-    def note(self, node: Node) -> None:
+    def reestimate(self, node: Node) -> None:
         """Called when the places which `node` has reserved may be others now."""
         promised_bytes = 0.0 if node.done else node.reserved * node.runtime.item_bytes
         self._making_bytes += promised_bytes - node.promised_bytes
@@ -132,9 +132,9 @@ class Epoch:
         error: what the consumer will see after the last item.
         urgent: the error does not wait for earlier items.
         changed: a node was opened, fed or ended; the choice of work has to look again.
-        litter: iterators and files that are left open and have to be closed, outside the lock.
-        dropped: items, and what else is of the user, that nothing needs any more: the last
-            reference to an object may run code of the user, so it goes outside the lock.
+        pending_close: iterators and files left open, to be closed outside the lock.
+        deferred_release: items and other objects of the user that nothing needs any more. The last
+            reference to one may run code of the user, so it goes outside the lock.
         at_work: gives the tasks in progress.
         gate: held while the consumer has to wait.
         lock: the scheduler's.
@@ -170,14 +170,14 @@ class Epoch:
     error: BaseException | None = None
     urgent: bool = False
     changed: bool = False
-    litter: list[Closable] = field(default_factory=list)
-    dropped: list[object] = field(default_factory=list)
+    pending_close: list[Closable] = field(default_factory=list)
+    deferred_release: list[object] = field(default_factory=list)
     now_ns: int = 0
     paused: bool = False
     held: bool = False
     waiting: bool = False
     waits_since_ns: int = 0
-    lot_since_ns: int = 0
+    chunk_since_ns: int = 0
     at_work: Callable[[], list[Task]] = list
     gate: LockType = field(default_factory=allocate_lock)
 
@@ -267,14 +267,14 @@ class Epoch:
             if not self.changed and not self.count_lent():
                 return None
 
-    def read_on(self, node: Node, expansion: Expansion, now_ns: int) -> Task | None:
+    def read_on(self, node: Node, iterator: OpenIterator, now_ns: int) -> Task | None:
         """Choose the next task of an open iterator, for the thread that it belongs to."""
         if self.over:
             return None
         if self.pumps:
             self.pump(now_ns)
         self.count_lent()
-        task = node.read_on(expansion, now_ns)
+        task = node.read_on(iterator, now_ns)
         if task is not None and self.memory is not None:
             self.memory.began(node)
         return task
@@ -298,15 +298,15 @@ class Epoch:
     def drop(self, queue: Queue) -> None:
         """Let go of all that waits in a queue."""
         if queue.count:
-            self.dropped.append(queue.clear())
+            self.deferred_release.append(queue.clear())
 
-    def take_dropped(self) -> list[object]:
+    def take_deferred(self) -> list[object]:
         """Return what was dropped: it goes when the caller, outside the lock, lets go of it."""
-        dropped, self.dropped = self.dropped, []
+        dropped, self.deferred_release = self.deferred_release, []
         return dropped
 
     # -- where it stands ------------------------------------------------------------------
-    def node_state(self, rest: Remaining) -> Stages:
+    def node_state(self, rest: IndexRanges) -> StageStates:
         """Tell where all stages stand, given what the consumer wants."""
         assert self.last is not None
         return stages_of(self.last, rest)
@@ -314,7 +314,7 @@ class Epoch:
     def forget(self) -> None:
         """Forget what the consumer has had, but for a little: it may be elsewhere, and behind."""
         assert self.last is not None
-        forget(self.last, Remaining(max(0, self.at - KEPT)))
+        forget(self.last, IndexRanges(max(0, self.at - KEPT)))
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:
@@ -338,14 +338,14 @@ class Epoch:
         self.changed = True
 
     def end(self) -> None:
-        """Let nothing start any more; what is to be closed then, without the lock, is litter."""
+        """Let nothing start any more; the caller then closes `pending_close` without the lock."""
         if not self.over:
             if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
                 assert self.last is not None
-                leave(self.last, Remaining(self.at))
+                leave(self.last, IndexRanges(self.at))
             self.until = 0
             self.exhausted = True
-            self.dropped.append(self.values)
+            self.deferred_release.append(self.values)
             self.values = []
             for node in self.order:
                 node.halt()
@@ -355,8 +355,8 @@ class Epoch:
 
     def clear_up(self, what: str = "an abandoned epoch") -> None:
         """Close what was left open, without the lock; what that raises has nobody to go to."""
-        while self.litter:
-            discard(self.litter.pop(0).close, what)
+        while self.pending_close:
+            discard(self.pending_close.pop(0).close, what)
 
     def hand_out(self, now_ns: int) -> bool:
         """Have items for the consumer, from `at` to below `until`, or note that it waits."""
@@ -383,10 +383,10 @@ class Epoch:
         """
         assert self.last is not None
         chunks, sink, runtime = self.sink.chunks, self.sink, self.last.runtime
-        asked_ns = self.waits_since_ns if self.waits_since_ns > self.lot_since_ns else now_ns
-        spent_ns = asked_ns - self.lot_since_ns
+        asked_ns = self.waits_since_ns if self.waits_since_ns > self.chunk_since_ns else now_ns
+        spent_ns = asked_ns - self.chunk_since_ns
         quick = spent_ns < len(self.values) * QUICK_NS
-        if not quick and self.times_steps and self.lot_since_ns:
+        if not quick and self.times_steps and self.chunk_since_ns:
             self.stepwise = self.stepwise or spent_ns >= len(self.values) * STEP_NS
         rest: deque[Chunk] | None = None
         if quick and self.memory is None and sink.count < SMALL * len(chunks) > SMALL:
@@ -398,7 +398,7 @@ class Epoch:
         until = self.at + count - min(count - 1, low if rest is None else 1)
         if self.stepwise:
             until = self.at + 1
-        self.lot_since_ns = now_ns
+        self.chunk_since_ns = now_ns
         if self.memory is not None:
             self.memory.held_bytes -= size
         # From here no call: no interrupt can come in.
@@ -480,7 +480,7 @@ def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None
         LOG.warning("closing an iterator of %s failed", what, exc_info=True)
 
 
-# -- Ahead: the epoch behind the one in progress, which begins to fill ----------------------------
+# -- Ahead: the epoch behind the one in progress, which begins to fill -----------------------------
 @final
 class Ahead:
     """An epoch that nobody iterates yet; it does what the one in progress leaves.
@@ -544,8 +544,8 @@ class Ahead:
         left = {} if current is None else _places_left(current)
         for node in epoch.order:
             if (lender := node.runtime.lender) is not None:
-                places = left.get(id(lender), lender.places(lots=node.lots))
-                node.runtime.borrow(places, lots=node.lots)
+                places = left.get(id(lender), lender.places(chunked=node.chunked))
+                node.runtime.borrow(places, chunked=node.chunked)
         return True
 
     def take(
@@ -554,7 +554,7 @@ class Ahead:
         current: Epoch | None,
         *,
         remote: bool = False,
-        reads: tuple[Node, Expansion] | None = None,
+        reads: tuple[Node, OpenIterator] | None = None,
     ) -> Task | None:
         """Choose the next task, where the epoch in progress has none for this thread.
 
@@ -607,8 +607,12 @@ def _places_left(current: Epoch) -> dict[int, int | None]:
         if not through and isinstance(node, MapNode):
             through = node.input_over and not node.has_input()
         runtime = node.runtime
-        under_way = node.reserved if node.lots and runtime.lot > 1 else node.waiting + node.running
-        free = runtime.places(lots=node.lots) - under_way - node.held()
+        under_way = (
+            node.reserved
+            if node.chunked and runtime.chunk_size > 1
+            else node.waiting + node.running
+        )
+        free = runtime.places(chunked=node.chunked) - under_way - node.held()
         left[id(runtime)] = free if through else None
     return left
 

@@ -21,28 +21,28 @@ from ..base.seeding import Entry, Path
 from ..base.threads import Latch
 from ..base.tree import size_bytes
 from ..errors import ArgumentTypeError, StateError
-from ..executors.thread import Seat
+from ..executors.thread import WorkerThread
 from ..ops.cache import Kept, with_passes
 from ..ops.plan import ResolvedOrder
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.source import Source
 from .epoch import Epoch
 from .external import Feed, GivenItems, is_plain
 from .failures import Failed
-from .lineage import Children, Drops
-from .node import Node, Stages, Task, draw
+from .node import Node, StageStates, Task, draw
+from .provenance import ChildLog, DropLog
 from .stats import StageRuntime
-from .step import Chunk, EpochContext, Expansion, Step, child_paths
+from .step import Chunk, EpochContext, OpenIterator, Step, child_paths
 
-# -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
-_ALL = Remaining()
+# -- Openers: how an iterator gets its iterator, and what a failure of it means -------------------
+_ALL = IndexRanges()
 _KEEP_THEIR_LAST = (zip, enumerate)  # so they are not kept
 _read_out: WeakKeyDictionary[Any, object] = WeakKeyDictionary()  # by the function that gave it
 _DEEPEST = 4  # samplers inside one another
 
 
-class Opener(ABC):
-    """Makes the iterator of an expansion; methods are called without the lock.
+class IteratorFactory(ABC):
+    """Makes the iterator of an iterator; methods are called without the lock.
 
     Attributes:
         shared: what one run draws, the others do not get.
@@ -56,14 +56,14 @@ class Opener(ABC):
         self._step = step
 
     @abstractmethod
-    def open(self, expansion: Expansion) -> None:
+    def open(self, iterator: OpenIterator) -> None:
         """Set `inner` (the user's iterator) and `entries` (an iterator over entries)."""
 
-    async def open_async(self, expansion: Expansion) -> None:
+    async def open_async(self, iterator: OpenIterator) -> None:
         """Set `inner` and `entries`, an async iterator, on the event loop."""
         raise TypeError(f"{type(self).__name__} has no async form")
 
-    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
+    def record_state(self, rest: IndexRanges, about: dict[str, Any]) -> None:
         """Say, of what has no input, which items are wanted."""
         raise TypeError(f"{type(self).__name__} has an input")
 
@@ -71,8 +71,8 @@ class Opener(ABC):
         """Return the path of an item that is being drawn, of which so many were drawn before it."""
         return number
 
-    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """Return the failure, or None when the expansion is to be opened again.
+    def recover(self, iterator: OpenIterator, error: BaseException, task: Task) -> Failed | None:
+        """Return the failure, or None when the iterator is to be opened again.
 
         Unless said otherwise, what failed cannot be read on: the epoch ends.
         """
@@ -88,7 +88,7 @@ class EpochItems(ABC):
         """Return the items of the epoch that begins: when they are read, another may begin."""
 
 
-class SourceOpener(Opener):
+class SourceOpener(IteratorFactory):
     """Opens a source for one epoch.
 
     Args:
@@ -120,7 +120,7 @@ class SourceOpener(Opener):
         self._order: ResolvedOrder | None = None
         self._count: int | None = None  # items of a stream that has come to its end
 
-    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
+    def record_state(self, rest: IndexRanges, about: dict[str, Any]) -> None:
         """Tell which items are wanted, and how the source comes to them."""
         plan, base = self._plan, self._base
         claims = plan is not None and plan.claimed
@@ -132,33 +132,33 @@ class SourceOpener(Opener):
         if claims or not base.is_all:
             about["base"] = base.data
 
-    def open(self, expansion: Expansion) -> None:
+    def open(self, iterator: OpenIterator) -> None:
         """Read the source afresh."""
         items, plan = self._items, self._plan
         self._tell_epoch(items)
-        expansion.own = self.own
+        iterator.own = self.own
         if isinstance(items, GivenItems):
-            expansion.entries = itertools.chain(items.entries(self._rest), self._end_of(items))
-            expansion.inner = items
+            iterator.entries = itertools.chain(items.entries(self._rest), self._end_of(items))
+            iterator.inner = items
             return
         if plan is not None:
             left = plan.rest_of_world(self._base).rest(self._rest)
             self._order = left.resolve(self._context.epoch, self._passes)
             columns = None if self._passes else self._order.columns()
             if columns is None:
-                expansion.entries = _in_passes(self._order.rows(), self._passes)
+                iterator.entries = _in_passes(self._order.rows(), self._passes)
             else:
-                expansion.paths, expansion.entries = columns
+                iterator.paths, iterator.entries = columns
             return
         made = self._checked(items()) if _is_maker(items) else items
-        expansion.own = self.own and not is_plain(made)
+        iterator.own = self.own and not is_plain(made)
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
         values = self._fresh(made.__aiter__() if is_async else iter(made))
-        expansion.inner = _drawn(values) if is_async else values
+        iterator.inner = _drawn(values) if is_async else values
         numbers = itertools.count()
         end = self._end(numbers, values)
-        entries = itertools.chain(zip(numbers, expansion.inner, strict=False), end)
-        expansion.entries = _in_passes(_left(self._rest, entries), self._passes)
+        entries = itertools.chain(zip(numbers, iterator.inner, strict=False), end)
+        iterator.entries = _in_passes(_left(self._rest, entries), self._passes)
 
     def _end_of(self, items: GivenItems) -> Iterator[Entry]:
         """Take note, behind the last index, of how many there were."""
@@ -224,7 +224,7 @@ class SourceOpener(Opener):
             )
         return values
 
-    async def open_async(self, expansion: Expansion) -> None:
+    async def open_async(self, iterator: OpenIterator) -> None:
         """Call the source's function for an async iterator."""
         made = self._items
         self._tell_epoch(made)
@@ -234,8 +234,8 @@ class SourceOpener(Opener):
             made = self._checked(await _ended_as_error(made))
         is_async = hasattr(made, "__aiter__")
         values = self._fresh(made.__aiter__() if is_async else iter(made))
-        expansion.inner = values if is_async else _as_async(values)
-        expansion.entries = self._numbered_async(expansion.inner, values)
+        iterator.inner = values if is_async else _as_async(values)
+        iterator.entries = self._numbered_async(iterator.inner, values)
 
     async def _numbered_async(
         self, drawn: AsyncIterator[Any], values: object
@@ -254,10 +254,10 @@ class SourceOpener(Opener):
             return self._items.path
         if self._order is not None:
             return with_passes(self._order.path_at(number), self._passes)
-        return with_passes(self._rest.of_wanted(Remaining(number)).start, self._passes)
+        return with_passes(self._rest.of_wanted(IndexRanges(number)).start, self._passes)
 
 
-class ReplayOpener(Opener):
+class ReplayOpener(IteratorFactory):
     """Reads the items of a cache.
 
     Args:
@@ -273,27 +273,27 @@ class ReplayOpener(Opener):
         context: EpochContext,
         *,
         passes: tuple[int, ...] = (),
-        rest: Remaining = _ALL,
+        rest: IndexRanges = _ALL,
     ) -> None:
         super().__init__(Step(stage, kept.entries, context))
         self._kept = kept
         self._passes = passes
         self._rest = rest
 
-    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
+    def record_state(self, rest: IndexRanges, about: dict[str, Any]) -> None:
         """Tell which items are wanted; the stages that made them do not stand anywhere."""
         about["rest"] = self._rest.of_wanted(rest).data
         about["by"] = "replay"
         epoch, passes = self._kept.made
         about["made"] = [epoch, list(passes)]
 
-    def open(self, expansion: Expansion) -> None:
+    def open(self, iterator: OpenIterator) -> None:
         """Read from the beginning."""
-        expansion.inner = self._kept.entries()
-        expansion.entries = _in_passes(_left(self._rest, expansion.inner), self._passes)
+        iterator.inner = self._kept.entries()
+        iterator.entries = _in_passes(_left(self._rest, iterator.inner), self._passes)
 
 
-class CallOpener(Opener):
+class CallOpener(IteratorFactory):
     """Opens the children of one item: `flat_map`, `unbatch`.
 
     Args:
@@ -305,39 +305,39 @@ class CallOpener(Opener):
         super().__init__(step)
         self.own = own
 
-    def open(self, expansion: Expansion) -> None:
+    def open(self, iterator: OpenIterator) -> None:
         """Call the function on the item."""
-        entry, step = expansion.entry, self._step
+        entry, step = iterator.entry, self._step
         assert entry is not None
-        step.wait(expansion.wait_s)
+        step.wait(iterator.wait_s)
         made = step.call(entry)
-        expansion.own = self.own and not is_plain(made)
-        expansion.inner = iter(checked_children(step.stage, made))
-        expansion.entries = children(entry[0], expansion.inner, expansion)
+        iterator.own = self.own and not is_plain(made)
+        iterator.inner = iter(checked_children(step.stage, made))
+        iterator.entries = children(entry[0], iterator.inner, iterator)
 
-    async def open_async(self, expansion: Expansion) -> None:
+    async def open_async(self, iterator: OpenIterator) -> None:
         """Call the async function on the item: a generator, or a coroutine that gives many."""
-        entry, step = expansion.entry, self._step
+        entry, step = iterator.entry, self._step
         assert entry is not None
-        if expansion.wait_s:
+        if iterator.wait_s:
             import asyncio
 
-            await asyncio.sleep(expansion.wait_s)
+            await asyncio.sleep(iterator.wait_s)
         made = step.call(entry)
         if inspect.isawaitable(made):
             made = _as_async(checked_children(step.stage, await _ended_as_error(made)))
-        expansion.inner = made.__aiter__()
-        expansion.entries = _children_async(entry[0], expansion.inner, expansion)
+        iterator.inner = made.__aiter__()
+        iterator.entries = _children_async(entry[0], iterator.inner, iterator)
 
-    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+    def recover(self, iterator: OpenIterator, error: BaseException, task: Task) -> Failed | None:
         """Open again as the policy says, or give the failure."""
-        step, entry = self._step, expansion.entry
+        step, entry = self._step, iterator.entry
         assert entry is not None
-        expansion.attempts += 1
-        wait_s = step.wait_before_retry_s(expansion.attempts, error)
+        iterator.attempts += 1
+        wait_s = step.wait_before_retry_s(iterator.attempts, error)
         if wait_s is None:
-            return step.failure(entry, error, expansion.attempts)
-        expansion.entries, expansion.wait_s = None, wait_s
+            return step.failure(entry, error, iterator.attempts)
+        iterator.entries, iterator.wait_s = None, wait_s
         task.retried += (step.stage,)
         return None
 
@@ -394,9 +394,9 @@ def _samplers_in(items: Any) -> Iterator[Any]:
         yield items
 
 
-def remaining_in(node_state: dict[str, Any], word: str = "rest") -> Remaining:
+def remaining_in(node_state: dict[str, Any], word: str = "rest") -> IndexRanges:
     """Return what is left of a source or a cache."""
-    return Remaining.read(node_state[word]) if word in node_state else _ALL
+    return IndexRanges.read(node_state[word]) if word in node_state else _ALL
 
 
 def _is_maker(items: Any) -> bool:
@@ -409,32 +409,32 @@ def _in_passes(entries: Iterable[Entry], passes: tuple[int, ...]) -> Iterator[En
     return ((with_passes(entry[0], passes), entry[1]) for entry in entries)
 
 
-def children(path: Any, values: Iterator[Any], expansion: Expansion) -> Iterator[Entry]:
+def children(path: Any, values: Iterator[Any], iterator: OpenIterator) -> Iterator[Entry]:
     """Return the entries of an item's children, but for those drawn before, or not wanted."""
     entries = zip(child_paths(path), values)  # noqa: B905  the paths have no end
-    if expansion.wanted is None and not expansion.drawn:
+    if iterator.wanted is None and not iterator.drawn:
         return entries
-    return itertools.compress(entries, map(_wants(expansion), itertools.count()))
+    return itertools.compress(entries, map(_wants(iterator), itertools.count()))
 
 
 async def _children_async(
-    path: Any, values: AsyncIterator[Any], expansion: Expansion
+    path: Any, values: AsyncIterator[Any], iterator: OpenIterator
 ) -> AsyncIterator[Entry]:
-    paths, wants = enumerate(child_paths(path)), _wants(expansion)
+    paths, wants = enumerate(child_paths(path)), _wants(iterator)
     async for value in values:
         child, child_path = next(paths)
         if wants(child):
             yield (child_path, value)
 
 
-def _wants(expansion: Expansion) -> Callable[[int], bool]:
-    left = Remaining(expansion.drawn)
-    if expansion.wanted is not None:
-        left = expansion.wanted.of_wanted(left)
+def _wants(iterator: OpenIterator) -> Callable[[int], bool]:
+    left = IndexRanges(iterator.drawn)
+    if iterator.wanted is not None:
+        left = iterator.wanted.of_wanted(left)
     return left.__contains__
 
 
-def _left(rest: Remaining, entries: Iterator[Entry]) -> Iterator[Entry]:
+def _left(rest: IndexRanges, entries: Iterator[Entry]) -> Iterator[Entry]:
     if rest.is_all:
         return entries
     return (entry for number, entry in enumerate(entries) if number in rest)
@@ -483,13 +483,13 @@ def is_async_source(items: Any) -> bool:
 class ExpandNode(Node):
     """Draws from one iterator for each item, `concurrency` of them side by side.
 
-    In order, the first expansion hands on at once; later ones work ahead into buffers that
+    In order, the first iterator hands on at once; later ones work ahead into buffers that
     count against the same bound, which always leaves one place to the first. Where results come in
     the order of before (`Node.order`), those of other expansions wait in buffers, too.
 
     Args:
-        opener: makes the iterator of an expansion and says what a failure does.
-        source: there is no input; one expansion is there from the beginning.
+        factory: makes the iterator of an iterator and says what a failure does.
+        source: there is no input; one iterator is there from the beginning.
         known: for the path of an input its children that are wanted, where not all are.
     """
 
@@ -497,8 +497,8 @@ class ExpandNode(Node):
         "buffered",
         "children",
         "drops",
+        "factory",
         "live",
-        "opener",
         "seq_in",
         "source",
     )
@@ -507,26 +507,26 @@ class ExpandNode(Node):
         self,
         runtime: StageRuntime,
         epoch: Epoch,
-        opener: Opener,
+        factory: IteratorFactory,
         *,
         ordered: bool = True,
         remote: bool = False,
         source: bool = False,
-        known: dict[Path, Remaining] | None = None,
+        known: dict[Path, IndexRanges] | None = None,
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.active_without_input = True
-        self.opener = opener
-        self.lots = not opener.shared  # of a shared order no more is drawn than is needed
+        self.factory = factory
+        self.chunked = not factory.shared  # of a shared order no more is drawn than is needed
         self.source = self.gives_one = source
         self.counts_in = source  # an item is counted when its call begins
-        self.live: list[Expansion] = []
+        self.live: list[OpenIterator] = []
         self.seq_in = 0
         self.buffered = 0
-        self.drops = Drops()  # of a source, by the inline stages that run with it
-        self.children = Children(known or {})
+        self.drops = DropLog()  # of a source, by the inline stages that run with it
+        self.children = ChildLog(known or {})
         if source:
-            self.live.append(Expansion(0))
+            self.live.append(OpenIterator(0))
             self.input_over = True
 
     def held(self) -> int:
@@ -539,21 +539,21 @@ class ExpandNode(Node):
         While they are cheap a call has places for a chunk. It begins when half of them are free, so
         that iterators of few items do not hand on each for itself; a source, when all are.
         """
-        runtime, lot = self.runtime, self.runtime.lot
-        if lot == 1 or not self.lots:
+        runtime, chunk_size = self.runtime, self.runtime.chunk_size
+        if chunk_size == 1 or not self.chunked:
             return super().room()
-        places, out = runtime.prefetch + runtime.concurrency * lot + self.gathers, self.out
+        places, out = runtime.prefetch + runtime.concurrency * chunk_size + self.gathers, self.out
         places -= self.reserved + out.count + out.lent + self.buffered
-        return places if places >= (lot if self.source else lot / 2) else 0
+        return places if places >= (chunk_size if self.source else chunk_size / 2) else 0
 
     def item_of(self, task: Task) -> str:
         """Tell which item is drawn from or, of a source, drawn."""
-        expansion = task.expansion
-        if expansion is None:
+        iterator = task.iterator
+        if iterator is None:
             return ""
-        if expansion.entry is not None:
-            return str(expansion.entry[0])
-        return str(self.opener.path_of(task.drawn + len(task.results)))
+        if iterator.entry is not None:
+            return str(iterator.entry[0])
+        return str(self.factory.path_of(task.drawn + len(task.results)))
 
     def has_input(self) -> bool:
         """Tell whether anything could be drawn."""
@@ -570,8 +570,8 @@ class ExpandNode(Node):
             return False
         return self.epoch.memory is None or self.epoch.admits(self)
 
-    def _choose(self) -> tuple[Expansion | None, int] | None:
-        """Return the expansion to draw from (None: a new one) and the most it may give.
+    def _choose(self) -> tuple[OpenIterator | None, int] | None:
+        """Return the iterator to draw from (None: a new one) and the most it may give.
 
         Those that belong to a thread are left to it.
         """
@@ -584,13 +584,13 @@ class ExpandNode(Node):
                 is_free = awaited is None or awaited.owner is None
                 return (awaited, max(room, 1)) if is_free else None
         calls = runtime.active - self.running
-        for place, expansion in enumerate(self.live):
-            calls += not expansion.over
-            if expansion.held or expansion.over or expansion.owner is not None:
+        for place, iterator in enumerate(self.live):
+            calls += not iterator.over
+            if iterator.held or iterator.over or iterator.owner is not None:
                 continue
             allowed = self._allowed(place, room)
             if allowed > 0:
-                return expansion, allowed
+                return iterator, allowed
         if not self.inbox.count or calls >= runtime.concurrency:
             return None
         allowed = min(room, self._room_ahead()) if self.live and self.ordered else room
@@ -599,7 +599,7 @@ class ExpandNode(Node):
         return None
 
     def _allowed(self, place: int, room: int) -> int:
-        """Return the most that the expansion at a place among the live ones may give."""
+        """Return the most that the iterator at a place among the live ones may give."""
         if not self.ordered:
             return room
         if place == 0:  # it continues though later ones, or a lowered knob, leave no room
@@ -607,7 +607,7 @@ class ExpandNode(Node):
             return max(room, 1) if needed else room
         return min(room, self._room_ahead())
 
-    def _to_read_on(self) -> Iterator[tuple[Expansion, int]]:
+    def _to_read_on(self) -> Iterator[tuple[OpenIterator, int]]:
         """Yield those that belong to a thread and may be read on, with the most they may give."""
         if not self._may_start:
             return
@@ -618,30 +618,30 @@ class ExpandNode(Node):
                 yield awaited, max(room, 1)
             if awaited is not None or self.inbox.count:
                 return
-        for place, expansion in enumerate(self.live):
-            if expansion.owner is not None and not (expansion.held or expansion.over):
+        for place, iterator in enumerate(self.live):
+            if iterator.owner is not None and not (iterator.held or iterator.over):
                 allowed = self._allowed(place, room)
                 if allowed > 0:
-                    yield expansion, allowed
+                    yield iterator, allowed
 
     def call_reader(self) -> None:
         """Wake the first thread that may read on in its iterator; when it does, it wakes more."""
-        for expansion, _ in self._to_read_on():
-            assert expansion.owner is not None
-            expansion.owner.call()
+        for iterator, _ in self._to_read_on():
+            assert iterator.owner is not None
+            iterator.owner.call()
             return
 
-    def read_on(self, expansion: Expansion, now_ns: int) -> Task | None:
+    def read_on(self, iterator: OpenIterator, now_ns: int) -> Task | None:
         """Choose the next task of an iterator, for the thread that it belongs to."""
         for other, allowed in self._to_read_on():
-            if other is expansion:
-                task = self._begun(expansion, allowed, now_ns)
+            if other is iterator:
+                task = self._begun(iterator, allowed, now_ns)
                 task.cheap = False  # this thread does nothing else: others are woken for the rest
                 return task
         return None
 
-    def _awaited(self) -> Expansion | None:
-        """Return the expansion whose turn it is, where it has begun and is not over."""
+    def _awaited(self) -> OpenIterator | None:
+        """Return the iterator whose turn it is, where it has begun and is not over."""
         found = (x for x in self.live if x.seq == self.order[0])
         return next((x for x in found if not (x.held or x.over)), None)
 
@@ -655,104 +655,104 @@ class ExpandNode(Node):
         return runtime.prefetch + runtime.concurrency - ahead - self.held() - 1
 
     def take(self, now_ns: int) -> Task | None:
-        """Choose an expansion to draw from, or begin a new one."""
+        """Choose an iterator to draw from, or begin a new one."""
         choice = self._choose()
         return None if choice is None else self._begun(*choice, now_ns)
 
-    def _begun(self, expansion: Expansion | None, allowed: int, now_ns: int) -> Task:
-        if expansion is None:
+    def _begun(self, iterator: OpenIterator | None, allowed: int, now_ns: int) -> Task:
+        if iterator is None:
             entry = self.inbox.popleft()
-            expansion = Expansion(self.seq_in, entry)
-            expansion.wanted = self.children.begin(self.seq_in, entry[0])
+            iterator = OpenIterator(self.seq_in, entry)
+            iterator.wanted = self.children.begin(self.seq_in, entry[0])
             self.seq_in += 1
-            self.live.append(expansion)
+            self.live.append(iterator)
             self.runtime.counters.items_in += 1
             self.freed(now_ns)
-        expansion.held = True
-        task = Task(self, expansion.seq, now_ns, quota=self.chunk(allowed))
-        task.expansion = expansion
-        task.drawn = expansion.drawn
+        iterator.held = True
+        task = Task(self, iterator.seq, now_ns, quota=self.chunk(allowed))
+        task.iterator = iterator
+        task.drawn = iterator.drawn
         self.reserved += task.quota
-        expansion.owed = task.quota
+        iterator.owed = task.quota
         return self.started(task, now_ns)
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""
-        expansion = task.expansion
-        if expansion is None or expansion.paths is None:
+        iterator = task.iterator
+        if iterator is None or iterator.paths is None:
             return super().made(task)
-        pairs = zip(expansion.paths[task.drawn :], task.results, strict=False)
+        pairs = zip(iterator.paths[task.drawn :], task.results, strict=False)
         return (one for one in pairs if type(one[1]) is not Failed)
 
     def measure(self, task: Task) -> None:
         """Measure a result, for the bytes that a stage hands on; called without the lock."""
-        expansion, results = task.expansion, task.results
-        if expansion is None or expansion.paths is None:
+        iterator, results = task.iterator, task.results
+        if iterator is None or iterator.paths is None:
             super().measure(task)
         elif results and type(results[-1]) is not Failed:
             task.result_bytes = size_bytes(results[-1])
 
     def work(self, task: Task) -> None:
         """Draw up to the quota; what was drawn before a failure stays."""
-        expansion = task.expansion
-        assert expansion is not None
-        if self.opener.own and expansion.context is None:
-            expansion.context = self.epoch.settings.of_thread()
-        expansion.run(self._draw, task, expansion)
+        iterator = task.iterator
+        assert iterator is not None
+        if self.factory.own and iterator.context is None:
+            iterator.context = self.epoch.settings.of_thread()
+        iterator.run(self._draw, task, iterator)
 
-    def _draw(self, task: Task, expansion: Expansion) -> None:
+    def _draw(self, task: Task, iterator: OpenIterator) -> None:
         rest = self.rest
         try:
-            if expansion.entries is None:
-                self.opener.open(expansion)
+            if iterator.entries is None:
+                self.factory.open(iterator)
                 if rest or self.epoch.memory is not None:
-                    expansion.pair()
-            entries = expansion.entries
+                    iterator.pair()
+            entries = iterator.entries
             if rest:
                 entries = (task.through(entry, rest) for entry in entries)
-            expansion.over = draw(task, entries)
+            iterator.over = draw(task, entries)
         except BaseException as error:
-            self._failed(task, expansion, error)
+            self._failed(task, iterator, error)
 
     async def work_elsewhere(self, task: Task) -> None:
         """Draw up to the quota from an async iterator."""
-        expansion = task.expansion
-        assert expansion is not None
+        iterator = task.iterator
+        assert iterator is not None
         try:
-            if expansion.entries is None:
-                await self.opener.open_async(expansion)
+            if iterator.entries is None:
+                await self.factory.open_async(iterator)
             for _ in range(task.quota):
-                task.results.append(await expansion.entries.__anext__())
+                task.results.append(await iterator.entries.__anext__())
         except StopAsyncIteration:
-            expansion.over = True
+            iterator.over = True
         except BaseException as error:
-            self._failed(task, expansion, error)
+            self._failed(task, iterator, error)
 
-    def _failed(self, task: Task, expansion: Expansion, error: BaseException) -> None:
-        failure = self.opener.recover(expansion, error, task)
+    def _failed(self, task: Task, iterator: OpenIterator, error: BaseException) -> None:
+        failure = self.factory.recover(iterator, error, task)
         if failure is None:  # to be opened again, past the children already given
             return
-        expansion.over = expansion.failed = task.irregular = True
+        iterator.over = iterator.failed = task.irregular = True
         task.results.append(failure)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on what was drawn, or keep it until its turn."""
-        expansion = task.expansion
-        assert expansion is not None
-        if final and self.halted and expansion.end is not None:
-            expansion.end()
+        iterator = task.iterator
+        assert iterator is not None
+        if final and self.halted and iterator.end is not None:
+            iterator.end()
         if self.done:
             return
-        settled = expansion.owed if final else len(results)
+        settled = iterator.owed if final else len(results)
         self.reserved -= settled
-        expansion.owed -= settled
-        expansion.held = expansion.held and not final
-        expansion.drawn += len(results)
-        if not self.order and (not self.ordered or self.live[0] is expansion):
-            self._hand_on(expansion, results, now_ns, irregular=task.irregular)
+        iterator.owed -= settled
+        iterator.held = iterator.held and not final
+        iterator.drawn += len(results)
+        if not self.order and (not self.ordered or self.live[0] is iterator):
+            self._hand_on(iterator, results, now_ns, irregular=task.irregular)
         else:
-            expansion.buffer.extend(results)
-            expansion.irregular = expansion.irregular or task.irregular
+            iterator.buffer.extend(results)
+            iterator.irregular = iterator.irregular or task.irregular
             self.buffered += len(results)
         self._next_in_order(now_ns, over=False)
         if final:
@@ -771,12 +771,12 @@ class ExpandNode(Node):
             if self.live and self.live[0].buffer and not self.done:
                 self._hand_on_waiting(self.live[0], len(self.live[0].buffer), now_ns)
 
-    def _hand_on_waiting(self, expansion: Expansion, count: int, now_ns: int) -> None:
+    def _hand_on_waiting(self, iterator: OpenIterator, count: int, now_ns: int) -> None:
         """Hand on the first results that wait in a buffer."""
-        results, expansion.buffer = expansion.buffer[:count], expansion.buffer[count:]
+        results, iterator.buffer = iterator.buffer[:count], iterator.buffer[count:]
         self.buffered -= len(results)
-        self.epoch.dropped.append(results)
-        self._hand_on(expansion, results, now_ns, irregular=expansion.irregular)
+        self.epoch.deferred_release.append(results)
+        self._hand_on(iterator, results, now_ns, irregular=iterator.irregular)
 
     def _hand_on_as_before(self, now_ns: int, *, over: bool) -> None:
         """Hand on what waits, in the order in which it came before; the rest behind it.
@@ -789,55 +789,55 @@ class ExpandNode(Node):
         while order and not self.done:
             if order[0] >= self.seq_in and not over:
                 return
-            expansion = live.get(order[0])
-            if expansion is not None:
-                items = (n for n, one in enumerate(expansion.buffer, 1) if type(one) is tuple)
+            iterator = live.get(order[0])
+            if iterator is not None:
+                items = (n for n, one in enumerate(iterator.buffer, 1) if type(one) is tuple)
                 count = next(items, 0)
-                if not count and (expansion.held or not expansion.over):
+                if not count and (iterator.held or not iterator.over):
                     return
-                self._hand_on_waiting(expansion, count or len(expansion.buffer), now_ns)
+                self._hand_on_waiting(iterator, count or len(iterator.buffer), now_ns)
             order.popleft()
         for x in self.live:
             if x.buffer and not self.done:
                 self._hand_on_waiting(x, len(x.buffer), now_ns)
 
-    def _ended(self, expansion: Expansion) -> None:
-        """Note that nothing more comes of an expansion; one that failed was counted then."""
-        self.epoch.dropped.append(expansion)
-        self.children.end(expansion.seq, failed=expansion.failed)
-        if self.budget is not None and not expansion.failed:
+    def _ended(self, iterator: OpenIterator) -> None:
+        """Note that nothing more comes of an iterator; one that failed was counted then."""
+        self.epoch.deferred_release.append(iterator)
+        self.children.end(iterator.seq, failed=iterator.failed)
+        if self.budget is not None and not iterator.failed:
             error = self.budget.see()
             if error is not None:
                 self.fail(error)
 
     def _hand_on(
-        self, expansion: Expansion, results: list[Any], now_ns: int, *, irregular: bool
+        self, iterator: OpenIterator, results: list[Any], now_ns: int, *, irregular: bool
     ) -> None:
         first = self.seq_out
         self.seq_out += len(results)
-        if expansion.paths is None:
+        if iterator.paths is None:
             self.emit_entries(results, now_ns, irregular=irregular)
         elif results:
-            paths = expansion.paths[expansion.drawn - len(results) : expansion.drawn]
+            paths = iterator.paths[iterator.drawn - len(results) : iterator.drawn]
             self.emit(Chunk(paths, results), now_ns, irregular=irregular)
         if not self.source:
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
-            self.children.note(expansion.seq, kept)
+            self.children.record(iterator.seq, kept)
         elif irregular:
-            self.drops.note(first, results)
+            self.drops.record(first, results)
 
-    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, stages: StageStates) -> IndexRanges:
         """Tell which inputs, and which children of those in work, are wanted."""
         address = self.runtime.address
         if self.source:
-            self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
+            self.factory.record_state(self.drops.inputs(rest), stages.setdefault(address, {}))
             return rest
         inputs, parts = self.children.inputs(rest)
         if parts:
             stages.setdefault(address, {})["children"] = parts
         return inputs
 
-    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
         """Return which inputs are wanted, and in which order their children came."""
         return None if self.source else (self.children.inputs(rest)[0], self.children.order(rest))
 
@@ -848,7 +848,7 @@ class ExpandNode(Node):
             return found
         return self.live[0].seq if self.live else self.seq_in
 
-    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+    def done_with(self, below: Mapping[int, IndexRanges]) -> tuple[int, int]:
         """Return how many inputs are done with, and how many that failed are to be tried again."""
         if self.source:
             return self.drops.count + super().done_with(below)[0], 0
@@ -856,13 +856,13 @@ class ExpandNode(Node):
         inputs, _ = self.children.inputs(rest)
         return inputs.left_out, sum(number in inputs for number in self.children.failed)
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Forget whose children the results are that nobody wants any more."""
         start = min(rest.start for rest in below.values())
         (self.drops if self.source else self.children).forget(start)
 
     def exhausted(self) -> bool:
-        """Tell whether every expansion came to its end."""
+        """Tell whether every iterator came to its end."""
         if self.order and not self.inbox.count and not self.running:
             self._next_in_order(perf_counter_ns(), over=True)
         return not self.inbox.count and not self.live
@@ -871,13 +871,13 @@ class ExpandNode(Node):
         """Hold no items any more, nor results that wait for others."""
         super().let_go()
         for x in self.live:
-            self.epoch.dropped.append(x.buffer)
+            self.epoch.deferred_release.append(x.buffer)
             x.buffer = []
 
     def halt(self) -> None:
         """Stop, and have the open iterators closed: by their threads, where they have such."""
         super().halt()
-        self.epoch.litter.extend(x for x in self.live if not x.held)
+        self.epoch.pending_close.extend(x for x in self.live if not x.held)
         for x in self.live:
             x.unwanted = True
             if x.owner is not None:
@@ -902,26 +902,26 @@ class Readers:
 
     def __init__(self, bind: Callable[..., object]) -> None:
         self._bind = bind
-        self.of: dict[Seat, tuple[ExpandNode, Expansion]] = {}
+        self.of: dict[WorkerThread, tuple[ExpandNode, OpenIterator]] = {}
 
-    def settle(self, node: Node, expansion: Expansion, seat: Seat) -> None:
+    def complete(self, node: Node, iterator: OpenIterator, worker: WorkerThread) -> None:
         """Called when a thread has drawn from an iterator: bind it, or let it go."""
-        if not expansion.stays:
-            self.release(seat)
-        elif expansion.owner is None and isinstance(node, ExpandNode):
-            expansion.owner, expansion.closed = seat, Latch()
-            self.of[seat] = node, expansion
-            self._bind(seat, bound=True)
-            expansion.unwanted |= node.halted
+        if not iterator.stays:
+            self.release(worker)
+        elif iterator.owner is None and isinstance(node, ExpandNode):
+            iterator.owner, iterator.closed = worker, Latch()
+            self.of[worker] = node, iterator
+            self._bind(worker, bound=True)
+            iterator.unwanted |= node.halted
 
-    def release(self, seat: Seat) -> None:
+    def release(self, worker: WorkerThread) -> None:
         """Called when a thread has nothing more to do with its iterator."""
-        if seat in self.of:
-            _, expansion = self.of.pop(seat)
-            self._bind(seat, bound=False)
-            expansion.owner = None
-            assert expansion.closed is not None
-            expansion.closed.open()
+        if worker in self.of:
+            _, iterator = self.of.pop(worker)
+            self._bind(worker, bound=False)
+            iterator.owner = None
+            assert iterator.closed is not None
+            iterator.closed.open()
 
     def call(self) -> None:
         """Wake threads that may read on."""
@@ -934,21 +934,23 @@ class FedNode(ExpandNode):
     """Draws only what is there, so that no thread waits for indices.
 
     Args:
-        opener: makes the iterator over the items.
+        factory: makes the iterator over the items.
         feed: where the indices come from.
     """
 
     __slots__ = ("feed",)
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, opener: Opener, feed: Feed) -> None:
-        super().__init__(runtime, epoch, opener, source=True)
+    def __init__(
+        self, runtime: StageRuntime, epoch: Epoch, factory: IteratorFactory, feed: Feed
+    ) -> None:
+        super().__init__(runtime, epoch, factory, source=True)
         self.feed = feed
 
     def has_input(self) -> bool:
         """Tell whether there is an index to draw, or the end to be noticed."""
         return bool(self.feed.ready or self.feed.ended) and super().has_input()
 
-    def _choose(self) -> tuple[Expansion | None, int] | None:
+    def _choose(self) -> tuple[OpenIterator | None, int] | None:
         return super()._choose() if self.has_input() else None
 
     def chunk(self, available: int) -> int:

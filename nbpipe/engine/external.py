@@ -19,7 +19,7 @@ from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..ops.chain import absorbed, index_plan
 from ..ops.cut import Skip
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.source import Source
 from ..ops.stage import Chain, Stage, changed
 
@@ -351,7 +351,7 @@ class GivenItems:
         if close is not None:
             close()
 
-    def entries(self, rest: Remaining) -> Iterator[Entry]:
+    def entries(self, rest: IndexRanges) -> Iterator[Entry]:
         """Read the items one by one, those at the places in the order that are wanted.
 
         Raises:

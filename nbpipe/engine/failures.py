@@ -21,8 +21,8 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
+from ..executors.transfer import seen
 from ..ops.call import FailurePolicy
 
 

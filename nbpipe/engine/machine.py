@@ -1,4 +1,4 @@
-"""Machine: the stages of a run, its life from start to end, and what it remembers."""
+"""Engine: the stages of a run, its life from start to end, and what it remembers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..errors import (
     RunClosedError,
     StateError,
 )
-from ..executors.base import Caller
+from ..executors.interface import Executor
 from ..ops.checkpoint import EpochPlace, caches
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.stage import CONSUMER, Chain, user_line
 from .epoch import LOG, Epoch
 from .external import ExternalOrder
 from .failures import KEPT, Failure, one_line
-from .node import Stages
-from .scheduler import Scheduler, look, stats
+from .node import StageStates
+from .scheduler import Scheduler, snapshot, stats
 from .stats import (
     PACE_NS,
     SAMPLE_NS,
@@ -359,12 +359,12 @@ def sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
         if engine is None or engine.epoch is None:
             return now_ns
         epoch = engine.epoch.context.epoch
-        return record.sample(now_ns, epoch, look(engine, now_ns), last=last)
+        return record.sample(now_ns, epoch, snapshot(engine, now_ns), last=last)
 
     return sample
 
 
-# -- Life: what is true of a run from its start to its end, apart from what it shows ---------------
+# -- RunLifecycle: what is true of a run from its start to its end, apart from what it shows -------
 READY, FINISHED, STOPPED = "ready", "finished", "stopped"
 CANCELLED, FAILED = "cancelled", "failed"
 
@@ -378,7 +378,7 @@ class _Ending(NamedTuple):
     error: BaseException | None
 
 
-class Life:
+class RunLifecycle:
     """One run's epochs and end; its methods may be called from any thread.
 
     Attributes:
@@ -407,7 +407,7 @@ class Life:
         forked: this process is a copy, in which nothing of the run works.
     """
 
-    def __init__(self, machine: Machine, record: RunRecord) -> None:
+    def __init__(self, machine: Engine, record: RunRecord) -> None:
         self.machine = machine
         self.scheduler = machine.scheduler
         self.record = record
@@ -549,7 +549,7 @@ class Life:
             place = replace(place, node_state=self.machine.caches())
         return place
 
-    def node_state(self, number: int, rest: Remaining) -> Stages | None:
+    def node_state(self, number: int, rest: IndexRanges) -> StageStates | None:
         """Tell where the stages stand in the epoch in progress, if it has this number."""
         epoch = self.epoch
         if epoch is None or epoch.context.epoch != number:
@@ -815,8 +815,8 @@ class Life:
             )
 
 
-# -- Machine: the stages of a run, wherever they run: what they did, and what they are told --------
-class Machine:
+# -- Engine: the stages of a run, wherever they run: what they did, and what they are told ---------
+class Engine:
     """The stages of a run, in this process; asked and told from any thread.
 
     Args:
@@ -852,8 +852,8 @@ class Machine:
         self.sources_read: Callable[[], object] = lambda: None
 
     def begin(
-        self, external: ExternalOrder | None, node_state: Stages
-    ) -> tuple[int, ExternalOrder | None, Stages]:
+        self, external: ExternalOrder | None, node_state: StageStates
+    ) -> tuple[int, ExternalOrder | None, StageStates]:
         """Called when an epoch begins, and where its stages go on.
 
         Returns:
@@ -862,12 +862,12 @@ class Machine:
         self.sources_read()
         return 0, external, node_state
 
-    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
+    def node_state(self, epoch: Epoch, delivered: int) -> StageStates | None:
         """Tell where the stages stand when the loop has had so many items of an epoch."""
         with self.scheduler.lock:
-            return epoch.node_state(Remaining(delivered))
+            return epoch.node_state(IndexRanges(delivered))
 
-    def caches(self) -> Stages:
+    def caches(self) -> StageStates:
         """Tell of each cache which epoch made its items."""
         return caches(self._chain)
 
@@ -893,7 +893,7 @@ class Machine:
             now_ns = perf_counter_ns()
             paused = self.scheduler.paused
             if self._record.consumer.pause(now_ns, paused=paused) and not paused:
-                self._record.resume(now_ns, look(self.scheduler, now_ns))
+                self._record.resume(now_ns, snapshot(self.scheduler, now_ns))
 
     def hold(self, most_ns: int) -> bool:
         """Begin no further call for so long at most; return False where few items are ready."""
@@ -909,7 +909,7 @@ class Machine:
 
     def renew(self) -> None:
         """Called when functions may have changed."""
-        self.scheduler.regions.tell(lambda caller: caller.renew())
+        self.scheduler.fused_stages.each(lambda executor: executor.renew())
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; give the stages still inside user code."""
@@ -941,9 +941,9 @@ class Machine:
             old = max(0, len(record.failures) - (record.failed - count))
             return tuple(record.failures)[old:], record.failed
 
-    def caller(self, address: str) -> Caller | None:
+    def executor(self, address: str) -> Executor | None:
         """Return what serves a stage from outside the run's threads, or None."""
-        return self.scheduler.regions.caller(address)
+        return self.scheduler.fused_stages.executor(address)
 
     @property
     def cpu_cores(self) -> float | None:
@@ -991,7 +991,7 @@ def surfaced(error: BaseException | None) -> BaseException | None:
     return cause.error if isinstance(cause, CarriedError) else error
 
 
-def knob_watcher(machine: Machine, record: RunRecord) -> Callable[[KnobChange], None]:
+def knob_watcher(machine: Engine, record: RunRecord) -> Callable[[KnobChange], None]:
     """Return what a knob calls when it was turned."""
     reference = weakref.ref(machine)  # knobs outlive runs
 

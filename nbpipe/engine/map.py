@@ -9,10 +9,10 @@ from typing import Any, cast
 from ..base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
 from ..base.seeding import Entry
 from ..base.tree import size_bytes
-from ..ops.remaining import Fold, Remaining
+from ..ops.ranges import IndexRanges, StatefulOp
 from .failures import Failed
-from .lineage import Arrivals, Drops
-from .node import Node, NodeEpoch, Stages, Task, draw, keep_result, note
+from .node import Node, NodeEpoch, StageStates, Task, draw, keep_result, record_state
+from .provenance import ArrivalLog, DropLog
 from .stats import BLOCKED, CHUNK_MAX, READY, STARVED, StageRuntime
 from .step import (
     DROPPED,
@@ -20,12 +20,12 @@ from .step import (
     Chunk,
     Dropped,
     EpochContext,
-    Expansion,
+    OpenIterator,
     Sized,
     Step,
     add_all,
     chunk_of,
-    take_back,
+    reclaim,
 )
 
 _NEVER = 1 << 62
@@ -75,7 +75,7 @@ class MapNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
-        self.lots = True
+        self.chunked = True
         self.checks = True
         self.known: set[type] = {*PLAIN}
         self.sends = False  # `chunk` decides, also where calls are slow
@@ -88,7 +88,7 @@ class MapNode(Node):
         self.ready: dict[int, tuple[Chunk, bool]] = {}
         self.returned: list[tuple[int, Entry]] = []
         self.ends_at = _NEVER
-        self.log: Drops | Arrivals = Drops() if ordered else Arrivals()
+        self.log: DropLog | ArrivalLog = DropLog() if ordered else ArrivalLog()
 
     def has_input(self) -> bool:
         """Tell whether a call could start, but for room and slots."""
@@ -118,13 +118,13 @@ class MapNode(Node):
             return None
         if self.returned and self.returned[0][0] < self.ends_at:
             return self._take_returned(now_ns)
-        available, out, lot = self.inbox.count, self.out, runtime.lot
-        under_way = self.reserved if lot > 1 else self.waiting + self.running
-        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
+        available, out, chunk_size = self.inbox.count, self.out, runtime.chunk_size
+        under_way = self.reserved if chunk_size > 1 else self.waiting + self.running
+        places = runtime.prefetch + runtime.concurrency * chunk_size + self.gathers
         places -= under_way + out.count + out.lent  # as `room` does, without a call
         if available < self.needs or self.done or self.ends_at < _NEVER:
             return None
-        if places < lot and not self.is_awaited:
+        if places < chunk_size and not self.is_awaited:
             return None
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
@@ -133,14 +133,14 @@ class MapNode(Node):
             task = Task(self, self.seq_in, now_ns, self.gathered(self.inbox.take(count)))
             task.inputs = count
         else:
-            count = self.chunk(available) if lot > 1 or self.sends else 1
+            count = self.chunk(available) if chunk_size > 1 or self.sends else 1
             task = Task(self, self.seq_in, now_ns, self.inbox.take(count))
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
             if above.runtime.state == BLOCKED and now_ns >= above.runtime.booking_ns:
                 above.note_state(now_ns)
-        if places < 2 * lot:
+        if places < 2 * chunk_size:
             state = BLOCKED
         else:
             state = READY if available - count >= self.needs else STARVED
@@ -161,10 +161,10 @@ class MapNode(Node):
 
     def room(self) -> int:
         """Return the number of further tasks that there is place for."""
-        runtime, out, lot = self.runtime, self.out, self.runtime.lot
-        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
-        under_way = self.reserved if lot > 1 else self.waiting + self.running
-        return (places - under_way - out.count - out.lent) // lot
+        runtime, out, chunk_size = self.runtime, self.out, self.runtime.chunk_size
+        places = runtime.prefetch + runtime.concurrency * chunk_size + self.gathers
+        under_way = self.reserved if chunk_size > 1 else self.waiting + self.running
+        return (places - under_way - out.count - out.lent) // chunk_size
 
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several: their values, under the path of the first."""
@@ -208,7 +208,7 @@ class MapNode(Node):
         pairs = zip(task.paths, task.results, strict=False)
         return (one for one in pairs if type(one[1]) not in (Dropped, Failed))
 
-    def harvest(self, task: Task, now_ns: int) -> None:
+    def publish_partial(self, task: Task, now_ns: int) -> None:
         """Hand on what a long chunk has done, and take back what it has not begun.
 
         A call that waits for the event loop keeps its one item: it counts on it. What is done
@@ -217,11 +217,11 @@ class MapNode(Node):
         if len(task.results) >= task.count and self.error is None:
             return
         if not self.remote:
-            values = take_back(task.items)
+            values = reclaim(task.items)
             first = task.count - len(values)
             rest = zip(task.paths[first : task.count], values, strict=True)
             self._return(task, [*rest])
-        super().harvest(task, now_ns)
+        super().publish_partial(task, now_ns)
 
     def _return(self, task: Task, rest: list[Entry]) -> None:
         """Put the last items of a task, which it has not begun, back in front of the queue."""
@@ -258,7 +258,7 @@ class MapNode(Node):
             self.seq_out += count
             self.emit(made, now_ns, irregular=irregular)
             if irregular or not self.ordered:  # only now it is known what ended the epoch
-                self.log.note(seq, made.values)
+                self.log.record(seq, made.values)
             seq = self.seq_out
             if seq not in self.ready or self.done:
                 return
@@ -269,14 +269,14 @@ class MapNode(Node):
         self.reserved -= count
         self.seq_out += count
         self.emit(made, now_ns, irregular=irregular)
-        self.log.note(seq, made.values)
+        self.log.record(seq, made.values)
 
     def _ready(self, seq: int) -> tuple[Chunk, bool]:
         """Take results whose turn has come."""
         made, irregular = self.ready.pop(seq)
         self.waiting -= len(made.values)
         if irregular:
-            self.epoch.dropped.append(made)  # what is left out of it ends without the lock
+            self.epoch.deferred_release.append(made)  # what is left out of it ends without the lock
         return made, irregular
 
     def _await_turn(self, seq: int, made: Chunk, now_ns: int, *, irregular: bool) -> None:
@@ -306,37 +306,37 @@ class MapNode(Node):
                 made, irregular = self._ready(seq)
                 self._hand_on(seq, made, now_ns, irregular=irregular)
 
-    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, stages: StageStates) -> IndexRanges:
         """Leave out what was dropped; a batch stands for all of its items."""
         inputs, size = self.log.inputs(rest), self.gather
         if not size:
             return inputs
-        return Remaining(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
+        return IndexRanges(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
 
-    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
         """Return which inputs are wanted, and in which order the results came."""
         log = self.log
-        return (log.inputs(rest), log.order(rest)) if isinstance(log, Arrivals) else None
+        return (log.inputs(rest), log.order(rest)) if isinstance(log, ArrivalLog) else None
 
     def input_of(self, result: int) -> int:
         """Return the number of the input of a result; of a batch, that of its last item."""
-        number = cast("Drops", self.log).input_of(result)  # in a branch, order is kept
+        number = cast("DropLog", self.log).input_of(result)  # in a branch, order is kept
         if not self.gather:
             return number
         return min((number + 1) * self.gather - 1, self.inbox.total)
 
-    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+    def done_with(self, below: Mapping[int, IndexRanges]) -> tuple[int, int]:
         """Return how many inputs are done with; what failed is not tried again."""
         return self.log.count + super().done_with(below)[0], 0
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Forget which inputs gave the results that nobody wants any more."""
         self.log.forget(min(rest.start for rest in below.values()))
 
     def let_go(self) -> None:
         """Hold no items any more, nor results that wait for others."""
         super().let_go()
-        self.epoch.dropped += [self.ready, self.returned]
+        self.epoch.deferred_release += [self.ready, self.returned]
         self.ready, self.returned = {}, []
 
     @property
@@ -382,8 +382,8 @@ class GroupNode(MapNode):
         for path, value in zip(task.paths, task.items, strict=False):
             if not keep_result(task, task.through((path, value), self.steps)):
                 break
-        if task.rows is not None:
-            *task.rows, own = task.rows
+        if task.counts is not None:
+            *task.counts, own = task.counts
             task.inputs = own[0]
 
 
@@ -467,8 +467,8 @@ class FoldStep(Step):
 
     __slots__ = ("operation",)
 
-    def __init__(self, stage: str, operation: Fold, context: EpochContext) -> None:
-        super().__init__(stage, operation.push, context)
+    def __init__(self, stage: str, operation: StatefulOp, context: EpochContext) -> None:
+        super().__init__(stage, operation.process, context)
         self.operation = operation
 
     def produce(self, entry: Entry) -> Any:
@@ -487,13 +487,13 @@ class StreamNode(Node):
     __slots__ = ("drops", "flushed", "rest_of_stream", "step")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: NodeEpoch, step: FoldStep, drops: Drops | None = None
+        self, runtime: StageRuntime, epoch: NodeEpoch, step: FoldStep, drops: DropLog | None = None
     ) -> None:
         super().__init__(runtime, epoch)
         self.active_without_input = True
         self.drops = drops
         self.step = step
-        self.rest_of_stream: Expansion | None = None
+        self.rest_of_stream: OpenIterator | None = None
         self.flushed = False
 
     def has_input(self) -> bool:
@@ -524,13 +524,13 @@ class StreamNode(Node):
         else:
             self.counts_in = False  # what is left came in before
             task = Task(self, 0, now_ns, quota=self.chunk(CHUNK_MAX))
-            task.expansion = self.rest_of_stream = self.rest_of_stream or Expansion(0)
+            task.iterator = self.rest_of_stream = self.rest_of_stream or OpenIterator(0)
         self.reserved += task.count or task.quota
         return self.started(task, now_ns)
 
     def work(self, task: Task) -> None:
         """Push the items, or draw from what is left."""
-        if task.expansion is None:
+        if task.iterator is None:
             for entry in task.chunk.entries():
                 result: Any = self.step.apply(entry, task)
                 if type(result) is not tuple:
@@ -539,7 +539,7 @@ class StreamNode(Node):
                 if isinstance(result, Failed) and result.fatal:
                     return
             return
-        rest = task.expansion
+        rest = task.iterator
         try:
             if rest.entries is None:
                 rest.entries = self._left()
@@ -552,20 +552,20 @@ class StreamNode(Node):
         operation = self.step.operation
         if self.input_error is not None and not operation.holds_items:
             return iter(())
-        return operation.flush()
+        return operation.finish()
 
-    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, stages: StageStates) -> IndexRanges:
         """Have the operation say what it wants."""
         node_state: dict[str, Any] = {}
         inputs = self.step.operation.rest_of_input(rest, node_state)
-        note(stages, self.runtime.address, node_state)
+        record_state(stages, self.runtime.address, node_state)
         return inputs
 
     def input_of(self, result: int) -> int:
         """Return the number of the item that was pushed when a result came."""
         return result if self.drops is None else self.drops.input_of(result)
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Let the operation forget what nobody wants any more."""
         start = min(rest.start for rest in below.values())
         self.step.operation.forget(start)
@@ -581,9 +581,9 @@ class StreamNode(Node):
         """Let the operation keep what it made: all was consumed; called without the lock."""
         self.step.operation.commit()
 
-    def take_back(self) -> None:
+    def undo_commit(self) -> None:
         """Let the operation undo that: the loop had not all of it; called without the lock."""
-        self.step.operation.take_back()
+        self.step.operation.undo_commit()
 
     def close(self) -> None:
         """Let the operation drop what it keeps outside this process; called without the lock."""
@@ -592,7 +592,7 @@ class StreamNode(Node):
     def halt(self) -> None:
         """Stop, and have the operation closed."""
         super().halt()
-        self.epoch.litter.append(self)
+        self.epoch.pending_close.append(self)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results as they come: there is one task at a time."""
@@ -605,12 +605,14 @@ class StreamNode(Node):
         if results:
             self.emit_entries(results, now_ns, irregular=task.irregular)
             if self.drops is not None:
-                self.drops.note(self.seq_out, [DROPPED if one is None else one for one in results])
+                self.drops.record(
+                    self.seq_out, [DROPPED if one is None else one for one in results]
+                )
                 self.seq_out += len(results)
         if not final:
             return
-        if task.expansion is not None:
-            self.flushed = task.expansion.over
+        if task.iterator is not None:
+            self.flushed = task.iterator.over
         elif self.step.operation.finished:
             self._close_input()
         self.note_state(now_ns)

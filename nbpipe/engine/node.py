@@ -19,8 +19,8 @@ from ..base.seeding import Entry
 from ..base.threads import ThreadSettings, core_times_ns
 from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
-from ..executors.base import Job
-from ..ops.remaining import Remaining
+from ..executors.interface import Request
+from ..ops.ranges import IndexRanges
 from .failures import Budget, Failed, Failure
 from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, StageRuntime
 from .step import (
@@ -29,29 +29,29 @@ from .step import (
     SIZED,
     Chunk,
     Dropped,
-    Expansion,
     HeldBytes,
+    OpenIterator,
     Queue,
     SizedEntries,
+    StageCounters,
     Step,
-    Tally,
     add_all,
     add_each,
     unbegun,
 )
 
 # -- Noting: what the stages of an epoch say of where they stand, put together ---------------------
-Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
+StageStates = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
 
 
-def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
+def record_state(stages: StageStates, address: str, node_state: dict[str, Any]) -> None:
     """Note where a stage stands; what is left out behind it counts what it leaves itself."""
     if not node_state:
         return
     known = stages.setdefault(address, {})
     if "drop" in known and "drop" in node_state:
         node_state["drop"] = (
-            Remaining.read(node_state["drop"]).of_wanted(Remaining.read(known["drop"])).data
+            IndexRanges.read(node_state["drop"]).of_wanted(IndexRanges.read(known["drop"])).data
         )
     known.update(node_state)
 
@@ -63,7 +63,7 @@ class ByteBudget(HeldBytes, Protocol):
     def affordable(self, node: Node, /) -> int:
         """Return the number of results of `node` that there is place for, at least 1."""
 
-    def note(self, node: Node, /) -> None:
+    def reestimate(self, node: Node, /) -> None:
         """Called when the places which `node` has reserved may be others now."""
 
     def began(self, node: Node, /) -> None:
@@ -84,8 +84,8 @@ class NodeEpoch(Protocol):
     """What a node needs of its epoch; all of it is told at `Epoch`."""
 
     lock: AbstractContextManager[Any]
-    litter: list[Closable]
-    dropped: list[object]
+    pending_close: list[Closable]
+    deferred_release: list[object]
     tended: bool
     over: bool
     paused: bool
@@ -132,12 +132,12 @@ class NodeEpoch(Protocol):
         """End the epoch with an error that does not wait for earlier items."""
 
 
-# -- Task: a piece of work for one stage ---------------------------------------------------------
+# -- Task: a piece of work for one stage -----------------------------------------------------------
 NOTHING = unbegun([])
 MEASURE_NS = 5_000_000  # a result of a stage is measured no more often than this
 
 
-class Task(Tally):
+class Task(StageCounters):
     """Work of one node.
 
     Attributes:
@@ -157,12 +157,12 @@ class Task(Tally):
         rows: of the fused steps.
         away_ns: time in progress, but in no user's function: on the way to a worker [ns]; below 0
             where the worker was at work before this task was seen to.
-        expansion: the iterator to draw from, for nodes that expand.
+        iterator: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
         drawn: how many were drawn from it before this task.
         step: which fused step is at work; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
-        job: the work on all of them, until it is waited for.
+        request: the work on all of them, until it is waited for.
         following: the task that took over its call before its results were here; the same thread
             does it next, come what may.
         seen_ns: when results were last handed on before the end, or its worker had started; or 0.
@@ -176,10 +176,10 @@ class Task(Tally):
     inputs = 0
     away_ns = 0
     result_bytes: int | None = None
-    expansion: Expansion | None = None
+    iterator: OpenIterator | None = None
     drawn = 0
     sent: Sequence[Entry] = ()
-    job: Job | None = None
+    request: Request | None = None
     following: Task | None = None
     seen_ns = 0
 
@@ -235,9 +235,9 @@ class Task(Tally):
         return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
 
     @property
-    def reads(self) -> Expansion | None:
+    def reads(self) -> OpenIterator | None:
         """The async iterator that it draws from, or None."""
-        return self.expansion if self.node.remote else None
+        return self.iterator if self.node.remote else None
 
     def lacks(self, done: int) -> bool:
         """Tell whether it has more than `done` items, none of which was taken back."""
@@ -298,7 +298,7 @@ class Node(ABC):
         waiting: those of them that were made, or whose items wait to be taken again.
         needs: items that must wait in the queue of input before a task can start.
         gathers: items that the next node needs before it can start.
-        lots: while calls are cheap, a call has places for a chunk of results.
+        chunked: while calls are cheap, a call has places for a chunk of results.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
         counts_in: an item comes in for each of its results; else they are counted elsewhere.
@@ -321,7 +321,7 @@ class Node(ABC):
     _: KW_ONLY
     ordered: bool = True
     remote: bool = False
-    lots: bool = False
+    chunked: bool = False
     inbox: Queue = field(default_factory=Queue)
     active_without_input: bool = False
     out: Queue = field(init=False)
@@ -450,11 +450,11 @@ class Node(ABC):
 
     def chunk(self, available: int) -> int:
         """Return the number of items to do at once: more when they are cheap."""
-        most = min(available, self.runtime.lot)
+        most = min(available, self.runtime.chunk_size)
         memory = self.epoch.memory
         return most if memory is None else min(most, memory.affordable(self))
 
-    def comes_in_lots(self, slow_ns: int) -> bool:
+    def comes_in_chunks(self, slow_ns: int) -> bool:
         """Tell whether results are so cheap that several are made at once."""
         return self.runtime.cost_ns < slow_ns
 
@@ -473,22 +473,22 @@ class Node(ABC):
             return BLOCKED
         return READY if self.inbox.count >= self.needs or self.has_input() else STARVED
 
-    def read_on(self, expansion: Expansion, now_ns: int) -> Task | None:
+    def read_on(self, iterator: OpenIterator, now_ns: int) -> Task | None:
         """Choose the next task of an open iterator, for the thread that it belongs to."""
         return None
 
     # -- settling work ------------------------------------------------------------------
-    def settle(self, task: Task) -> None:
+    def complete(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""
         now_ns, away_ns, runtime = task.ended_ns, task.away_ns, self.runtime
         results, at = task.results, task.published
         done = len(results)
         spent_ns = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
-        if task.rows is not None:
+        if task.counts is not None:
             taken_ns = spent_ns if self.shares_workers else 0
-            spent_ns -= self._settle_tally(task.rows, now_ns, taken_ns)
+            spent_ns -= self._settle_tally(task.counts, now_ns, taken_ns)
             if self.rest:  # `emit` counts what is left behind the last of them
-                runtime.counters.items_out += task.rows[0][0] - task.rows[-1][1]
+                runtime.counters.items_out += task.counts[0][0] - task.counts[-1][1]
         if away_ns:
             spent_ns = max(0, spent_ns - away_ns)
             if done and not runtime.counters.histogram.until_ns:
@@ -524,7 +524,7 @@ class Node(ABC):
             runtime.account(now_ns)
             runtime.counters.begin_window(now_ns, 0 if self.shares_workers else sum(running))
 
-    def harvest(self, task: Task, now_ns: int) -> None:
+    def publish_partial(self, task: Task, now_ns: int) -> None:
         """Hand on what a long task has done so far."""
         at = task.published
         fresh = task.results[at:]
@@ -676,7 +676,7 @@ class Node(ABC):
             now_ns = perf_counter_ns()
             for task in self.epoch.at_work():
                 if task.node is self:
-                    self.harvest(task, now_ns)
+                    self.publish_partial(task, now_ns)
         elif not self.ordered:
             self.epoch.fail_at_once(error)
         self.finish()
@@ -726,8 +726,8 @@ class Node(ABC):
 
     # -- where it stands ----------------------------------------------------------------
     def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> Sequence[IndexRanges | None]:
         """Tell what is wanted of each node above, given what those below want of this one.
 
         Args:
@@ -737,7 +737,7 @@ class Node(ABC):
         (rest,) = below.values()
         return (self.rest_of_input(rest, stages),)
 
-    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, stages: StageStates) -> IndexRanges:
         """Tell what is wanted of the input; as many items go in as come out, if not said."""
         return rest
 
@@ -749,7 +749,7 @@ class Node(ABC):
         """
         return result
 
-    def arrivals(self, rest: Remaining) -> tuple[Remaining, list[int]] | None:
+    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
         """Return which inputs are wanted, given which results are, and whose those are.
 
         The input of each wanted result, in the order in which they came; None for that of the
@@ -757,7 +757,7 @@ class Node(ABC):
         """
         return None
 
-    def tell(self, below: Mapping[int, Remaining], stages: Stages) -> None:
+    def record_order(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
         """Note what it takes time to find out; called where a state is taken, with what is wanted.
 
         Of a stage that keeps no order that is in which order the results came, by the numbers of
@@ -776,17 +776,17 @@ class Node(ABC):
             ranks = inputs.ranks(np.array(came, np.int64)).tolist()
         order = runs_of(ranks)
         for address in self.free if order else ():
-            note(stages, address, {"order": order})
+            record_state(stages, address, {"order": order})
             order = [[0, sum(end - first for first, end in order)]]  # behind it, as they come
 
     @abstractmethod
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Called with what may still be wanted; what lies before that is not needed."""
 
-    def leave(self, below: Mapping[int, Remaining]) -> None:  # noqa: B027  most need not know
+    def leave(self, below: Mapping[int, IndexRanges]) -> None:  # noqa: B027  most need not know
         """Called at the end of the epoch, with what is still wanted."""
 
-    def done_with(self, below: Mapping[int, Remaining]) -> tuple[int, int]:
+    def done_with(self, below: Mapping[int, IndexRanges]) -> tuple[int, int]:
         """Return how many inputs are done with, and how many that failed are to be tried again."""
         return sum(one.left_out for one in below.values()), 0
 
@@ -832,7 +832,7 @@ def numbers_in(runs: Iterable[Sequence[int]]) -> list[int]:
 
 
 # -- Where the stages of an epoch stand: from what the loop has had, upwards to the sources --------
-def stages_of(last: Node, rest: Remaining, *, alone: bool = False) -> Stages:
+def stages_of(last: Node, rest: IndexRanges, *, alone: bool = False) -> StageStates:
     """Tell where all stages stand, given what is wanted of the last one.
 
     Args:
@@ -840,29 +840,29 @@ def stages_of(last: Node, rest: Remaining, *, alone: bool = False) -> Stages:
         rest: what is wanted of it.
         alone: failures of earlier passes are told elsewhere.
     """
-    stages: Stages = {}
+    stages: StageStates = {}
     for node, below in _walked(last, rest, stages):
         _note_failures(node, *node.done_with(below), stages, alone=alone)
-        node.tell(below, stages)
+        node.record_order(below, stages)
     return stages
 
 
-def forget(last: Node, rest: Remaining) -> None:
+def forget(last: Node, rest: IndexRanges) -> None:
     """Let all nodes forget what is not needed in order to go on with `rest`."""
     for node, below in list(_walked(last, rest, {})):
         node.forget(below)
 
 
-def leave(last: Node, rest: Remaining) -> None:
+def leave(last: Node, rest: IndexRanges) -> None:
     """Tell all nodes that the epoch ends, and what of them is still wanted."""
     for node, below in list(_walked(last, rest, {})):
         node.leave(below)
 
 
 def _walked(
-    last: Node, rest: Remaining, stages: Stages
-) -> Iterator[tuple[Node, Mapping[int, Remaining]]]:
-    wanted: dict[int, dict[int, Remaining]] = {id(last): {0: rest}}
+    last: Node, rest: IndexRanges, stages: StageStates
+) -> Iterator[tuple[Node, Mapping[int, IndexRanges]]]:
+    wanted: dict[int, dict[int, IndexRanges]] = {id(last): {0: rest}}
     for node in reversed(_upstream_first(last, [], set())):
         below = wanted.get(id(node))
         if below is None:
@@ -887,7 +887,7 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
     return found
 
 
-def _note_failures(node: Node, seen: int, again: int, stages: Stages, *, alone: bool) -> None:
+def _note_failures(node: Node, seen: int, again: int, stages: StageStates, *, alone: bool) -> None:
     """Note how many items failed of those that are not wanted again, and how many those are."""
     runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
     for runtime, budget in zip(runtimes, budgets, strict=True):

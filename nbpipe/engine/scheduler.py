@@ -1,4 +1,4 @@
-"""Scheduler: one lock, one team of threads, limits that are plain integers."""
+"""Scheduler: one lock, one pool of threads, limits that are plain integers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter_ns
 
 from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
-from ..executors.base import Work
 from ..executors.coroutine import EventLoop
-from ..executors.thread import Seat, ThreadTeam
+from ..executors.interface import Work
+from ..executors.thread import ThreadPool, WorkerThread
 from ..ops.device import Devices
 from ..ops.stage import Chain, Stage
 from .build import Builder
@@ -19,8 +19,8 @@ from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
 from .expand import Readers
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
-from .node import MEASURE_NS, Node, Stages, Task
-from .regions import Regions
+from .fused import FusedStages
+from .node import MEASURE_NS, Node, StageStates, Task
 from .stats import BLOCKED, PACE_NS, SLOW_NS, StageRuntime, StageStats
 from .step import EpochContext
 
@@ -98,7 +98,7 @@ class Ticker:
 
 
 # -- Look at a scheduler: counters of every stage, and what is in progress, at one moment ----------
-def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int]]:
+def snapshot(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int]]:
     """Return the runtime of every stage, the results behind it, the time of its running calls [ns].
 
     The states of cheap stages are up to date then. Called under the lock.
@@ -152,7 +152,7 @@ def rows_of(
         runtime.address: runtime.stats(
             now_ns, queued, running_ns, ages.get(runtime.address, _NOTHING_RUNS)
         )
-        for runtime, queued, running_ns in look(scheduler, now_ns)
+        for runtime, queued, running_ns in snapshot(scheduler, now_ns)
     }
 
 
@@ -174,7 +174,7 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
             ages = oldest(scheduler, perf_counter_ns())  # what is in progress may be younger
             past = scheduler.past
             rows = _afterwards(scheduler, ages) if past else rows_of(scheduler, now_ns, ages)
-    if not scheduler.regions.serves:
+    if not scheduler.fused_stages.serves:
         return rows
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
 
@@ -199,26 +199,26 @@ def _afterwards(scheduler: Scheduler, ages: Mapping[str, tuple[int, str]]) -> di
 
 
 def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:
-    """Add the workers of a region to the row of its first stage."""
-    regions = scheduler.regions
-    caller = regions.caller(address)
-    if caller is None:
+    """Add the workers of a fused stage to the row of its first stage."""
+    fused_stages = scheduler.fused_stages
+    executor = fused_stages.executor(address)
+    if executor is None:
         return row
-    if not row.items_out and caller.starting >= max(1, caller.workers):
+    if not row.items_out and executor.starting >= max(1, executor.workers):
         # Their calls are in progress, but nothing is inside a function yet.
         row = dataclasses.replace(row, busy=0.0, starved=0.0, blocked=0.0, waiting=1.0)
-    if regions.head(address) != address:
+    if fused_stages.head(address) != address:
         return row
     return dataclasses.replace(
         row,
-        workers=caller.workers,
-        worker_threads=caller.worker_threads,
-        starting=caller.starting,
-        memory_bytes=caller.memory_bytes,
+        workers=executor.workers,
+        worker_threads=executor.worker_threads,
+        starting=executor.starting,
+        memory_bytes=executor.memory_bytes,
     )
 
 
-# -- Scheduler: one lock, one team of threads, limits that are plain integers ----------------------
+# -- Scheduler: one lock, one pool of threads, limits that are plain integers ----------------------
 # A thread comes back once for each task. Under the lock it hands over its results, counts, and
 # takes the next task: of the most downstream stage that has input, a free slot and room. A task
 # that was taken has a place for its results, so no thread ever waits on a full queue, and to change
@@ -258,13 +258,13 @@ class Scheduler:
         self.past: dict[str, StageStats] = {}
         self._leaving: Epoch | None = None  # what it left open is about to be closed
         self._next_sample_ns = 0
-        self._team = ThreadTeam(self)
-        self._readers = Readers(self._team.bind)
+        self._pool = ThreadPool(self)
+        self._readers = Readers(self._pool.bind)
         self._loop = EventLoop(self)
         self._ticker = Ticker(lambda: self._change(self._free))
         self._running: set[Task] = set()  # on the event loop
         self._left_waiting = False  # since the last tick
-        self.regions = Regions(seed, memory_bytes)
+        self.fused_stages = FusedStages(seed, memory_bytes)
         self.devices = Devices()
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
@@ -272,7 +272,7 @@ class Scheduler:
         self,
         number: int,
         external: ExternalOrder | None = None,
-        node_state: Stages | None = None,
+        node_state: StageStates | None = None,
         ahead: Ahead | None = None,
     ) -> Builder:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
@@ -284,7 +284,9 @@ class Scheduler:
         epoch.at_work = self.at_work
         chain = self._chain if external is None else external_chain(self._chain, external)
         runtime_of = self._runtime if ahead is None else ahead.runtime
-        builder = Builder(chain, epoch, runtime_of, self.regions, node_state, devices=self.devices)
+        builder = Builder(
+            chain, epoch, runtime_of, self.fused_stages, node_state, devices=self.devices
+        )
         builder.build()
         return builder
 
@@ -313,7 +315,7 @@ class Scheduler:
         self,
         number: int,
         external: ExternalOrder | None = None,
-        node_state: Stages | None = None,
+        node_state: StageStates | None = None,
         *,
         reads_ahead: bool = False,
     ) -> Epoch:
@@ -328,7 +330,7 @@ class Scheduler:
         if self.epoch is not None:  # an interrupt hit its start or its end
             self.end_epoch(self.epoch)
         self.drop_ahead(unless=None if external is not None or node_state else number)
-        self.regions.prepare()
+        self.fused_stages.prepare()
         with self.lock:  # what others drop from now on is not the epoch that begins
             ready, self.ahead = self.ahead, None
         try:
@@ -367,8 +369,8 @@ class Scheduler:
             epoch.paused = self.paused
             self._ticker.recover()
             self._limit_team()
-            seat = self._wake(now_ns)
-        self._start(seat)
+            worker = self._wake(now_ns)
+        self._start(worker)
 
     def end_epoch(self, epoch: Epoch) -> None:
         """Let nothing of this epoch start any more, and close the iterators it left open.
@@ -387,7 +389,7 @@ class Scheduler:
             if self.epoch is epoch:
                 self.epoch, self._leaving, self.held = None, epoch, False
             epoch.wake_consumer()
-            dropped = epoch.take_dropped()
+            dropped = epoch.take_deferred()
         self._clear_up(epoch)
         del dropped
         self._leaving = None
@@ -395,10 +397,12 @@ class Scheduler:
 
     def _starting(self) -> set[str]:
         """Return the stages of which workers only start; without the lock: a pool has its own."""
-        if not self.regions.serves:
+        if not self.fused_stages.serves:
             return set()
-        callers = {address: self.regions.caller(address) for address in self.runtimes}
-        return {address for address, caller in callers.items() if caller and caller.starting}
+        executors = {address: self.fused_stages.executor(address) for address in self.runtimes}
+        return {
+            address for address, executor in executors.items() if executor and executor.starting
+        }
 
     def _last_rows(self, now_ns: int, starting: set[str]) -> dict[str, StageStats]:
         """Return the stats at the end of an epoch; in a pause, or just behind it, as before it."""
@@ -423,7 +427,7 @@ class Scheduler:
             return
         with self.lock:
             ahead.epoch.end()
-            dropped = ahead.epoch.take_dropped()
+            dropped = ahead.epoch.take_deferred()
         self._clear_up(ahead.epoch)
         with self.lock:
             if self.ahead is ahead:  # else an interrupt came in between, and it is another one
@@ -433,50 +437,50 @@ class Scheduler:
     def _clear_up(self, epoch: Epoch) -> None:
         """Take back the calls of an epoch that is over, and close the iterators it left open."""
         self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
-        self.regions.tell(lambda caller: caller.cancel(epoch.context.epoch))
+        self.fused_stages.each(lambda executor: executor.cancel(epoch.context.epoch))
         epoch.clear_up()
 
     def _limit_team(self) -> None:
-        self._team.recover()
+        self._pool.recover()
         local = [
             runtime for runtime in self.runtimes.values() if runtime.stage.executor != "coroutine"
         ]
-        self._team.limit = sum(runtime.concurrency for runtime in local) + 1
+        self._pool.limit = sum(runtime.concurrency for runtime in local) + 1
 
     # -- the source of tasks --------------------------------------------------------------
-    def advance(self, done: Work | None, seat: Seat) -> Work | None:
-        """Hand in a task and take the next; called by the team's threads."""
+    def advance(self, done: Work | None, worker: WorkerThread) -> Work | None:
+        """Hand in a task and take the next; called by the pool's threads."""
         task: Task | None = done  # type: ignore[assignment]
         if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
             task.measure()
         while True:
-            new_seat = _dropped = None
+            new_worker = _dropped = None
             with self.lock:
-                now_ns = self._hand_in(task, seat)
-                following, again = self._next(task, seat, now_ns)
-                seat.work = following
+                now_ns = self._hand_in(task, worker)
+                following, again = self._next(task, worker, now_ns)
+                worker.work = following
                 if following is None:
-                    self._team.park(seat)
+                    self._pool.park(worker)
                 elif following.watched and self._ticker.asleep:
                     self._ticker.attend()
                 if following is None:
-                    others = seat.bound  # they go on with what it gave
+                    others = worker.bound  # they go on with what it gave
                 else:
                     others = not (again or following.cheap or following.node.remote)
-                if others and not self._team.coming:
-                    new_seat = self._wake(now_ns)
+                if others and not self._pool.coming:
+                    new_worker = self._wake(now_ns)
                 elif self._readers.of:
                     self._readers.call()
                 epoch = self.epoch
                 if epoch is not None:
                     if epoch.waiting and (epoch.has_results or epoch.exhausted or epoch.over):
                         epoch.look_after_consumer(following, now_ns)
-                    _dropped = epoch.take_dropped() if epoch.dropped else None
-            if new_seat is not None:
-                self._team.start(new_seat)
-            if task is not None and task.expansion is not None and task.node.epoch.over:
-                discard(task.expansion.close_here)
-            if following is None and seat.bound and self._let_go(seat):
+                    _dropped = epoch.take_deferred() if epoch.deferred_release else None
+            if new_worker is not None:
+                self._pool.start(new_worker)
+            if task is not None and task.iterator is not None and task.node.epoch.over:
+                discard(task.iterator.close_here)
+            if following is None and worker.bound and self._let_go(worker):
                 task = None
                 continue
             if following is None or not following.node.remote:
@@ -484,37 +488,39 @@ class Scheduler:
             self._submit(following, now_ns)
             task = None
 
-    def _hand_in(self, task: Task | None, seat: Seat) -> int:
+    def _hand_in(self, task: Task | None, worker: WorkerThread) -> int:
         """Settle what a thread has done, or note that it is awake; return the time [ns]."""
         if task is None:
-            self._team.woken(seat)
+            self._pool.woken(worker)
             return perf_counter_ns()
         now_ns, past = task.ended_ns, task.node.epoch
-        task.node.settle(task)
+        task.node.complete(task)
         if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-            self._settled(task.node, now_ns)
-        if task.expansion is not None:
-            self._readers.settle(task.node, task.expansion, seat)
+            self._completed(task.node, now_ns)
+        if task.iterator is not None:
+            self._readers.complete(task.node, task.iterator, worker)
         return now_ns
 
-    def _next(self, task: Task | None, seat: Seat, now_ns: int) -> tuple[Task | None, bool]:
+    def _next(
+        self, task: Task | None, worker: WorkerThread, now_ns: int
+    ) -> tuple[Task | None, bool]:
         """Choose what a thread does next, and tell whether it stays at the stage it was at."""
         following, epoch = task and task.following, self.epoch
-        if following or seat.dismissed or self.paused:
+        if following or worker.dismissed or self.paused:
             return following, False
         if self.held:
-            return (epoch and not seat.bound and epoch.take(now_ns)) or None, False
-        if seat.bound:
-            return self._read_on(seat, now_ns), False
+            return (epoch and not worker.bound and epoch.take(now_ns)) or None, False
+        if worker.bound:
+            return self._read_on(worker, now_ns), False
         again = task.node.take_again(now_ns) if task and task.node.epoch is epoch else None
         if again is not None:
             return again, True
         return (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns), False
 
-    def _read_on(self, seat: Seat, now_ns: int) -> Task | None:
+    def _read_on(self, worker: WorkerThread, now_ns: int) -> Task | None:
         """Choose the next task of the iterator that a thread is bound to."""
-        reads = node, expansion = self._readers.of[seat]
-        if expansion.unwanted:
+        reads = node, iterator = self._readers.of[worker]
+        if iterator.unwanted:
             return None
         if self.epoch is node.epoch:
             return self.epoch.read_on(*reads, now_ns)
@@ -522,14 +528,14 @@ class Scheduler:
             return None
         return self.ahead.take(now_ns, self.epoch or self._leaving, reads=reads)
 
-    def _let_go(self, seat: Seat) -> bool:
+    def _let_go(self, worker: WorkerThread) -> bool:
         """Close the iterator of a thread, in it, if it is not wanted; tell whether it was."""
-        _, expansion = self._readers.of[seat]
-        if not (expansion.unwanted or seat.dismissed):
+        _, iterator = self._readers.of[worker]
+        if not (iterator.unwanted or worker.dismissed):
             return False
-        discard(expansion.close_here)
+        discard(iterator.close_here)
         with self.lock:
-            self._readers.release(seat)
+            self._readers.release(worker)
         return True
 
     def _submit(self, first: Task, now_ns: int) -> None:
@@ -558,10 +564,10 @@ class Scheduler:
         def hand_in(now_ns: int) -> None:
             for task in tasks:
                 self._running.discard(task)
-                task.node.settle(task)
+                task.node.complete(task)
                 past = task.node.epoch
                 if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-                    self._settled(task.node, now_ns)
+                    self._completed(task.node, now_ns)
             following.extend(self._take_remote(now_ns))
 
         self._change(hand_in)
@@ -594,7 +600,7 @@ class Scheduler:
         self._running.update(taken)
         return taken
 
-    def _settled(self, node: Node, now_ns: int) -> None:
+    def _completed(self, node: Node, now_ns: int) -> None:
         """Do what is due once a task was settled."""
         past, epoch = node.epoch, self.epoch
         give_back(node, now_ns, rests=epoch is None)
@@ -611,13 +617,13 @@ class Scheduler:
             epoch.forget()
 
     # -- waking ---------------------------------------------------------------------------
-    def _wake(self, now_ns: int) -> Seat | None:
-        """Wake one thread if there is work for it; give a seat if a new one is to start."""
+    def _wake(self, now_ns: int) -> WorkerThread | None:
+        """Wake one thread if there is work for it; give a worker if a new one is to start."""
         if self.paused:
             return None
         if self._readers.of and not self.held:
             self._readers.call()
-        if self._team.coming is not None:
+        if self._pool.coming is not None:
             return None
         current, ahead = self.epoch, None if self.held else self.ahead
         for epoch in (current, ahead and ahead.epoch):
@@ -639,7 +645,7 @@ class Scheduler:
                 if node.is_attended(now_ns):
                     self._leave_waiting()
                 elif node.runnable():
-                    return self._team.unpark()
+                    return self._pool.unpark()
         return None
 
     def _leave_waiting(self) -> None:
@@ -648,30 +654,30 @@ class Scheduler:
         if self._ticker.asleep:
             self._ticker.attend()
 
-    def _start(self, seat: Seat | None) -> None:
-        if seat is not None:
-            self._team.start(seat)
+    def _start(self, worker: WorkerThread | None) -> None:
+        if worker is not None:
+            self._pool.start(worker)
 
     def _change(self, change: Callable[[int], object]) -> None:
         """Change something under the lock, and wake whoever may go on."""
         now_ns = perf_counter_ns()
         with self.lock:
             change(now_ns)
-            seat = self._wake(now_ns)
+            worker = self._wake(now_ns)
             if self.epoch is not None:
                 self.epoch.look_after_consumer(None, now_ns)
-            dropped = [one for epoch in self.epochs for one in epoch.take_dropped()]
+            dropped = [one for epoch in self.epochs for one in epoch.take_deferred()]
         del dropped  # without the lock
-        self._start(seat)
+        self._start(worker)
 
     def _free(self, now_ns: int) -> None:
         """Free what is stuck in long tasks; called at each tick."""
         watched = [task for task in self.at_work() if task.watched]
         for task in watched:
             if task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
-                task.node.harvest(task, now_ns)
+                task.node.publish_partial(task, now_ns)
                 if task.node.epoch.memory is not None:
-                    task.node.epoch.memory.note(task.node)
+                    task.node.epoch.memory.reestimate(task.node)
         epoch = self.epoch
         if epoch is not None and not epoch.over:
             epoch.count_lent()
@@ -691,7 +697,7 @@ class Scheduler:
             in_new_thread(self.refresh)
             return
         self._change(self._read_knobs)
-        self.regions.tell(lambda caller: caller.trim())
+        self.fused_stages.each(lambda executor: executor.trim())
 
     def _read_knobs(self, now_ns: int) -> None:
         for runtime in self.runtimes.values():
@@ -721,7 +727,7 @@ class Scheduler:
             if epoch.paused and not self.paused:
                 self._resumed_ns = now_ns
             if epoch.paused != self.paused:
-                for runtime, _, running_ns in look(self, now_ns):
+                for runtime, _, running_ns in snapshot(self, now_ns):
                     runtime.counters.begin_window(now_ns, running_ns)
             epoch.set_paused(self.paused)
         self._note_states(now_ns)
@@ -768,7 +774,7 @@ class Scheduler:
     def have_next(self, epoch: Epoch) -> str:
         """Have the next item FOUND at hand; WAIT: wait at the epoch's gate and ask again; OVER."""
         now_ns = perf_counter_ns()
-        seat = dropped = None
+        worker = dropped = None
         with self.lock:
             if epoch.at < epoch.until:  # an interrupt came before the loop had it
                 return FOUND
@@ -777,31 +783,31 @@ class Scheduler:
             found = epoch.hand_out(now_ns)
             if self.held and not (found and epoch.ready >= _FEW):
                 self._hold(held=False)
-                seat = self._wake(now_ns)
+                worker = self._wake(now_ns)
             elif not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
-                seat = self._room_made(epoch, now_ns)
-            if epoch.dropped:
-                dropped = epoch.take_dropped()
+                worker = self._room_made(epoch, now_ns)
+            if epoch.deferred_release:
+                dropped = epoch.take_deferred()
         del dropped
-        if seat is not None:
-            self._team.start(seat)
+        if worker is not None:
+            self._pool.start(worker)
         return FOUND if found else WAIT
 
-    def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
+    def _room_made(self, epoch: Epoch, now_ns: int) -> WorkerThread | None:
         last = epoch.last
         assert last is not None
-        if last.comes_in_lots(SLOW_NS) and any(task.cheap for task in self.at_work()):
+        if last.comes_in_chunks(SLOW_NS) and any(task.cheap for task in self.at_work()):
             return None  # a thread is about to come back from cheap work, and will see
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
-        seat = self._wake(now_ns)
+        worker = self._wake(now_ns)
         epoch.look_after_consumer(None, now_ns)  # a join may have moved items
-        return seat
+        return worker
 
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:
         """Return the tasks in progress, in the threads and on the event loop; under the lock."""
-        in_threads = [work for work in self._team.at_work() if isinstance(work, Task)]
+        in_threads = [work for work in self._pool.at_work() if isinstance(work, Task)]
         in_threads += [task.following for task in in_threads if task.following is not None]
         if not self._running:
             return in_threads
@@ -815,10 +821,10 @@ class Scheduler:
         if "interpreter shutdown" not in str(error):  # then no thread may start any more
             LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
-    def refused(self, seat: Seat, error: RuntimeError) -> None:
+    def refused(self, worker: WorkerThread, error: RuntimeError) -> None:
         """Called when a thread could not be started: go on with those there are, if any."""
         with self.lock:
-            if not self._team.give_up(seat):
+            if not self._pool.give_up(worker):
                 self._fail(no_thread("the stages of this run", error))
 
     def _fail(self, error: BaseException) -> None:
@@ -834,7 +840,7 @@ class Scheduler:
 
     def is_own_thread(self, ident: int) -> bool:
         """Tell whether a thread does work for this run."""
-        return self._team.has(ident) or self._loop.has(ident)
+        return self._pool.has(ident) or self._loop.has(ident)
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; give the addresses of stages still inside user code."""
@@ -843,17 +849,17 @@ class Scheduler:
         if epoch is not None:
             self.end_epoch(epoch)
         with self.lock:
-            seats = self._team.dismiss()
+            workers = self._pool.dismiss()
             self._ticker.dismiss()
         deadline = monotonic() + timeout_s
-        late = self._team.close(timeout_s, seats)
+        late = self._pool.close(timeout_s, workers)
         late += self._loop.close(max(0.0, deadline - monotonic()))
         self._ticker.close(max(_LAST_TICK_S, deadline - monotonic()))
         tasks = (work for work in late if isinstance(work, Task))
         inside = [task for task in tasks if task.started_ns and not task.ended_ns]
-        killed = self.regions.close(0 if late else timeout_s)  # it ends calls of its workers
+        killed = self.fused_stages.close(0 if late else timeout_s)  # it ends calls of its workers
         if killed:
-            self._team.close(_LAST_TICK_S, seats)
+            self._pool.close(_LAST_TICK_S, workers)
         for device in self.devices:
             device.close()
         return sorted({task.node.runtime.address for task in inside})

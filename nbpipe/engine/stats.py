@@ -383,8 +383,8 @@ class StageRuntime:
         prefetch: limit in force [items].
         active: calls in progress, those of an abandoned epoch included [calls].
         cost_ns: estimated time of one call; goes up at once and down slowly [ns].
-        lot: items that one task takes at most: several while calls are cheap.
-        lot_from_ns, lot_to_ns: the cost of one call that this was decided for [ns].
+        chunk_size: items that one task takes at most: several while calls are cheap.
+        chunk_from_ns, chunk_to_ns: the cost of one call that this was decided for [ns].
         item_bytes: estimated size of one result [bytes]; `sized` results had another, before.
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         spent_ns: `active * now + spent_ns` is the time spent in calls up to now, those in progress
@@ -406,9 +406,9 @@ class StageRuntime:
     concurrency: int = 1
     active: int = 0
     cost_ns: float = PESSIMISTIC_NS
-    lot: int = 1
-    lot_from_ns: float = 0.0
-    lot_to_ns: float = 0.0
+    chunk_size: int = 1
+    chunk_from_ns: float = 0.0
+    chunk_to_ns: float = 0.0
     item_bytes: float = 0.0
     sized: int = 0
     state: int = STARVED
@@ -424,7 +424,7 @@ class StageRuntime:
 
     def __post_init__(self, now_ns: int) -> None:
         self.skip_time(now_ns)
-        elsewhere = self.stage.placement is not None and self.stage.executor != "device"
+        elsewhere = self.stage.executor_spec is not None and self.stage.executor != "device"
         if elsewhere or self.stage.executor == "coroutine":
             self.timing_ns = _NEVER_NS
         self.read_knobs()
@@ -477,7 +477,7 @@ class StageRuntime:
             each_ns += aside_ns // calls
         cost_ns = self.cost_ns
         self.cost_ns = cost_ns = each_ns if each_ns > cost_ns else 0.8 * cost_ns + 0.2 * each_ns
-        if not self.lot_from_ns <= cost_ns < self.lot_to_ns:
+        if not self.chunk_from_ns <= cost_ns < self.chunk_to_ns:
             self.limit_lot()
 
     def read_knobs(self) -> None:
@@ -495,14 +495,14 @@ class StageRuntime:
         """Decide how many items a task may take; called when cost, size or limit are others."""
         cost_ns = max(1.0, self.cost_ns)
         if cost_ns >= CHEAP_NS or self.stage.executor in _SINGLY:
-            self.lot, self.lot_from_ns, self.lot_to_ns = 1, CHEAP_NS, inf
+            self.chunk_size, self.chunk_from_ns, self.chunk_to_ns = 1, CHEAP_NS, inf
             return
-        self.lot_from_ns, self.lot_to_ns = cost_ns / 2, min(1.25 * cost_ns, CHEAP_NS)
+        self.chunk_from_ns, self.chunk_to_ns = cost_ns / 2, min(1.25 * cost_ns, CHEAP_NS)
         prefetch = (self.lender or self).prefetch
         most = min(
             most_at_once(prefetch), CHUNK_NS // cost_ns, CHUNK_BYTES // max(1, self.item_bytes)
         )
-        self.lot = max(1, int(most))
+        self.chunk_size = max(1, int(most))
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
@@ -541,7 +541,7 @@ class StageRuntime:
         self._size_results()
         before = self.item_bytes
         self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
-        if self.lot > 1:
+        if self.chunk_size > 1:
             self.limit_lot()
 
     def _size_results(self) -> None:
@@ -571,28 +571,28 @@ class StageRuntime:
         runtime = StageRuntime(self.address, self.stage, prefetch=0, now_ns=self.since_ns)
         runtime.lender = self
         runtime.counters.histogram = self.counters.histogram
-        runtime.borrow(None, lots=False)
+        runtime.borrow(None, chunked=False)
         return runtime
 
-    def places(self, *, lots: bool) -> int:
-        """Return the places for results and calls; with `lots` one for each item of a task."""
-        return self.prefetch + self.concurrency * (self.lot if lots else 1)
+    def places(self, *, chunked: bool) -> int:
+        """Return the places for results and calls; with `chunked` one for each item of a task."""
+        return self.prefetch + self.concurrency * (self.chunk_size if chunked else 1)
 
-    def borrow(self, places: int | None, *, lots: bool) -> None:
+    def borrow(self, places: int | None, *, chunked: bool) -> None:
         """Take over what is left of the limits.
 
         Args:
             places: those that nobody uses, or None where nothing may start.
-            lots: a task has a place for each of its items.
+            chunked: a task has a place for each of its items.
         """
         lender = self.lender
         assert lender is not None
         free = lender.concurrency - lender.active
         self.concurrency = self.active + (0 if places is None else max(0, free))
         self.limit_lot()
-        self.lot = min(self.lot, lender.lot)
+        self.chunk_size = min(self.chunk_size, lender.chunk_size)
         self.prefetch = 0
-        self.prefetch = (-_NOTHING if places is None else places) - self.places(lots=lots)
+        self.prefetch = (-_NOTHING if places is None else places) - self.places(chunked=chunked)
 
     def lend(self, calls: int, now_ns: int, *, rests: bool) -> None:
         """Note that so many more calls of an epoch that is read ahead are in progress, or fewer."""

@@ -19,11 +19,11 @@ from ..base.seeding import Entry, Path, generator_for
 from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
 from ..errors import StageTimeoutError
-from ..executors.base import ROW
-from ..executors.thread import Seat
+from ..executors.interface import COUNTS
+from ..executors.thread import WorkerThread
 from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from .failures import Failed, failed
 
 
@@ -62,7 +62,7 @@ class Dropped:
     """Takes the place of a result that is left out.
 
     Attributes:
-        step: number of the step that left it out, among those of a `Tally`; -1 for the node's own.
+        step: number of the step that left it out, of those counted; -1 for the node's own.
     """
 
     step: int
@@ -228,7 +228,7 @@ def together(parts: Iterable[Chunk]) -> Chunk:
     )
 
 
-# -- What a task does outside the lock ------------------------------------------------------------
+# -- What a task does outside the lock -------------------------------------------------------------
 # While a task runs, another thread may take back what it has not begun, and hand on what it has
 # done. So a loop takes its items from one iterator over a list, which that thread can exhaust
 # between two of them, and adds exactly one result for each to one list, which that thread can read.
@@ -254,7 +254,7 @@ class Unbegun:
             while True:
                 yield draw()
 
-    def take_back(self) -> list[Any]:
+    def reclaim(self) -> list[Any]:
         """Take all that are left; what is drawn meanwhile comes before them."""
         taken, take = [], self._left.pop
         with suppress(IndexError):
@@ -269,7 +269,7 @@ def add_each(results: list[Any], made: Iterable[Any]) -> None:
 
 
 unbegun: Callable[[list[Any]], Iterable[Any]] = Unbegun if FREE_THREADED else iter
-take_back: Callable[[Any], list[Any]] = Unbegun.take_back if FREE_THREADED else list
+reclaim: Callable[[Any], list[Any]] = Unbegun.reclaim if FREE_THREADED else list
 add_all: Callable[[list[Any], Iterable[Any]], object] = add_each if FREE_THREADED else list.extend
 
 
@@ -301,18 +301,18 @@ class SizedEntries(list[Any]):
 
 
 # -- Step: a user's function in one epoch: its call, its random generator, what a failure does -----
-class Tally:
+class StageCounters:
     """What is counted while items go through several steps, one after the other.
 
     Attributes:
-        rows: of a tally, for each step; None until there were any.
+        counts: for each step its row, as described at `COUNTS`; None until there were any.
         retried: for each call that was tried again, its stage.
         irregular: some result is not an item.
         step: which step is at work, from 1; 0 between them.
         recording_ns: time that records of failures took, without those of the steps [ns].
     """
 
-    rows: list[list[int]] | None = None
+    counts: list[list[int]] | None = None
     retried: tuple[str, ...] = ()
     irregular = False
     step = 0
@@ -320,9 +320,9 @@ class Tally:
 
     def through(self, entry: Any, steps: Sequence[Step], first: int = 0) -> Any:
         """Send an entry through steps, of which the first has the row `first`; time each."""
-        rows = self.rows
+        rows = self.counts
         if rows is None:
-            rows = self.rows = [[0] * ROW for _ in steps]
+            rows = self.counts = [[0] * COUNTS for _ in steps]
         for number, step in enumerate(steps, first):
             row = rows[number]
             self.step = number + 1
@@ -393,14 +393,16 @@ class Step:
         if is_unawaited(value):  # only then words are needed
             refuse_coroutine(f"the function of {self.stage!r}", value, takes_async=True)
 
-    def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
+    def apply(self, entry: Entry, task: StageCounters) -> Entry | Failed | None:
         """Call the function; a failure is retried or becomes a `Failed`."""
         try:
             return self.produce(entry)
         except BaseException as error:
             return self.recover(entry, error, task)
 
-    def recover(self, entry: Entry, error: BaseException, task: Tally) -> Entry | Failed | None:
+    def recover(
+        self, entry: Entry, error: BaseException, task: StageCounters
+    ) -> Entry | Failed | None:
         """Try again as the policy says; give a result, or the failure."""
         attempts = 1
         while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
@@ -473,7 +475,7 @@ class AsyncStep(Step):
             ) from error
 
     async def recover_async(
-        self, entry: Entry, error: BaseException, task: Tally
+        self, entry: Entry, error: BaseException, task: StageCounters
     ) -> Entry | Failed | None:
         """Await the function again as the policy says; give a result, or the failure.
 
@@ -521,13 +523,13 @@ def step_of(
     )
 
 
-# -- Expansion: an iterator that items are drawn from ----------------------------------------------
+# -- OpenIterator: an iterator that items are drawn from -------------------------------------------
 _LOOK_S = 1.0  # a wait for a thread checks this often that it is still there,
 _LOOKS = 5  # and so many times
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Expansion:
+class OpenIterator:
     """One iterator being drawn from: a source, or the children of one item.
 
     Attributes:
@@ -565,10 +567,10 @@ class Expansion:
     owed: int = 0
     attempts: int = 0
     wait_s: float = 0.0
-    wanted: Remaining | None = None
+    wanted: IndexRanges | None = None
     own: bool = False
     context: Context | None = None
-    owner: Seat | None = None
+    owner: WorkerThread | None = None
     unwanted: bool = False
     end: Callable[[], object] | None = None
     closed: Latch | None = None

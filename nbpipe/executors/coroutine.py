@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, final
 
 from ..base.threads import ThreadSettings
-from .base import AsyncReading, TaskSource, Work
+from .interface import AsyncReading, TaskSource, Work
 
 if TYPE_CHECKING:
     import asyncio

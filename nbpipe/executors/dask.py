@@ -24,9 +24,9 @@ from ..errors import (
     UnpicklableError,
     WorkerDiedError,
 )
-from .base import Program
-from .futures import FutureCaller, Payload, PendingCall, run_shipped
-from .shipping import Shipped
+from .futures import FutureExecutor, Payload, PendingCall, run_serialized
+from .interface import Program
+from .serialize import SerializedFunction
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -146,10 +146,10 @@ def _distributed() -> Any:
     return distributed
 
 
-# -- The caller ------------------------------------------------------------------------------------
+# -- The executor ----------------------------------------------------------------------------------
 @final
-class DaskCaller(FutureCaller):
-    """Has jobs done on a Dask cluster.
+class ClusterExecutor(FutureExecutor):
+    """Has requests done on a Dask cluster.
 
     Attributes:
         link: address of Dask's dashboard, or None.
@@ -171,10 +171,12 @@ class DaskCaller(FutureCaller):
             self.link = spec.client.dashboard_link or None
 
     def _submit(self, call: PendingCall) -> Future[Payload]:
-        program = call.job.program
-        shipped = self._shipper.of(program)
-        call.begin(program.calls(call.job.entries))
-        return _on_loop(self._client, self._sender.run(program.label, shipped, call.parts(shipped)))
+        program = call.request.program
+        serialized = self._serializer.of(program)
+        call.begin(program.calls(call.request.entries))
+        return _on_loop(
+            self._client, self._sender.run(program.label, serialized, call.parts(serialized))
+        )
 
     def _failure(self, call: PendingCall, error: BaseException) -> StageError:
         if type(error).__name__ == "KilledWorker":
@@ -186,7 +188,7 @@ class DaskCaller(FutureCaller):
 
     def prepare(self, program: Program) -> None:
         """Pickle the program now."""
-        self._shipper.of(program)
+        self._serializer.of(program)
 
     def cancel(self, epoch: int | None = None) -> None:
         """Drop the tasks in progress; a call that has begun goes on in its worker, unheard."""
@@ -236,7 +238,7 @@ class _Sender:
         self._client = spec.client
         self._scattered: tuple[str, asyncio.Task[Any]] | None = None
 
-    async def run(self, label: str, program: Shipped, parts: tuple[Any, ...]) -> Payload:
+    async def run(self, label: str, program: SerializedFunction, parts: tuple[Any, ...]) -> Payload:
         """Have a call done.
 
         Raises:
@@ -263,7 +265,9 @@ class _Sender:
             raise ConnectionError(f"Dask cancelled the task {_TRIES} times: {reason}")
         raise ConnectionError(f"the Dask client is {client.status}")
 
-    async def _attempt(self, label: str, program: Shipped, parts: tuple[Any, ...]) -> Payload:
+    async def _attempt(
+        self, label: str, program: SerializedFunction, parts: tuple[Any, ...]
+    ) -> Payload:
         data = await self._on_workers(label, program)
         task = self._client.submit(
             run_task,
@@ -272,13 +276,13 @@ class _Sender:
             key=f"{label}-{uuid.uuid4().hex}",  # as Dask's own pages show it
             pure=False,  # equal items may have different results
         )
-        answer = await _fetched(task)
-        if isinstance(answer, UnpicklableError):
-            raise answer
-        assert isinstance(answer, Payload)
-        return answer
+        response = await _fetched(task)
+        if isinstance(response, UnpicklableError):
+            raise response
+        assert isinstance(response, Payload)
+        return response
 
-    async def _on_workers(self, name: str, program: Shipped) -> Any:
+    async def _on_workers(self, name: str, program: SerializedFunction) -> Any:
         """Return the program's bytes, or what stands for them on the workers."""
         if program.size_bytes < self._spec.scatter_from_bytes:
             return program.data
@@ -339,8 +343,8 @@ class _ClusterView:
         if now_s - self._asked_s >= _FRESH_S:
             self._asked_s = now_s
             with suppress(OSError, TimeoutError, CancelledError):  # what is known stays
-                answer = _on_loop(self._client, self._look())
-                answer.exception(_FIRST_LOOK_S if first else 0)
+                response = _on_loop(self._client, self._look())
+                response.exception(_FIRST_LOOK_S if first else 0)
         return self._workers
 
     async def _look(self) -> None:
@@ -352,7 +356,7 @@ class _ClusterView:
 def run_task(parts: tuple[Any, ...], data: bytes) -> Payload | UnpicklableError:
     """Do the work of one task: what `PendingCall.parts` gave, and the program."""
     try:
-        return run_shipped(parts, data)
+        return run_serialized(parts, data)
     except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
         return error
 

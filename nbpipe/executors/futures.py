@@ -11,25 +11,26 @@ import weakref
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import Executor as PoolExecutor
 from contextlib import contextmanager
 from pickle import PickleBuffer
 from typing import Any, ClassVar, final
 
 from ..base.threads import ThreadSettings
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
-from .base import Answer, Caller, Job, Program
+from .interface import Executor, Program, Request, Response
 from .pickling import PROTOCOL, Classes, dumps_message
 from .pickling import dumps as dumps_by_value
 from .remote_errors import PackedError, pack_error
-from .shipping import Shipped, Shipper, load
+from .serialize import FunctionSerializer, SerializedFunction, load
 
 _KEPT_PROGRAMS = 4
 
 
 # -- Callers: whatever gives futures, and any executor of the user's -------------------------------
-class FutureCaller(Caller):
-    """Has jobs done by something of the user's that gives a future for each.
+class FutureExecutor(Executor):
+    """Has requests done by something of the user's that gives a future for each.
 
     Args:
         name: of what does the work, for messages.
@@ -42,7 +43,7 @@ class FutureCaller(Caller):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._shipper = Shipper(afar=True)
+        self._serializer = FunctionSerializer(afar=True)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._calls: dict[PendingCall, Future[Any] | None] = {}
@@ -50,7 +51,7 @@ class FutureCaller(Caller):
 
     @abstractmethod
     def _submit(self, call: PendingCall) -> Future[Any]:
-        """Have a call done; its future gives an `Answer`, or what `run_shipped` returned.
+        """Have a call done; its future gives an `Response`, or what `run_serialized` returned.
 
         Raises:
             UnpicklableError: the program or an item cannot be pickled.
@@ -63,33 +64,33 @@ class FutureCaller(Caller):
         way = next(way for kind, way in self.ways_out.items() if isinstance(error, kind))
         return call.error(ExecutorBrokenError, f"{what}; {way}")
 
-    def call(self, job: Job) -> Answer:
-        """Have a job done, and wait for it in this thread.
+    def call(self, request: Request) -> Response:
+        """Have a request done, and wait for it in this thread.
 
         Raises:
-            StageTimeoutError: a call of a function took longer than the job's `timeout_s`. It
+            StageTimeoutError: a call of a function took longer than the request's `timeout_s`. It
                 cannot be stopped: if it has begun, it goes on where it is.
-            WorkerDiedError: every worker that was given the job died.
+            WorkerDiedError: every worker that was given the request died.
             ExecutorBrokenError: no more work is done there.
             UnpicklableError: the program, an item or a result cannot be pickled.
         """
-        return self._answer(PendingCall(job, self._name))
+        return self._response(PendingCall(request, self._name))
 
-    def expand(self, job: Job) -> Iterator[Any]:
-        """Have all children of the job's one entry made; then return an iterator over them."""
-        results = self._answer(PendingCall(job, self._name, expands=True)).results
+    def expand(self, request: Request) -> Iterator[Any]:
+        """Have all children of the request's one entry made; then return an iterator over them."""
+        results = self._response(PendingCall(request, self._name, expands=True)).results
         if results and isinstance(results[0], PackedError):
             raise results[0].unpack()
         return _children_of(results)
 
-    def _answer(self, call: PendingCall) -> Answer:
+    def _response(self, call: PendingCall) -> Response:
         done = self._wait_for(call)
-        if isinstance(done, Answer):
+        if isinstance(done, Response):
             return done
         *results, rest = done.open()
-        return Answer([*map(_opened, results)], *rest)
+        return Response([*map(_opened, results)], *rest)
 
-    def _wait_for(self, call: PendingCall) -> Answer | Payload:
+    def _wait_for(self, call: PendingCall) -> Response | Payload:
         with self._counted(call):
             try:
                 future = self._submit(call)
@@ -106,7 +107,7 @@ class FutureCaller(Caller):
                 future.cancel()  # no harm where it is done
             reason = CancelledError() if future.cancelled() else future.exception()
             if reason is None:
-                done: Answer | Payload = future.result()
+                done: Response | Payload = future.result()
                 return done
             if isinstance(reason, UnpicklableError):
                 raise call.problem or reason
@@ -132,7 +133,7 @@ class FutureCaller(Caller):
 
     def renew(self) -> None:
         """Called when functions may have changed: they are pickled again."""
-        self._shipper.renew()
+        self._serializer.renew()
 
     def cancel(self, epoch: int | None = None) -> None:
         """Take back the calls that have not begun; those that have are waited for."""
@@ -149,7 +150,7 @@ class FutureCaller(Caller):
                 call.abandon()
 
     def _calls_of(self, epoch: int | None) -> list[PendingCall]:
-        return [call for call in self._calls if epoch is None or call.job.epoch == epoch]
+        return [call for call in self._calls if epoch is None or call.request.epoch == epoch]
 
     def close(self, timeout_s: float) -> list[str]:
         """Wait for the calls in progress; what does the work is the user's to close."""
@@ -157,14 +158,14 @@ class FutureCaller(Caller):
         with self._lock:
             self._closed = True
             self._changed.wait_for(lambda: not self._calls, timeout_s)
-            late = {call.job.program.label for call in self._calls}
+            late = {call.request.program.label for call in self._calls}
         self.abandon()
         return sorted(late)
 
 
 @final
-class ForeignCaller(FutureCaller):
-    """Has jobs done by an executor that the user made, and that stays the user's.
+class ForeignExecutor(FutureExecutor):
+    """Has requests done by an executor that the user made, and that stays the user's.
 
     Args:
         executor: what does the work; it is never shut down here.
@@ -179,7 +180,7 @@ class ForeignCaller(FutureCaller):
         BaseException: "keep the executor open for as long as the run lasts",
     }
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: PoolExecutor) -> None:
         super().__init__(type(executor).__name__)
         self._executor = executor
 
@@ -190,56 +191,58 @@ class ForeignCaller(FutureCaller):
         return workers if isinstance(workers, int) else 0
 
     def _submit(self, call: PendingCall) -> Future[Any]:
-        return self._executor.submit(SentJob(call, self._shipper))
+        return self._executor.submit(SentJob(call, self._serializer))
 
 
 @final
 class SentJob:
-    """A job on its way: run where it is; where it is pickled, the program goes along by value.
+    """A request on its way: run where it is; where it is pickled, the program goes along by value.
 
     Whether an executor has its work done in this process need not be asked: it shows.
     """
 
-    def __init__(self, call: PendingCall, shipper: Shipper) -> None:
+    def __init__(self, call: PendingCall, serializer: FunctionSerializer) -> None:
         self._call = call
-        self._shipper = shipper
+        self._serializer = serializer
         self._settings = ThreadSettings()
 
-    def __call__(self) -> Answer:
-        """Do the job in this process, where the settings of the thread hold that asked for it."""
+    def __call__(self) -> Response:
+        """Do the request in this process, with the settings of the thread that sent it."""
         with self._settings.enter():
             return self._settings.of_call().run(self._run)
 
-    def _run(self) -> Answer:
-        call, job = self._call, self._call.job
-        program = PROGRAMS.ready(job.program)
-        return _run(program, job.entries, job.epoch, lambda *_: call.begin(), expands=call.expands)
+    def _run(self) -> Response:
+        call, request = self._call, self._call.request
+        program = PROGRAMS.ready(request.program)
+        return _run(
+            program, request.entries, request.epoch, lambda *_: call.begin(), expands=call.expands
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: the time of the call counts from now."""
         call = self._call
         try:
-            shipped = self._shipper.of(call.job.program)
-            parts = call.parts(shipped)
+            serialized = self._serializer.of(call.request.program)
+            parts = call.parts(serialized)
         except UnpicklableError as error:
             call.problem = error
             raise
-        call.begin(call.job.program.calls(call.job.entries))
-        return functools.partial, (run_shipped, parts, shipped.data)
+        call.begin(call.request.program.calls(call.request.entries))
+        return functools.partial, (run_serialized, parts, serialized.data)
 
 
 class PendingCall:
-    """One job in progress, and the thread that waits for its end.
+    """One request in progress, and the thread that waits for its end.
 
     Attributes:
-        job: what is to be done.
+        request: what is to be done.
         executor: name of what does it, for messages.
-        expands: the function gives many items for the job's one.
-        problem: what kept the job from being pickled; executors report that in their own ways.
+        expands: the function gives many items for the request's one.
+        problem: what kept the request from being pickled; executors report that in their own ways.
     """
 
-    def __init__(self, job: Job, executor: str, *, expands: bool = False) -> None:
-        self.job = job
+    def __init__(self, request: Request, executor: str, *, expands: bool = False) -> None:
+        self.request = request
         self.executor = executor
         self.expands = expands
         self.problem: UnpicklableError | None = None
@@ -252,23 +255,23 @@ class PendingCall:
     @property
     def path(self) -> Any:
         """Position of the item in the epoch's order, where there is but one."""
-        entries = self.job.entries
+        entries = self.request.entries
         return entries[0][0] if len(entries) == 1 else None
 
     @property
     def items(self) -> str:
         """The items in words."""
-        paths = [str(entry[0]) for entry in self.job.entries]
+        paths = [str(entry[0]) for entry in self.request.entries]
         return ("item " if len(paths) == 1 else "one of the items ") + ", ".join(paths)
 
-    def parts(self, shipped: Shipped) -> tuple[Any, ...]:
+    def parts(self, serialized: SerializedFunction) -> tuple[Any, ...]:
         """Return what is sent with the program; the items are pickled now.
 
         Raises:
             UnpicklableError: an item cannot be pickled.
         """
-        entries = packed(self.job.entries, self.job.program.label, "item")
-        return shipped.digest, entries, self.job.epoch, self.expands
+        entries = packed(self.request.entries, self.request.program.label, "item")
+        return serialized.digest, entries, self.request.epoch, self.expands
 
     def begin(self, calls: int = 1) -> None:
         """Called when a call of a function begins: its time counts from now.
@@ -276,19 +279,19 @@ class PendingCall:
         Args:
             calls: how many follow one another without saying so.
         """
-        if self.job.timeout_s is not None:
+        if self.request.timeout_s is not None:
             with self._lock:
-                self._deadline_s = time.monotonic() + calls * self.job.timeout_s
+                self._deadline_s = time.monotonic() + calls * self.request.timeout_s
                 self._changed.notify_all()
 
     def end(self, _: object = None) -> None:
-        """Called when the job is done."""
+        """Called when the request is done."""
         with self._lock:
             self._ended = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Wait no longer: nobody wants the answer any more."""
+        """Wait no longer: nobody wants the response any more."""
         with self._lock:
             self._abandoned = True
             self._changed.notify_all()
@@ -307,13 +310,13 @@ class PendingCall:
                 ends_s = self._deadline_s
                 left_s = None if ends_s is None else ends_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    limit = f"took longer than timeout_s={self.job.timeout_s:g}"
+                    limit = f"took longer than timeout_s={self.request.timeout_s:g}"
                     raise self.error(StageTimeoutError, f"{limit}, and cannot be stopped there")
                 self._changed.wait(left_s)
 
     def error(self, kind: type[StageError], what: str) -> StageError:
         """Make an error that says what happened to the call."""
-        stage = self.job.program.label
+        stage = self.request.program.label
         return kind(
             f"the call of stage {stage!r} on {self.items} ({self.executor}) {what}",
             stage=stage,
@@ -414,7 +417,7 @@ class Programs:
             return self._loaded[digest]
 
     def ready(self, program: Program) -> Program:
-        """Return a copy for one job: a program keeps its state; the first calls `worker_init`."""
+        """Return a copy for one request: a program has state; the first calls `worker_init`."""
         with self._preparing:
             if program not in self._prepared:
                 program.prepare()
@@ -425,15 +428,15 @@ class Programs:
 PROGRAMS = Programs()
 
 
-def run_shipped(parts: tuple[Any, ...], data: bytes) -> Payload:
-    """Do the work of a shipped program in this process; called on workers.
+def run_serialized(parts: tuple[Any, ...], data: bytes) -> Payload:
+    """Do the work of a serialized program in this process; called on workers.
 
     Args:
         parts: what `PendingCall.parts` gave.
         data: the program.
 
     Returns:
-        Results, and what else the answer holds.
+        Results, and what else the response holds.
 
     Raises:
         UnpicklableError: a result cannot be sent back.
@@ -443,9 +446,9 @@ def run_shipped(parts: tuple[Any, ...], data: bytes) -> Payload:
     items = entries.open()
     several = expands or len(items) > 1
     kept = functools.partial(_kept, program.label) if several else None
-    answer = _run(PROGRAMS.ready(program), items, epoch, None, kept, expands=expands)
-    rest = (answer.tally, answer.retried)
-    return packed((*answer.results, rest), program.label, "result")
+    response = _run(PROGRAMS.ready(program), items, epoch, None, kept, expands=expands)
+    rest = (response.tally, response.retried)
+    return packed((*response.results, rest), program.label, "result")
 
 
 def _run(
@@ -456,12 +459,12 @@ def _run(
     kept: Callable[[Any, Any], Any] | None = None,
     *,
     expands: bool,
-) -> Answer:
+) -> Response:
     if not expands:
         return program.work(entries, epoch, begun, kept)
     if begun is not None:
         begun(0, entries[0][0])
-    return Answer(list(_expanded(program, entries[0], epoch, kept)), [])
+    return Response(list(_expanded(program, entries[0], epoch, kept)), [])
 
 
 def _kept(stage: str, _: Any, result: Any) -> Any:

@@ -405,7 +405,7 @@ def _map_again(file: HeldFile, name: Any, where: tuple[Any, ...]) -> Any:
     return array
 
 
-# -- in the other process -----------------------------------------------------------------
+# -- in the other process --------------------------------------------------------------------------
 def _at(kind: Any, file: HeldFile, size_bytes: int) -> Any:
     """Open a storage by its place."""
     own = file.open("a tensor in shared memory")

@@ -482,7 +482,7 @@ def _is_code(part: bytes) -> bool:
     return len(part) < _FRAME_BYTES or part.startswith(_FRAME_STARTS)
 
 
-# -- how arrays, memoryviews and tensors are taken apart ----------------------------------
+# -- how arrays, memoryviews and tensors are taken apart -------------------------------------------
 def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return how objects are taken apart: our way for a few types, else as registered."""
     reducers = _Reducers(registered)

@@ -25,13 +25,13 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .base import MOST_PROCESSES, Answer, Caller, Job, Program
 from .channel import Channel, ResultReader
+from .interface import MOST_PROCESSES, Executor, Program, Request, Response
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .reloads import Versions, reloaded
+from .serialize import FunctionSerializer, SerializedFunction
 from .settings import warn_once
-from .shipping import Shipped, Shipper
 from .worker import ENDED, ENTRY, OUTPUT, show_output
 
 LOG = logging.getLogger("nbpipe")
@@ -45,8 +45,8 @@ _warned = [False]
 
 # -- The pool --------------------------------------------------------------------------------------
 @final
-class ProcessCaller(Caller):
-    """Has jobs done in worker processes that start when they are needed.
+class ProcessExecutor(Executor):
+    """Has requests done in worker processes that start when they are needed.
 
     Args:
         limit: gives the calls that may be in progress at once, now.
@@ -74,10 +74,12 @@ class ProcessCaller(Caller):
         self._lock = threading.RLock()  # garbage that is found below us may look at the run
         self._changed = threading.Condition(self._lock)
         self._errors: list[BaseException] = []  # of workers that could not be started
-        self._shipper = Shipper(measures=True)
+        self._serializer = FunctionSerializer(measures=True)
         self._idle: list[_Slot] = []
         self._slots: set[_Slot] = set()
-        self._sent: dict[int, _Slot] = {}  # those at work on a job that nobody has called for yet
+        self._sent: dict[
+            int, _Slot
+        ] = {}  # those at work on a request that nobody has called for yet
         self._leaving: list[Worker] = []
         self._waiting = self._starting = 0
         self._closed = self._reaped = False
@@ -85,110 +87,110 @@ class ProcessCaller(Caller):
 
     # -- what is sent ---------------------------------------------------------------------
     def prepare(self, program: Program) -> None:
-        """Pickle the program: workers get it with their next job if it has changed."""
-        self._shipper.of(program)
+        """Pickle the program: workers get it with their next request if it has changed."""
+        self._serializer.of(program)
         with self._lock:
             self._errors.clear()
 
     def renew(self) -> None:
-        """Pickle the program again with the next job: a cell may have changed a function."""
-        self._shipper.renew()
+        """Pickle the program again with the next request: a cell may have changed a function."""
+        self._serializer.renew()
 
-    # -- jobs -----------------------------------------------------------------------------
-    def call(self, job: Job) -> Answer:
-        """Have a job done by a worker that has nothing to do, or by a new one."""
-        slot = self._sent.pop(id(job), None) or self._prepared(job)
+    # -- requests -----------------------------------------------------------------------------
+    def call(self, request: Request) -> Response:
+        """Have a request done by a worker that has nothing to do, or by a new one."""
+        slot = self._sent.pop(id(request), None) or self._prepared(request)
         try:
-            return slot.do(job, partial(self._go_on, slot, job))
+            return slot.do(request, partial(self._go_on, slot, request))
         finally:
             if slot.sent is None:
                 self._give_back(slot)
 
-    def _go_on(self, slot: _Slot, job: Job) -> None:
-        """Send a worker that has done a job the next one: its results are read meanwhile."""
+    def _go_on(self, slot: _Slot, request: Request) -> None:
+        """Send a worker that has done a request the next one: its results are read meanwhile."""
         with self._lock:
             stays = not self._closed and len(self._slots) <= self._limit()
-        if job.following is None or not stays:
+        if request.following is None or not stays:
             return
         with contextlib.suppress(Exception):  # who calls for it tries again, and is told
-            if not slot.has(self._shipper.of(job.program), job.epoch):
+            if not slot.has(self._serializer.of(request.program), request.epoch):
                 return  # a cell has changed a function
-            following = job.following()
+            following = request.following()
             if following is not None:
                 slot.begin(following)
                 self._sent[id(following)] = slot
 
-    def expand(self, job: Job) -> _RemoteChildren:
-        """Have the function called on the job's one entry; its worker is ours until the end."""
-        slot = self._prepared(job)
+    def expand(self, request: Request) -> _RemoteChildren:
+        """Have the function called on the request's one entry; its worker is ours until the end."""
+        slot = self._prepared(request)
         try:
-            slot.open(job)
+            slot.open(request)
         except BaseException:
             self._give_back(slot)
             raise
-        return _RemoteChildren(slot, job, self._give_back)
+        return _RemoteChildren(slot, request, self._give_back)
 
-    def _prepared(self, job: Job) -> _Slot:
+    def _prepared(self, request: Request) -> _Slot:
         """Return a worker that has the program.
 
         Raises:
             WorkerStartError: worker after worker died before it had an item.
         """
-        shipped = self._shipper.of(job.program)
+        serialized = self._serializer.of(request.program)
         tries = 0
         while True:
             try:
-                slot = self._take(job, shipped)
-                return self._loaded(slot, job, shipped)
+                slot = self._take(request, serialized)
+                return self._loaded(slot, request, serialized)
             except WorkerDiedError as error:
                 tries += 1
                 if tries > self.retries_of_deaths:
                     raise WorkerStartError(
-                        f"workers of {job.program.label!r} die before their first item: {error}"
+                        f"workers of {request.program.label!r} die before their first item: {error}"
                     ) from error
 
-    def _loaded(self, slot: _Slot, job: Job, shipped: Shipped) -> _Slot:
+    def _loaded(self, slot: _Slot, request: Request, serialized: SerializedFunction) -> _Slot:
         try:
-            slot.load(job, shipped)
+            slot.load(request, serialized)
         except BaseException:
             self._give_back(slot)
             raise
         return slot
 
-    def _take(self, job: Job, shipped: Shipped) -> _Slot:
+    def _take(self, request: Request, serialized: SerializedFunction) -> _Slot:
         """Return a worker that has nothing to do; where there is none, have one started.
 
         Whichever is free first is taken, so that nobody waits for a new worker in vain.
         """
         while True:
             with self._lock:
-                slot = self._next_idle(job, shipped)
-            if slot.fits(shipped) and (not slot.rested() or slot.is_alive()):
+                slot = self._next_idle(request, serialized)
+            if slot.fits(serialized) and (not slot.rested() or slot.is_alive()):
                 return slot
             self._drop(slot)
 
-    def _next_idle(self, job: Job, shipped: Shipped) -> _Slot:
+    def _next_idle(self, request: Request, serialized: SerializedFunction) -> _Slot:
         """Wait for a worker; under the lock. One is being started for each who waits."""
         self._waiting += 1
         try:
             while not self._idle:
-                self._check_open(job)
+                self._check_open(request)
                 if self._starting < self._waiting:
-                    self._start(job, shipped)
+                    self._start(request, serialized)
                 self._changed.wait()
         finally:
             self._waiting -= 1
         return self._idle.pop()
 
-    def _check_open(self, job: Job) -> None:
+    def _check_open(self, request: Request) -> None:
         if self._closed:
             raise ExecutorBrokenError(
-                f"the workers of {job.program.label!r} are closed", stage=job.program.label
+                f"the workers of {request.program.label!r} are closed", stage=request.program.label
             )
         if self._errors:
             raise self._errors.pop()
 
-    def _start(self, job: Job, shipped: Shipped) -> None:
+    def _start(self, request: Request, serialized: SerializedFunction) -> None:
         """Have a worker started, in a thread of its own; under the lock.
 
         Raises:
@@ -198,7 +200,7 @@ class ProcessCaller(Caller):
         self._slots.add(slot)
         self._starting += 1
         thread = threading.Thread(
-            target=self._started, args=(slot, job, shipped), name="nbpipe-start", daemon=True
+            target=self._started, args=(slot, request, serialized), name="nbpipe-start", daemon=True
         )
         try:
             thread.start()
@@ -206,7 +208,7 @@ class ProcessCaller(Caller):
             self._slots.discard(slot)
             self._starting -= 1
             if not self._slots:
-                raise no_thread(f"a worker of {job.program.label!r}", error) from error
+                raise no_thread(f"a worker of {request.program.label!r}", error) from error
 
     def _free_number(self) -> int:
         taken = {slot.number for slot in self._slots}
@@ -220,11 +222,11 @@ class ProcessCaller(Caller):
             )
         return next(number for number in range(count) if number not in taken)
 
-    def _started(self, slot: _Slot, job: Job, shipped: Shipped) -> None:
+    def _started(self, slot: _Slot, request: Request, serialized: SerializedFunction) -> None:
         each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
         try:
             slot.start(each_bytes, copy=self._copy, blocks=self._blocks)
-            slot.load(job, shipped)
+            slot.load(request, serialized)
         except BaseException as error:
             slot.usable = False
             with self._lock:
@@ -306,7 +308,7 @@ class ProcessCaller(Caller):
             slot.kill()
         self._at_work(LEAVE_S)
         self._reap()
-        program = self._shipper.program
+        program = self._serializer.program
         return [program.label] if late and program else []
 
     def _at_work(self, timeout_s: float) -> list[_Slot]:
@@ -345,9 +347,9 @@ class _Slot:
     Attributes:
         number: number of the worker in its region.
         ready: it has answered once.
-        usable: it may be given another job.
+        usable: it may be given another request.
         items: items it was given.
-        sent: the job that it is at work on.
+        sent: the request that it is at work on.
     """
 
     def __init__(self, number: int) -> None:
@@ -355,7 +357,7 @@ class _Slot:
         self.ready = False
         self.usable = True
         self.items = 0
-        self.sent: Job | None = None
+        self.sent: Request | None = None
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._answered = False
@@ -371,7 +373,7 @@ class _Slot:
         return self._worker.pid if self._worker is not None else 0
 
     def start(self, budget_bytes: int, *, copy: bool, blocks: Blocks) -> None:
-        """Start the process; it works on the first job as soon as it can."""
+        """Start the process; it works on the first request as soon as it can."""
         worker = launch(ENTRY, pickle.dumps((self.number, budget_bytes)))
         self._channel = Channel(
             worker.connection, copy=copy, budget_bytes=budget_bytes, blocks=blocks
@@ -398,129 +400,130 @@ class _Slot:
             return False
         return True
 
-    def begin(self, job: Job) -> None:
-        """Send it a job; it has nothing to do."""
-        announces = job.suspect or job.timeout_s is not None
-        self._send(job, ("do", list(job.entries), job.epoch, announces))
-        self.sent = job
+    def begin(self, request: Request) -> None:
+        """Send it a request; it has nothing to do."""
+        announces = request.suspect or request.timeout_s is not None
+        self._send(request, ("do", list(request.entries), request.epoch, announces))
+        self.sent = request
 
-    def do(self, job: Job, go_on: Callable[[], object]) -> Answer:
-        """Have a job done, and wait for it.
+    def do(self, request: Request, go_on: Callable[[], object]) -> Response:
+        """Have a request done, and wait for it.
 
         Args:
-            job: it may have begun already.
+            request: it may have begun already.
             go_on: called when the worker has done all of it, before the results are read.
         """
-        if self.sent is not job:
-            self.begin(job)
+        if self.sent is not request:
+            self.begin(request)
         self._answered = False
         try:
-            results, tally, retried, slabs, goes_on = self._expect("answer", job)
+            results, tally, retried, slabs, goes_on = self._expect("response", request)
             self.items += tally[0][0]  # of a batch, all of its items
             self.sent = None
             opened = self._reader(slabs).open
             if goes_on:
                 go_on()
         except BaseException:
-            if not self._answered:  # more of this job would come
+            if not self._answered:  # more of this request would come
                 self.kill()
             raise
         finally:
-            if self.sent is job:
+            if self.sent is request:
                 self.sent = None
         items = [(one[0], opened(one[1])) if type(one) is tuple else one for one in results]
-        return Answer(items, tally, retried)
+        return Response(items, tally, retried)
 
     def _reader(self, slabs: Sequence[int]) -> ResultReader:
         assert self._channel is not None
         return self._channel.reader(slabs)
 
-    def open(self, job: Job) -> None:
+    def open(self, request: Request) -> None:
         """Have the iterator over one item's children made."""
-        self._send(job, ("open", job.entries[0], job.epoch))
+        self._send(request, ("open", request.entries[0], request.epoch))
         self.items += 1
-        self._expect("opened", job)
+        self._expect("opened", request)
 
-    def more(self, job: Job, count: int) -> tuple[list[Any], bool, int]:
+    def more(self, request: Request, count: int) -> tuple[list[Any], bool, int]:
         """Have up to `count` children made: they, whether that was all, and the time [ns]."""
-        self._send(job, ("more", count))
-        drawn, slabs, over, busy_ns = self._expect("children", job)
+        self._send(request, ("more", count))
+        drawn, slabs, over, busy_ns = self._expect("children", request)
         return [*map(self._reader(slabs).open, drawn)], over, busy_ns
 
-    def drop(self, job: Job) -> None:
+    def drop(self, request: Request) -> None:
         """Let the worker close the iterator."""
-        self._send(job, ("drop",))
+        self._send(request, ("drop",))
 
-    def has(self, shipped: Shipped, epoch: int) -> bool:
+    def has(self, serialized: SerializedFunction, epoch: int) -> bool:
         """Tell whether it has this program, for this epoch."""
-        return self._epoch == epoch and self._is_loaded(shipped)
+        return self._epoch == epoch and self._is_loaded(serialized)
 
-    def _is_loaded(self, shipped: Shipped) -> bool:
-        return self._digest == shipped.digest and self._settings == shipped.settings
+    def _is_loaded(self, serialized: SerializedFunction) -> bool:
+        return self._digest == serialized.digest and self._settings == serialized.settings
 
-    def fits(self, shipped: Shipped) -> bool:
+    def fits(self, serialized: SerializedFunction) -> bool:
         """Tell whether it imported no module that was reloaded since."""
-        return not reloaded(self._versions, shipped.versions)
+        return not reloaded(self._versions, serialized.versions)
 
-    def load(self, job: Job, shipped: Shipped) -> None:
+    def load(self, request: Request, serialized: SerializedFunction) -> None:
         """Send the program, if the worker does not have it yet.
 
         Raises:
             WorkerStartError: it could not be loaded there, or `worker_init` failed.
         """
         assert self._channel is not None
-        if not self.has(shipped, job.epoch):
-            self._epoch = job.epoch
+        if not self.has(serialized, request.epoch):
+            self._epoch = request.epoch
             self._channel.renew()
-        if self._is_loaded(shipped):
+        if self._is_loaded(serialized):
             return
         self._digest = ""
-        self._versions = tuple({**dict(self._versions), **dict(shipped.versions)}.items())
-        self._send(job, ("program", shipped.data, shipped.settings))
+        self._versions = tuple({**dict(self._versions), **dict(serialized.versions)}.items())
+        self._send(request, ("program", serialized.data, serialized.settings))
         try:
-            failed, notes = self._expect("ready", job)
+            failed, notes = self._expect("ready", request)
         except (WorkerDiedError, StageTimeoutError):
             raise
         except Exception as error:
             self.usable = False
             raise WorkerStartError(
-                f"{_line(error)}: the function of {job.program.label!r} could not be loaded in a "
-                "worker"
+                f"{_line(error)}: the function of {request.program.label!r} could not be loaded in "
+                "a worker"
             ) from error
         warn_once(notes)
         if failed is not None:
             self.usable = False
             cause: BaseException = failed.unpack()
             raise WorkerStartError(
-                f"{_line(cause)}: worker_init failed in a worker of {job.program.label!r}"
+                f"{_line(cause)}: worker_init failed in a worker of {request.program.label!r}"
             ) from cause
-        self._digest, self._settings = shipped.digest, shipped.settings
+        self._digest, self._settings = serialized.digest, serialized.settings
 
-    def _send(self, job: Job, message: tuple[Any, ...]) -> None:
+    def _send(self, request: Request, message: tuple[Any, ...]) -> None:
         assert self._channel is not None
         try:
             self._channel.send(message)
         except (EOFError, OSError) as error:
-            raise self._death(job, None) from error
+            raise self._death(request, None) from error
         except ArgumentTypeError as error:  # our own refusal says what to do
             raise UnpicklableError(
-                f"an item cannot be sent to the worker of {job.program.label!r}: {error}"
+                f"an item cannot be sent to the worker of {request.program.label!r}: {error}"
             ) from error
         except Exception as error:
-            kinds = ", ".join(sorted({type(entry[1]).__name__ for entry in job.entries}))
+            kinds = ", ".join(sorted({type(entry[1]).__name__ for entry in request.entries}))
             raise UnpicklableError(
-                f"an item cannot be sent to the worker of {job.program.label!r}: {kinds} cannot "
-                "be pickled; hand on plain values, arrays or tensors, or use executor='thread'"
+                f"an item cannot be sent to the worker of {request.program.label!r}: {kinds} "
+                "cannot be pickled; hand on plain values, arrays or tensors, or use "
+                "executor='thread'"
             ) from error
 
-    def _expect(self, wanted: str, job: Job) -> Sequence[Any]:
-        """Wait for an answer; hear what else the worker says meanwhile."""
+    def _expect(self, wanted: str, request: Request) -> Sequence[Any]:
+        """Wait for an response; hear what else the worker says meanwhile."""
         call: _Call | None = None
         ends_s = math.inf  # of the call that the worker is in
         while True:
-            message = self._next(job, call, ends_s)
+            message = self._next(request, call, ends_s)
             if message is None:
-                raise self._late(job, call or (0, job.entries[0][0]))
+                raise self._late(request, call or (0, request.entries[0][0]))
             kind, *values = message
             self.ready = True
             self._answered = kind in (wanted, "error")
@@ -529,10 +532,10 @@ class _Slot:
             if kind == "error":
                 raise values[0].unpack()
             call = self._heard((kind, *values), call)
-            if kind == "begun" and job.timeout_s is not None:
-                ends_s = math.inf if call is None else monotonic() + job.timeout_s
+            if kind == "begun" and request.timeout_s is not None:
+                ends_s = math.inf if call is None else monotonic() + request.timeout_s
 
-    def _next(self, job: Job, call: _Call | None, ends_s: float) -> tuple[Any, ...] | None:
+    def _next(self, request: Request, call: _Call | None, ends_s: float) -> tuple[Any, ...] | None:
         """Wait for what the worker says next; None: it took too long."""
         assert self._channel is not None
         try:
@@ -540,11 +543,11 @@ class _Slot:
                 return None
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
-            raise self._death(job, call) from None
+            raise self._death(request, call) from None
         return None if message[0] in OUTPUT and monotonic() > ends_s else message
 
     def _heard(self, message: tuple[Any, ...], call: _Call | None = None) -> _Call | None:
-        """Take in a message that is no answer; return the call that the worker is in."""
+        """Take in a message that is no response; return the call that the worker is in."""
         kind, *values = message
         if kind in OUTPUT:
             show_output(kind, *values)
@@ -552,28 +555,28 @@ class _Slot:
             return None if values[0] == ENDED else (int(values[0]), values[1])
         return call
 
-    def _late(self, job: Job, call: _Call) -> StageTimeoutError:
+    def _late(self, request: Request, call: _Call) -> StageTimeoutError:
         """Kill a worker that took too long."""
         self.kill()
         self._reaped()
         stage, path = call
-        address = job.program.stages[stage]
+        address = request.program.stages[stage]
         return StageTimeoutError(
-            f"a call of stage {address!r} took longer than timeout_s={job.timeout_s:g}; its "
+            f"a call of stage {address!r} took longer than timeout_s={request.timeout_s:g}; its "
             "worker was killed",
             stage=address,
             path=path,
             executor="process",
         )
 
-    def _death(self, job: Job, call: _Call | None) -> WorkerDiedError:
+    def _death(self, request: Request, call: _Call | None) -> WorkerDiedError:
         """Tell how the worker died."""
         self.usable = False
-        paths = [entry[0] for entry in job.entries]
+        paths = [entry[0] for entry in request.entries]
         stage, path = call or (None, paths[0] if len(paths) == 1 else None)
         what = f"items {paths[0]} to {paths[-1]}" if path is None else f"item {path}"
         when = f"while it had {what}" if self._digest else "before it was ready for any"
-        address = job.program.label if stage is None else job.program.stages[stage]
+        address = request.program.label if stage is None else request.program.stages[stage]
         return WorkerDiedError(
             f"the worker of stage {address!r} (process {self.pid}) died {self._reaped()} {when}",
             stage=address,
@@ -611,9 +614,9 @@ class _RemoteChildren(Iterator[Any]):
         away_ns: time spent here that was not spent in the user's function [ns].
     """
 
-    def __init__(self, slot: _Slot, job: Job, give_back: Callable[[_Slot], None]) -> None:
+    def __init__(self, slot: _Slot, request: Request, give_back: Callable[[_Slot], None]) -> None:
         self._slot = slot
-        self._job = job
+        self._request = request
         self._give_back = give_back
         self._ready: list[Any] = []
         self._over = False
@@ -636,7 +639,7 @@ class _RemoteChildren(Iterator[Any]):
     def _fetch(self) -> None:
         begun_ns = perf_counter_ns()
         try:
-            drawn, over, busy_ns = self._slot.more(self._job, self._wanted)
+            drawn, over, busy_ns = self._slot.more(self._request, self._wanted)
         except BaseException:
             self._end()
             raise
@@ -654,7 +657,7 @@ class _RemoteChildren(Iterator[Any]):
         """Let the worker close its iterator, and go to other work."""
         if not self._over:
             try:
-                self._slot.drop(self._job)
+                self._slot.drop(self._request)
             except WorkerDiedError:
                 pass  # and its iterator with it
             finally:

@@ -1,4 +1,4 @@
-"""Threads: an elastic team that parks where it finds nothing to do.
+"""Threads: an elastic pool that parks where it finds nothing to do.
 
 `park`, `unpark` and `give_up` are called under the scheduler's lock; the rest is not.
 """
@@ -14,13 +14,13 @@ from time import monotonic, perf_counter_ns
 from typing import Protocol, final
 
 from ..base.threads import ThreadSettings, uninterrupted
-from .base import TaskSource, Work
+from .interface import TaskSource, Work
 
 _numbers = itertools.count()
 SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised again
 
 
-class Seat:
+class WorkerThread:
     """One thread's place: the gate it waits at.
 
     Attributes:
@@ -75,45 +75,45 @@ class Seat:
 class ThreadTaskSource(TaskSource, Protocol):
     """Hands out work to threads, too."""
 
-    def advance(self, done: Work | None, seat: Seat) -> Work | None:
-        """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
+    def advance(self, done: Work | None, worker: WorkerThread) -> Work | None:
+        """Hand in work, get the next piece; None: park, or leave if `worker.dismissed`."""
 
-    def refused(self, seat: Seat, error: RuntimeError) -> None:
-        """Called when the thread of a seat could not be started."""
+    def refused(self, worker: WorkerThread, error: RuntimeError) -> None:
+        """Called when the thread of a worker could not be started."""
 
 
 @final
-class ThreadTeam:
+class ThreadPool:
     """Threads that ask a source for work.
 
     Attributes:
         limit: the most threads there may be, without those that are bound to an iterator.
-        coming: the seat whose thread was woken and is on its way; it wakes the next one itself.
+        coming: the worker whose thread was woken and is on its way; it wakes the next one itself.
     """
 
     def __init__(self, source: ThreadTaskSource) -> None:
         self._source = source
-        self._seats: set[Seat] = set()
-        self._parked: dict[Seat, None] = {}  # the last to come is the first to go
-        self._apart: set[Seat] = set()  # they wait to read on in their iterators
+        self._workers: set[WorkerThread] = set()
+        self._parked: dict[WorkerThread, None] = {}  # the last to come is the first to go
+        self._apart: set[WorkerThread] = set()  # they wait to read on in their iterators
         self._bound = 0
-        self._unborn: set[Seat] = set()  # their threads are about to start
+        self._unborn: set[WorkerThread] = set()  # their threads are about to start
         self._starting = threading.Lock()
         self.limit = 1
-        self.coming: Seat | None = None
+        self.coming: WorkerThread | None = None
 
-    def park(self, seat: Seat) -> None:
+    def park(self, worker: WorkerThread) -> None:
         """Note that a thread is about to wait."""
-        if seat.bound:
-            self._apart.add(seat)
-        elif len(self._seats) - self._bound > self.limit + SPARE:
-            seat.dismissed = True
-            self._seats.discard(seat)
-        elif not seat.dismissed:
-            self._parked[seat] = None
+        if worker.bound:
+            self._apart.add(worker)
+        elif len(self._workers) - self._bound > self.limit + SPARE:
+            worker.dismissed = True
+            self._workers.discard(worker)
+        elif not worker.dismissed:
+            self._parked[worker] = None
 
-    def unpark(self) -> Seat | None:
-        """Wake a parked thread; else return a seat for a new one, to be started outside the lock.
+    def unpark(self) -> WorkerThread | None:
+        """Wake a parked thread; else return a worker for a new one, to be started outside the lock.
 
         Asked while none is coming: others may be back before that one, and a second would find
         nothing.
@@ -122,126 +122,128 @@ class ThreadTeam:
         until then.
         """
         if self._parked:
-            seat = next(reversed(self._parked))
-            if seat.gate.locked():
-                seat.gate.release()
-            self._parked.pop(seat, None)
-            self.coming = seat
+            worker = next(reversed(self._parked))
+            if worker.gate.locked():
+                worker.gate.release()
+            self._parked.pop(worker, None)
+            self.coming = worker
             return None
-        if len(self._seats) - self._bound < self.limit:
-            seat = Seat()
-            self._unborn.add(seat)
-            self._seats.add(seat)
-            return seat
+        if len(self._workers) - self._bound < self.limit:
+            worker = WorkerThread()
+            self._unborn.add(worker)
+            self._workers.add(worker)
+            return worker
         return None
 
-    def woken(self, seat: Seat) -> None:
+    def woken(self, worker: WorkerThread) -> None:
         """Called when a thread no longer waits."""
-        self._parked.pop(seat, None)
-        self._apart.discard(seat)
-        seat.called = False
-        if seat is self.coming:
+        self._parked.pop(worker, None)
+        self._apart.discard(worker)
+        worker.called = False
+        if worker is self.coming:
             self.coming = None
 
-    def bind(self, seat: Seat, *, bound: bool) -> None:
+    def bind(self, worker: WorkerThread, *, bound: bool) -> None:
         """Keep a thread for one iterator, or let it do other work again; under the lock."""
-        self._bound += bound - seat.bound
-        seat.bound = bound
+        self._bound += bound - worker.bound
+        worker.bound = bound
 
     @property
     def rests(self) -> bool:
         """Whether every thread waits, and none was called."""
         waiting = len(self._parked) + len(self._apart)
-        return waiting == len(self._seats) and not any(seat.called for seat in self._apart)
+        return waiting == len(self._workers) and not any(worker.called for worker in self._apart)
 
     def recover(self) -> None:
-        """Give up the seats whose threads will not come: an interrupt hit who was to start them."""
-        for seat in tuple(self._unborn):
-            seat.dismissed = True
-            self._seats.discard(seat)
+        """Give up the workers whose threads an interrupt kept from starting."""
+        for worker in tuple(self._unborn):
+            worker.dismissed = True
+            self._workers.discard(worker)
         self._unborn.clear()
 
-    def start(self, seat: Seat) -> None:
-        """Start the thread of a new seat; where there can be none, the others go on without."""
+    def start(self, worker: WorkerThread) -> None:
+        """Start the thread of a new worker; where there can be none, the others go on without."""
         try:
-            uninterrupted(lambda: self._start(seat))
+            uninterrupted(lambda: self._start(worker))
         except RuntimeError as error:  # no more threads may be started
-            self._source.refused(seat, error)
+            self._source.refused(worker, error)
 
-    def give_up(self, seat: Seat) -> bool:
+    def give_up(self, worker: WorkerThread) -> bool:
         """Do without a thread that could not be started; tell whether there are others."""
-        self._unborn.discard(seat)
-        self._seats.discard(seat)
-        self.limit = len(self._seats) - self._bound  # until the limits are read again
+        self._unborn.discard(worker)
+        self._workers.discard(worker)
+        self.limit = len(self._workers) - self._bound  # until the limits are read again
         return self.limit > 0
 
-    def _start(self, seat: Seat) -> None:
+    def _start(self, worker: WorkerThread) -> None:
         with self._starting:
-            self._unborn.discard(seat)
-            if seat.dismissed:
+            self._unborn.discard(worker)
+            if worker.dismissed:
                 return
             name = f"nbpipe-worker-{next(_numbers)}"
-            seat.thread = threading.Thread(target=self._serve, name=name, args=(seat,), daemon=True)
+            worker.thread = threading.Thread(
+                target=self._serve, name=name, args=(worker,), daemon=True
+            )
             try:
-                seat.thread.start()
+                worker.thread.start()
             except RuntimeError:
-                seat.thread = None
+                worker.thread = None
                 raise
 
-    def _serve(self, seat: Seat) -> None:
-        advance, gate = self._source.advance, seat.gate
+    def _serve(self, worker: WorkerThread) -> None:
+        advance, gate = self._source.advance, worker.gate
         work = None
         try:
             while True:
-                work = advance(work, seat)
+                work = advance(work, worker)
                 if work is not None:
-                    if work.settings is not seat.settings:
-                        seat.enter(work.settings)
+                    if work.settings is not worker.settings:
+                        worker.enter(work.settings)
                     work.started_ns = perf_counter_ns()
-                    seat.context.run(work.perform, work)
+                    worker.context.run(work.perform, work)
                     work.ended_ns = perf_counter_ns()
-                elif seat.dismissed:
+                elif worker.dismissed:
                     return
                 else:
                     gate.acquire()
         except BaseException as error:  # not user code: that keeps its exceptions inside
-            self._seats.discard(seat)
+            self._workers.discard(worker)
             self._source.crashed(error)
         finally:
-            seat.enter(None)  # in this thread: another one would change its own modes
+            worker.enter(None)  # in this thread: another one would change its own modes
 
     def at_work(self) -> list[Work]:
         """Return the work in progress; called under the lock."""
-        return [seat.work for seat in self._seats if seat.work is not None]
+        return [worker.work for worker in self._workers if worker.work is not None]
 
     def has(self, ident: int) -> bool:
-        """Tell whether the thread with this id is one of the team."""
-        threads = [seat.thread for seat in list(self._seats)]
+        """Tell whether the thread with this id is one of the pool."""
+        threads = [worker.thread for worker in list(self._workers)]
         return any(t is not None and t.ident == ident and t.is_alive() for t in threads)
 
-    def dismiss(self) -> list[Seat]:
+    def dismiss(self) -> list[WorkerThread]:
         """Tell every thread to leave; called under the lock."""
-        seats = list(self._seats)
-        for seat in seats:
-            seat.dismissed = True
-            if seat.gate.locked():
-                seat.gate.release()
+        workers = list(self._workers)
+        for worker in workers:
+            worker.dismissed = True
+            if worker.gate.locked():
+                worker.gate.release()
         self._parked.clear()
         self._apart.clear()
         self.coming = None
-        self._seats.clear()  # ids of threads that have ended are given to others
-        return seats
+        self._workers.clear()  # ids of threads that have ended are given to others
+        return workers
 
-    def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[Work]:
+    def close(self, timeout_s: float, workers: list[WorkerThread] | None = None) -> list[Work]:
         """Wait for dismissed threads; return the work of those that do not end."""
         with self._starting:  # whoever was about to start a thread has done so, or will not
             deadline = monotonic() + timeout_s
         late: list[Work] = []
-        for seat in seats or []:
-            thread = seat.thread
+        for worker in workers or []:
+            thread = worker.thread
             if thread is None or thread.ident == get_ident():
                 continue
             thread.join(max(0.0, deadline - monotonic()))
-            if thread.is_alive() and seat.work is not None:
-                late.append(seat.work)
+            if thread.is_alive() and worker.work is not None:
+                late.append(worker.work)
         return late

@@ -19,8 +19,8 @@ from ..base.seeding import NUMBER
 from ..base.threads import hold_library_threads
 from .channel import Channel
 from .remote_errors import pack_error
+from .serialize import load
 from .settings import WorkerSettings
-from .shipping import load
 
 ENTRY = f"{__name__}:serve"
 OUTPUT = ("text", "log")  # kinds of messages that `show_output` takes

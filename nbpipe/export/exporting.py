@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.checks import flag, whole
+from ..base.checks import boolean, integer
 from ..base.format import shortened
 from ..base.tree import is_tensor
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.stage import Chain, addresses
-from ..show.watch import note_export
+from ..show.watch import record_export
 from .fingerprint import difference
 from .fresh import FreshProcesses, Proved, error_words, first_items
 from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
@@ -39,12 +39,12 @@ from .secrets import (
     environment_values,
     is_suspicious_name,
     knowing,
-    masked,
     names_kept,
-    scrubbed,
+    redacted,
+    redacted_source,
     secret_in_text,
+    secrets_in_source,
     secrets_in_text,
-    told_in,
 )
 from .slicing import Slice
 from .source import last_name, span_of, tree_of
@@ -56,7 +56,7 @@ from .store import Exported, module_path, stored
 
 
 @contextlib.contextmanager
-def gate(record: Record) -> Iterator[None]:
+def redacting(record: Record) -> Iterator[None]:
     """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
 
     Secrets are looked for once: in the environment, in variables with the name of a secret, in the
@@ -76,18 +76,18 @@ def gate(record: Record) -> Iterator[None]:
 
 def cleared(error: BaseException) -> None:
     """Take the secrets out of an error; a cause that holds one is left out."""
-    error.args = tuple(scrubbed(one) if isinstance(one, str) else one for one in error.args)
+    error.args = tuple(redacted(one) if isinstance(one, str) else one for one in error.args)
     notes = getattr(error, "__notes__", None)
     if notes:
-        error.__notes__ = [scrubbed(str(note)) for note in notes]
+        error.__notes__ = [redacted(str(note)) for note in notes]
     text = "".join(traceback.format_exception(error, limit=0))
-    if scrubbed(text) != text:
+    if redacted(text) != text:
         error.__cause__ = error.__context__ = None
 
 
 def _secrets_of(record: Record) -> Iterator[str]:
     for cell in record.cells:
-        yield from told_in(cell.text)
+        yield from secrets_in_source(cell.text)
     derived = _derived(record)
     for name, value in tuple(record.namespace.items()):
         if name.startswith("_") or isinstance(value, type):
@@ -313,13 +313,13 @@ def export_chain(
     """
     try:
         file = module_path(path)
-        count = whole("export check_items", check_items, minimum=0, unit="items")
+        count = integer("export check_items", check_items, minimum=0, unit="items")
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
-        overwrite = flag("overwrite", overwrite)
+        overwrite = boolean("overwrite", overwrite)
         with _one_at_a_time:
             record, goal = _found(receiver, chain)
-            with gate(record):
+            with redacting(record):
                 copy = _Copy(goal, chain, record, file=file, count=count, assets=assets)
                 try:
                     return copy.export(items, overwrite=overwrite)
@@ -356,7 +356,7 @@ def chain_code(receiver: Any, chain: Chain, *, arguments: Mapping[str, int] | No
     """
     with _one_at_a_time:
         record, goal = _found(receiver, chain)
-        with gate(record):
+        with redacting(record):
             if arguments is None:
                 settings = parameters_of(chain, record, as_values=True)
             else:
@@ -471,9 +471,9 @@ class _Copy:
             compared = self._compare_items(items, proved, statements) if self._count else 0
         written = stored(self._file, text, files, overwrite=overwrite)
         knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
-        note_export({knob: knob.value for knob in knobs}, written.path)
+        record_export({knob: knob.value for knob in knobs}, written.path)
         self._note(statements)
-        notes = tuple(scrubbed(note) for note in dict.fromkeys(self._notes))
+        notes = tuple(redacted(note) for note in dict.fromkeys(self._notes))
         path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
         return replace(written, path=path, compared=compared, notes=notes)
 
@@ -667,7 +667,7 @@ class _Copy:
             self._notes.append("not compared: two runs of the same statements differ")
             return 0
         if words:
-            raise ExportError(scrubbed(words))
+            raise ExportError(redacted(words))
         self._notes += [_STARTS_AFRESH] if starts_afresh else []
         if raised:
             self._notes.append(f"not compared further: the notebook's own pipeline raises {raised}")
@@ -745,9 +745,9 @@ def _side_effects(record: Record, taken: set[Statement]) -> Iterator[str]:
         owner = record.namespace.get(root_name(call.func) or "")
         if name.startswith(_ACTS) and name not in _SHOWS and _package(owner) in packages - {""}:
             yield (
-                f"`{shortened(masked(ast.unparse(one.node)), 80)}` in {one.cell.place} acts by "
-                "side effect and is not in the module; to keep it, begin its cell with the line "
-                "`#| nbpipe: setup`"
+                f"`{shortened(redacted_source(ast.unparse(one.node)), 80)}` in {one.cell.place} "
+                "acts by side effect and is not in the module; to keep it, begin its cell with the "
+                "line `#| nbpipe: setup`"
             )
 
 

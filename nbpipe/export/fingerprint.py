@@ -41,7 +41,7 @@ from .reachable import (
     is_library,
     names_of_wrapped,
 )
-from .secrets import HIDDEN, is_secret, knowing, scrubbed
+from .secrets import HIDDEN, is_secret, knowing, redacted
 
 # -- Nodes: what a fingerprint consists of, and words for where two of them differ -----------------
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
@@ -101,7 +101,7 @@ def difference(notebook: Any, module: Any) -> str | None:
         notebook, module = _without(notebook, loose), _without(module, loose)
     if notebook == module:
         return None
-    return scrubbed(_difference("", notebook, module))
+    return redacted(_difference("", notebook, module))
 
 
 def loosened(node: Node, labels: Iterable[str]) -> Node:
@@ -518,7 +518,7 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         kept = {name: one for name, one in attributes_of(value).items() if name.endswith("value")}
         return branch(kind, shown, list(_attributes(kept, node_of)))
     if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
-        text = scrubbed(_ADDRESS.sub("", repr(value)))
+        text = redacted(_ADDRESS.sub("", repr(value)))
         own = list(_own(value, node_of))
         return branch(kind, text, own) if own else leaf(kind, text)
     if isinstance(value, logging.Logger):

@@ -27,7 +27,7 @@ from ..executors.launch import Worker, launch_apart
 from ..ops.cache import CacheStore
 from ..ops.stage import Chain, Stage, addresses
 from .fingerprint import json_fingerprint
-from .secrets import scrubbed
+from .secrets import redacted
 
 # -- Exceptions in words ---------------------------------------------------------------------------
 _LONGEST = 500  # characters of an error's text
@@ -41,7 +41,7 @@ def error_words(error: BaseException) -> str:
     if isinstance(error, StageError) and error.__cause__ is not None:
         return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
     line = traceback.format_exception_only(error)[-1]
-    text = shortened(scrubbed(line[:_READ]), _LONGEST)  # half a secret is not known as one
+    text = shortened(redacted(line[:_READ]), _LONGEST)  # half a secret is not known as one
     return text or type(error).__name__
 
 
@@ -164,12 +164,12 @@ def _stage_prints(address: str, stage: Stage) -> dict[str, Any]:
     spec: Any = stage.spec
     given = {one.name: getattr(spec, one.name) for one in dataclasses.fields(spec)}
     placed: dict[str, object] = {}
-    if (placement := stage.placement) is not None:
+    if (executor_spec := stage.executor_spec) is not None:
         placed = {
-            "device": getattr(placement.given, "device", None),
-            "worker_init": placement.worker_init,
-            "max_items_per_worker": placement.max_items_per_worker,
-            "copy": placement.copy,
+            "device": getattr(executor_spec.given, "device", None),
+            "worker_init": executor_spec.worker_init,
+            "max_items_per_worker": executor_spec.max_items_per_worker,
+            "copy": executor_spec.copy,
         }
     for name, value in given.items():
         if isinstance(value, CacheStore):  # what it holds is no part of the pipeline
@@ -180,7 +180,7 @@ def _stage_prints(address: str, stage: Stage) -> dict[str, Any]:
         "executor": stage.executor,
         "knobs": {word: knob.value for word, knob in stage.knobs.items()},
         "spec": {name: json_fingerprint(value) for name, value in given.items()},
-        "placement": {name: json_fingerprint(value) for name, value in placed.items()},
+        "executor_spec": {name: json_fingerprint(value) for name, value in placed.items()},
     }
 
 

@@ -108,7 +108,7 @@ def _answer(
             _replay(asked, **question["replay"])
         else:
             _prove(asked, **question["prove"])
-        asked.say(phase="done")
+        asked.send(phase="done")
         code = 0
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001  of the answer, or of what libraries do at the exit
@@ -141,7 +141,7 @@ class _Asked:
         self._answers = answers
         self._pid = os.getpid()
 
-    def say(self, **line: object) -> None:
+    def send(self, **line: object) -> None:
         """Answer a line; a process that user code forked off answers nothing."""
         if os.getpid() != self._pid:
             os._exit(0)
@@ -156,12 +156,12 @@ def _build(asked: _Asked, build: Callable[[], Any], count: int) -> dict[str, Any
     """
     pipe = build()
     before = chain_prints(pipe.chain)
-    asked.say(chain=before)
+    asked.send(chain=before)
     if not count:
         return {}
-    asked.say(phase="items")
+    asked.send(phase="items")
     items, raised = first_items(lambda: iter(pipe), count)
-    asked.say(items=items, raised=raised)
+    asked.send(items=items, raised=raised)
     pairs = zip(before, chain_prints(pipe.chain), strict=True)
     return {
         f"{row['name']} {word}": value
@@ -193,12 +193,12 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
     flags = __future__.annotations.compiler_flag if given["future"] else 0
     is_done = _all_executed(asked, steps, space, flags)
     absent = [name for name, text in given["modules"].items() if _lacks(text, space)]
-    asked.say(absent=absent)
+    asked.send(absent=absent)
     if absent or not is_done:
         return
-    asked.say(phase="build")
+    asked.send(phase="build")
     prints = _prints(given["names"], space)
-    asked.say(prints=prints)
+    asked.send(prints=prints)
 
     def build() -> Any:
         pipe = eval(given["goal"], space)  # noqa: S307  the user's own text
@@ -210,12 +210,12 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
     try:
         moved = _build(asked, build, given["count"])
     except BaseException as error:  # noqa: BLE001  whatever user code raises
-        asked.say(goal_error=error_words(error))
+        asked.send(goal_error=error_words(error))
         return
     if given["count"]:
         after = {name: json_fingerprint(space.get(name)) for name in prints}
         moved.update({name: one for name, one in after.items() if one != prints[name]})
-        asked.say(moved=moved)
+        asked.send(moved=moved)
 
 
 def _all_executed(
@@ -223,9 +223,9 @@ def _all_executed(
 ) -> bool:
     """Execute statements up to the first that fails; tell whether none does."""
     for number, step in enumerate(steps, start=1):
-        asked.say(phase="step")
+        asked.send(phase="step")
         result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
-        asked.say(step=result)
+        asked.send(step=result)
         if result["error"]:
             return False
     return True
@@ -277,12 +277,12 @@ def _prove(asked: _Asked, *, stem: str, file: str, names: list[str], count: int)
     sys.argv[:] = [str(path)]
     sys.path.insert(0, str(path.parent))
     os.chdir(asked.folder / "empty")
-    asked.say(phase="build")
+    asked.send(phase="build")
 
     def failed(word: str, error: BaseException) -> None:
         found = _error(error, path)
         text = linecache.getline(str(path), found["line"] or 0).strip()
-        asked.say(**{word: error_words(error), **found, "text": text})
+        asked.send(**{word: error_words(error), **found, "text": text})
 
     try:
         module = _imported(asked, path, file)
@@ -290,11 +290,11 @@ def _prove(asked: _Asked, *, stem: str, file: str, names: list[str], count: int)
         failed("import_error", error)
         return
     finally:
-        asked.say(reads=sorted(asked.watch.reads))
+        asked.send(reads=sorted(asked.watch.reads))
     os.chdir(asked.cwd)
-    asked.say(phase="build")
+    asked.send(phase="build")
     space = vars(module)
-    asked.say(prints=_prints(names, space))
+    asked.send(prints=_prints(names, space))
     try:
         _build(asked, module.build_pipeline, count)
     except BaseException as error:  # noqa: BLE001  as above

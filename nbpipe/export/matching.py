@@ -339,7 +339,7 @@ class Match:
             for word, value in row["spec"].items()
         }
         for one, other in zip(mine, theirs, strict=True):
-            for key in ("op", "executor", "knobs", "placement"):
+            for key in ("op", "executor", "knobs", "executor_spec"):
                 if one[key] != other[key]:
                     raise ExportError(
                         f"stage {one['name']!r}, {key}: {_said(one[key])} in the notebook, "

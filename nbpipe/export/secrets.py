@@ -497,11 +497,11 @@ def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
             yield match
 
 
-def scrubbed(text: str) -> str:
+def redacted(text: str) -> str:
     """Replace the secrets in a text by three asterisks.
 
     Examples:
-        >>> scrubbed("login to https://me:pa55word@example.org failed")
+        >>> redacted("login to https://me:pa55word@example.org failed")
         'login to https://me:***@example.org failed'
     """
     forms = _known_forms()
@@ -599,24 +599,24 @@ def secrets_in_text(text: str) -> Pairs:
     """Return the secrets in source text, each with the name of what holds it, where it has one."""
     tree = tree_of(text)
     if tree is None:
-        if scrubbed(text) != text:
+        if redacted(text) != text:
             yield "", text
         return
     yield from ((name, secret) for _, name, secret in _secrets_in(tree))
     yield from (("", comment) for comment in _secret_comments(text))
 
 
-def told_in(text: str) -> Iterator[str]:
+def secrets_in_source(text: str) -> Iterator[str]:
     """Return the secrets of a source text that are secret wherever they stand: the rare ones."""
     for _, secret in secrets_in_text(text):
         yield from filter(_is_rare, secrets_held(secret) or (secret,))
 
 
-def masked(text: str) -> str:
-    """Replace the lines with secrets in source text by three asterisks; other is `scrubbed`."""
+def redacted_source(text: str) -> str:
+    """Replace the lines with secrets in source text by three asterisks; other is `redacted`."""
     tree = tree_of(text)
     if tree is None:
-        return scrubbed(text)
+        return redacted(text)
     lines = text.split("\n")
     for node, _, _ in _secrets_in(tree):
         for row in range(node.lineno, (node.end_lineno or node.lineno) + 1):
@@ -624,7 +624,7 @@ def masked(text: str) -> str:
     text = "\n".join(lines)
     for comment in _secret_comments(text):
         text = text.replace(comment, HIDDEN)
-    return scrubbed(text)
+    return redacted(text)
 
 
 def _secrets_in(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str]]:
@@ -806,7 +806,7 @@ def _disguised(node: ast.AST) -> list[str]:
 def _secret_comments(text: str) -> Iterator[str]:
     for token in lines_of(text).tokens:
         comment = token.string.lstrip("#!: ")
-        if token.type == tokenize.COMMENT and scrubbed(comment) != comment:
+        if token.type == tokenize.COMMENT and redacted(comment) != comment:
             yield comment
         elif token.type == tokenize.COMMENT and (tree := tree_of(comment)):
             yield from (comment for _ in islice(_secrets_in(tree), 1))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from .secrets import masked
+from .secrets import redacted_source
 from .source import Lines, indent_of, last_name, lines_of, tree_of
 
 # -- Trees -----------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Statement:
 
     @property
     def _shortened(self) -> str:
-        line = masked(self.text).strip().split("\n")[0]
+        line = redacted_source(self.text).strip().split("\n")[0]
         return f"`{line[:40]}{'...' * (len(line) > 40)}` [{self.cell.place}]"  # noqa: PLR2004
 
     @property

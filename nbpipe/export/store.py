@@ -26,7 +26,7 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError, ModuleEditedError
-from .secrets import masked, scrubbed
+from .secrets import redacted, redacted_source
 from .source import defaults_in, replaced, tree_of
 
 # -- File name: where a module may be written, so that it can be imported and hides no other -------
@@ -466,9 +466,9 @@ def _edited(
 
 def _difference(before: str, after: str, names: tuple[str, str]) -> str:
     """Return a unified diff of a bounded number of lines, each of bounded length."""
-    texts = _lines(masked(before)), _lines(masked(after))
+    texts = _lines(redacted_source(before)), _lines(redacted_source(after))
     found = difflib.unified_diff(*texts, *names, n=2, lineterm="")
-    lines = scrubbed("\n".join(found)).splitlines()
+    lines = redacted("\n".join(found)).splitlines()
     if not lines:
         return "the two differ only in white space at the ends of lines, or in what is a secret"
     shown = [line[:_DIFF_COLUMNS] for line in lines[:_DIFF_LINES]]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.picture import bundle
-from ..show.watch import Watched
+from ..show.watch import RunView
 
 if TYPE_CHECKING:
     from .panel import Panel
 
 
-def panel_of(run: Watched, *, whole: bool = False) -> Panel:
+def panel_of(run: RunView, *, whole: bool = False) -> Panel:
     """Return the panel of a run; there is one, in however many places it is shown.
 
     Args:
@@ -37,7 +37,7 @@ def panel_of(run: Watched, *, whole: bool = False) -> Panel:
 _IN_MARIMO = "In marimo the panel is live between two cells, and while `run.train(step)` iterates."
 
 
-def shown_in_marimo(run: Watched) -> Any:
+def shown_in_marimo(run: RunView) -> Any:
     """Return what marimo shows of a run: when its panel answers there, and the panel."""
     marimo: Any = importlib.import_module("marimo")
     try:
@@ -47,7 +47,7 @@ def shown_in_marimo(run: Watched) -> Any:
     return marimo.vstack([marimo.md(_IN_MARIMO), panel])
 
 
-def controls_of(run: Watched) -> Any:
+def controls_of(run: RunView) -> Any:
     """Return a box of sliders and buttons for a run, an `ipywidgets.VBox`.
 
     Raises:

@@ -27,10 +27,10 @@ from ..errors import is_users_file
 from ..export.record import History
 from ..ops.stage import CodeLocation, Stage
 from ..show.watch import (
-    Attended,
     AttendedLoader,
     AttendedRun,
-    Watched,
+    NotebookRun,
+    RunView,
     loader_made,
     open_runs,
     run_closed,
@@ -88,7 +88,7 @@ def load_ipython_extension(ip: Any) -> None:
     run_started.append(rules.adopt)
     loader_made.append(rules.answer)
     for run in open_runs():
-        magic.runs.note(cast("Watched", run), "")
+        magic.runs.note(cast("RunView", run), "")
     magic.register()
     if _is_kernel(ip):
         _load_in_kernel(ip, rules, display)
@@ -288,7 +288,7 @@ class CellRules:
     def _open_runs(self) -> list[AttendedRun]:
         return [run for run in tuple(self._runs) if not run.closed]
 
-    def _attended(self) -> list[Attended]:
+    def _attended(self) -> list[NotebookRun]:
         return [*self._open_runs(), *self._loaders]
 
 
@@ -299,7 +299,7 @@ def _place(execution: Execution | None) -> NotebookCell | str | None:
     return execution.cell if execution.cell.id else None
 
 
-def _runs_that(runs: Sequence[Watched], end: str) -> str:
+def _runs_that(runs: Sequence[RunView], end: str) -> str:
     """Write "the run that `end` (its stages)", or "2 runs that `end`"."""
     if len(runs) == 1:
         return f"the run that {end} ({shortened(runs[0].title)})"

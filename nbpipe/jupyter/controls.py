@@ -11,9 +11,9 @@ import ipywidgets
 
 from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
-from ..show.messages import Remote
+from ..show.messages import RunController
 from ..show.snapshot import label
-from ..show.watch import Watched
+from ..show.watch import RunView
 from .kernel import cure
 from .publisher import publisher
 
@@ -22,7 +22,7 @@ _SLIDER_ELSE = 32
 _NAME = 40  # characters of a stage's name
 
 
-def controls_of(run: Watched) -> Any:
+def controls_of(run: RunView) -> Any:
     """Return a box of sliders and buttons for a run.
 
     Returns:
@@ -37,8 +37,8 @@ def controls_of(run: Watched) -> Any:
 class _Controls:
     """The widgets and what they do; the box keeps it alive."""
 
-    def __init__(self, run: Watched) -> None:
-        self._remote = Remote(run, by="controls")
+    def __init__(self, run: RunView) -> None:
+        self._remote = RunController(run, by="controls")
         self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
         cells = [cell for turned in _turned(run) for cell in self._row(*turned)]
         grid = ipywidgets.GridBox(
@@ -67,7 +67,7 @@ class _Controls:
         self.show_pause()
 
     @property
-    def run(self) -> Watched | None:
+    def run(self) -> RunView | None:
         """The run, or None where it is gone."""
         return self._remote.run
 
@@ -142,7 +142,7 @@ class _PauseLabel:
             controls.show_pause()
 
 
-def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:
+def _turned(run: RunView) -> list[tuple[Knob, list[str]]]:
     """Return every knob once, with the addresses of the stages that have it."""
     found: dict[int, tuple[Knob, list[str]]] = {}
     if run.status().by_loop:  # nothing that it could turn has an effect

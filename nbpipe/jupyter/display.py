@@ -25,7 +25,7 @@ from ..base.format import style_sheet
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.picture import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
-from ..show.watch import Watched
+from ..show.watch import RunView
 from . import panel_of
 
 if TYPE_CHECKING:
@@ -98,20 +98,20 @@ class RunDisplay:
         self._cell = cell
         self.show_pipeline: Callable[[Any], object] = lambda _: None
         self._marks = itertools.count(1)
-        self._runs: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
+        self._runs: weakref.WeakValueDictionary[int, RunView] = weakref.WeakValueDictionary()
         self._pipes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # Each run has one place of its own, which any number of outputs share.
-        self._own: weakref.WeakKeyDictionary[Watched, _Place] = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakKeyDictionary[RunView, _Place] = weakref.WeakKeyDictionary()
         self._named: dict[str, _Place] = {}  # by the `display_id` that the user gave
-        self._places: weakref.WeakKeyDictionary[Watched, dict[_Place, set[_Cell]]]
+        self._places: weakref.WeakKeyDictionary[RunView, dict[_Place, set[_Cell]]]
         self._places = weakref.WeakKeyDictionary()  # with the cells that show them
         self._panels: weakref.WeakKeyDictionary[Panel, set[_Cell]]
         self._panels = weakref.WeakKeyDictionary()  # with the cells that show them
         self._bars: dict[_Cell, list[PipelineBar]] = {}  # by cell
-        self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
+        self._shown: weakref.WeakKeyDictionary[RunView, Snapshot] = weakref.WeakKeyDictionary()
 
     # -- what IPython asks for ------------------------------------------------------------
-    def bundle_of(self, run: Watched) -> tuple[_Data, _Data]:
+    def bundle_of(self, run: RunView) -> tuple[_Data, _Data]:
         """Return a run as IPython formats it, and the mark by which it is known when published."""
         panel, data = self._panel(run), bundle(run)
         view = {} if panel is None else {WIDGET_VIEW: panel.get_view_spec()}
@@ -155,7 +155,7 @@ class RunDisplay:
         self._show(run, place, update=update)
         return True
 
-    def show(self, run: Watched) -> None:
+    def show(self, run: RunView) -> None:
         """Show a run where the running cell shows things."""
         self.takes(self._mark(self._runs, run))
 
@@ -195,13 +195,13 @@ class RunDisplay:
             if place in places:
                 self._forget(run, place)
 
-    def _forget(self, run: Watched, place: _Place) -> None:
+    def _forget(self, run: RunView, place: _Place) -> None:
         self._places.get(run, {}).pop(place, None)
         if self._named.get(place.panel) == place:
             del self._named[place.panel]
 
     # -- pipelines ------------------------------------------------------------------------
-    def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[Watched, str]]) -> None:
+    def show_bar(self, pipe: Startable, start: Callable[[Startable], tuple[RunView, str]]) -> None:
         """Show the buttons of a pipeline where the running cell shows things.
 
         Args:
@@ -225,7 +225,7 @@ class RunDisplay:
                 self._publish(_EMPTY, one)
 
     # -- runs -----------------------------------------------------------------------------
-    def _panel(self, run: Watched, cell: _Cell = None) -> Panel | None:
+    def _panel(self, run: RunView, cell: _Cell = None) -> Panel | None:
         """Return the panel of a run that is open, which the running cell shows."""
         panel = _panel(run)
         cell = cell or self._cell()
@@ -240,7 +240,7 @@ class RunDisplay:
         return panel
 
     def _show(
-        self, run: Watched, place: _Place, cell: _Cell = None, *, update: bool = False
+        self, run: RunView, place: _Place, cell: _Cell = None, *, update: bool = False
     ) -> None:
         """Show a run in new outputs, or in the place of those that are there."""
         panel = self._panel(run, cell)
@@ -256,7 +256,7 @@ class RunDisplay:
             self._publish({**view, "text/plain": ""}, place.panel, update=update)
         self._publish(_kept(data), place.picture, update=update)
 
-    def keep(self, run: Watched) -> None:
+    def keep(self, run: RunView) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
         if before is None or snapshot_key(before) != snapshot_key(now):
@@ -272,7 +272,7 @@ class RunDisplay:
                     panel.keep(now)
                     panel.feed.snapshot()  # it remembers how the run was
 
-    def keep_closed(self, run: Watched) -> None:
+    def keep_closed(self, run: RunView) -> None:
         """Called when a run was closed: it may be gone before it is looked at again."""
         if run in self._places:
             self.keep(run)
@@ -321,7 +321,7 @@ def unlisten(ip: Any) -> None:
     vars(ip.displayhook).pop("write_format_data", None)
 
 
-def _panel(run: Watched) -> Panel | None:
+def _panel(run: RunView) -> Panel | None:
     if run.closed:
         return None
     try:

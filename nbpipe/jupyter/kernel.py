@@ -266,7 +266,7 @@ def _in_cell() -> bool:
     return False
 
 
-# -- what waits for the kernel's main shell --------------------------------------------
+# -- what waits for the kernel's main shell --------------------------------------------------------
 class Stream(Protocol):
     """What is used of a `ZMQStream`."""
 
@@ -374,7 +374,7 @@ def _require(owner: object, *paths: str) -> None:
             found = getattr(found, name)
 
 
-# -- interrupts wait while messages are in hand ----------------------------------------
+# -- interrupts wait while messages are in hand ----------------------------------------------------
 @final
 class Shield:
     """Keeps interrupts back while messages are in hand; entered in the main thread.
@@ -419,7 +419,7 @@ class Shield:
             self._handler(*self._kept)
 
 
-# -- a comm of which nobody is told ----------------------------------------------------
+# -- a comm of which nobody is told ----------------------------------------------------------------
 def unannounced_comm(
     kernel: object, target: str, handle_msg: Callable[[Message], object]
 ) -> Any | None:
@@ -451,7 +451,7 @@ def forget_comm(comm: Any) -> None:
     comm._closed = True
 
 
-# -- cures for some habits of ipykernel, each on one comm only -------------------------
+# -- cures for some habits of ipykernel, each on one comm only -------------------------------------
 def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> None:
     """Set right how messages of one of our own widgets travel; does nothing where all is well.
 

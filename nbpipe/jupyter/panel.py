@@ -20,9 +20,9 @@ from ..errors import ArgumentError, FrontEndMissingError, NbpipeError, RunClosed
 from ..ops.stage import Chain
 from ..show.messages import Ack, export_later, got, number_of, refused
 from ..show.snapshot import Snapshot
-from ..show.watch import AttendedRun, Exportable, Watched
+from ..show.watch import AttendedRun, Exportable, RunView
 from .kernel import cure
-from .publisher import RunFeed, publisher
+from .publisher import RunChannel, publisher
 
 
 # -- The built front end: for each widget an ES module and its styles ------------------------------
@@ -108,8 +108,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     name = traitlets.Unicode().tag(sync=True)
     snapshot = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, run: Watched, code: Mapping[str, Any]) -> None:
-        self.feed = RunFeed(run, self.send, self._keep)
+    def __init__(self, run: RunView, code: Mapping[str, Any]) -> None:
+        self.feed = RunChannel(run, self.send, self._keep)
         self.settled: Callable[[Any], object] = lambda _: None
         super().__init__(**code, snapshot=_written(self.feed.snapshot()))
         self.on_msg(Panel._receive)
@@ -162,10 +162,10 @@ def _written(shown: Snapshot) -> str:
     return json.dumps(shown, separators=(",", ":"))
 
 
-_panels: weakref.WeakKeyDictionary[Watched, Panel] = weakref.WeakKeyDictionary()
+_panels: weakref.WeakKeyDictionary[RunView, Panel] = weakref.WeakKeyDictionary()
 
 
-def panel_of(run: Watched, *, whole: bool = False) -> Panel:
+def panel_of(run: RunView, *, whole: bool = False) -> Panel:
     """Return the panel of a run; there is one, in however many places it is shown."""
     found = _panels.get(run)
     if found is None or found.comm is None:

@@ -1,4 +1,4 @@
-"""RunFeed: what is told of a run to those who look at it. Publisher: the thread that tells it."""
+"""RunChannel: the messages about one run. Publisher: the thread that sends them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from time import monotonic
 from typing import Any, Protocol, final
 
 from ..errors import ArgumentError
-from ..show.messages import ExportedMessage, Remote, Views, refused
+from ..show.messages import ExportedMessage, RunController, Views, refused
 from ..show.snapshot import HistoryPart, Snapshot, history, snapshot_key
-from ..show.watch import Watched
+from ..show.watch import RunView
 
 LOG = logging.getLogger("nbpipe")
 TICK_S = 0.25
 Send = Callable[[dict[str, Any]], object]
 
 
-# -- RunFeed: what is told of a run to those who look at it ----------------------------------------
+# -- RunChannel: the messages about one run -------------------------------------
 _KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
 _NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
 _GOING = ("running", "paused")
 
 
 @final
-class RunFeed:
+class RunChannel:
     """One run for the views of a front end: what they are sent, and what they ask for.
 
     Nothing is sent while no view is open.
@@ -39,9 +39,9 @@ class RunFeed:
     """
 
     def __init__(
-        self, run: Watched, send: Send, keep: Callable[[Snapshot], object] = lambda _: None
+        self, run: RunView, send: Send, keep: Callable[[Snapshot], object] = lambda _: None
     ) -> None:
-        self._remote = Remote.of(run)
+        self._remote = RunController.of(run)
         self._views = Views()
         self._send = send
         self._keep = keep
@@ -50,16 +50,16 @@ class RunFeed:
         self._settled_s = monotonic()
 
     @property
-    def run(self) -> Watched | None:
+    def run(self) -> RunView | None:
         """The run, or None where it is gone."""
         return self._remote.run
 
     def snapshot(self) -> Snapshot:
-        """Return how the run is, as `Remote.snapshot` does."""
+        """Return how the run is, as `RunController.snapshot` does."""
         return self._remote.snapshot()
 
     def glance(self) -> Snapshot:
-        """Return how the run is, as `Remote.glance` does."""
+        """Return how the run is, as `RunController.glance` does."""
         return self._remote.glance()
 
     # -- what the publisher asks ----------------------------------------------------------
@@ -70,7 +70,7 @@ class RunFeed:
         return bool(self._views) and not over
 
     def publish(self, *, lately: bool = True) -> None:
-        """Send what changed since the last time; `lately` as of `Remote.snapshot`."""
+        """Send what changed since the last time; `lately` as of `RunController.snapshot`."""
         with self._sending:
             shown, before = self._remote.publish(lately=lately), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
@@ -213,7 +213,9 @@ class Publisher:
             if not feed.wanted:
                 self._feeds.pop(key, None)
         # Whoever shows many runs glances at what they have just published.
-        return sorted(self._feeds.copy().values(), key=lambda feed: not isinstance(feed, RunFeed))
+        return sorted(
+            self._feeds.copy().values(), key=lambda feed: not isinstance(feed, RunChannel)
+        )
 
     def _publish(self, feed: Published) -> None:
         try:

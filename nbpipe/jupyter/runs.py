@@ -24,10 +24,10 @@ from ..errors import ArgumentError, NbpipeError, RunClosedError
 from ..show.messages import Views, got, number_of, refusal, refused
 from ..show.rules import LIMITS
 from ..show.snapshot import Snapshot, label
-from ..show.watch import Watched
+from ..show.watch import RunView
 from ..version import __version__
 from .kernel import forget_comm, unannounced_comm
-from .publisher import TICK_S, RunFeed, publisher
+from .publisher import TICK_S, RunChannel, publisher
 
 TARGET = "nbpipe.runs"
 PROTOCOL = 1
@@ -66,10 +66,10 @@ class ListedRun(NamedTuple):
     """A row, and what looks at the run."""
 
     row: RunRow
-    feed: RunFeed
+    feed: RunChannel
 
     @property
-    def run(self) -> Watched | None:
+    def run(self) -> RunView | None:
         """The run, or None where it is gone."""
         return self.feed.run
 
@@ -77,11 +77,11 @@ class ListedRun(NamedTuple):
 class _Entry:
     """A run that was started: its number stays."""
 
-    def __init__(self, number: int, run: Watched, cell: str) -> None:
+    def __init__(self, number: int, run: RunView, cell: str) -> None:
         self.number = number
         self.run = weakref.ref(run)
         self.cell = cell
-        self.feed: RunFeed | None = None  # once somebody looks
+        self.feed: RunChannel | None = None  # once somebody looks
 
 
 @final
@@ -127,7 +127,7 @@ class KernelRuns:
             self._comm.send(dict(message))
 
     # -- runs -----------------------------------------------------------------------------
-    def note(self, run: Watched, cell: str) -> None:
+    def note(self, run: RunView, cell: str) -> None:
         """Called when a run started.
 
         Args:
@@ -140,7 +140,7 @@ class KernelRuns:
         if entry.number == 1:
             self._send({"type": "here"})
 
-    def name(self, run: Watched, pipe: object) -> str:
+    def name(self, run: RunView, pipe: object) -> str:
         """Give a run a variable, which holds it; return its name.
 
         Args:
@@ -156,7 +156,7 @@ class KernelRuns:
         variables[found] = run
         return found
 
-    def leave_out(self, run: Watched) -> None:
+    def leave_out(self, run: RunView) -> None:
         """Called when a run turned out to be a part of another one."""
         with self._lock:
             self._entries = tuple(one for one in self._entries if one.run() is not run)
@@ -166,12 +166,12 @@ class KernelRuns:
         newest = self._entries[-1:]
         return tuple(one for one in self._entries if one in newest or one.run() is not None)
 
-    def _feed(self, entry: _Entry) -> RunFeed | None:
+    def _feed(self, entry: _Entry) -> RunChannel | None:
         """Return what looks at a run; None where it went before anybody looked."""
         with self._lock:
             run = entry.run()
             if entry.feed is None and run is not None:
-                entry.feed = RunFeed(run, lambda message: self._send_of(entry.number, message))
+                entry.feed = RunChannel(run, lambda message: self._send_of(entry.number, message))
                 shown = getattr(run, "shown", None)
                 if shown is not None:  # that of a loader may be gone before it is looked at again
                     shown.add(entry.feed)
@@ -184,7 +184,7 @@ class KernelRuns:
         """Return the open runs, oldest first, and the newest as it was last.
 
         Args:
-            lately: as `Remote.glance` sees them.
+            lately: as `RunController.glance` sees them.
         """
         with self._lock:
             self._entries = entries = self._kept()
@@ -234,7 +234,7 @@ class KernelRuns:
                 self._sent = rows
                 self._send({"type": "runs", "runs": rows})
 
-    def _looked_at(self) -> list[RunFeed]:
+    def _looked_at(self) -> list[RunChannel]:
         """Return what looks at single runs."""
         feeds = (one.feed for one in self._entries)
         return [feed for feed in feeds if feed is not None and feed.wanted]
@@ -342,7 +342,7 @@ def _is_loader(value: object) -> bool:
     return own_kind(type(value)) == "loader"
 
 
-def _chain(run: Watched, number: int) -> dict[str, Any]:
+def _chain(run: RunView, number: int) -> dict[str, Any]:
     """Write the code of a pipeline, or tell why there is none; may take seconds."""
     answer = {"type": "chain", "id": number, "ok": False, "code": "", "error": ""}
     try:

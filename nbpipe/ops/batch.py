@@ -13,20 +13,20 @@ from typing import Any, ClassVar, Literal
 from ..base.checks import (
     Function,
     as_float,
-    flag,
+    boolean,
+    integer,
     plain_function,
     refuse_coroutine,
     refuse_table,
-    whole,
 )
 from ..base.collate import BatchMemory, check_options, collate
 from ..base.seeding import Entry
 from ..base.tree import children, is_tensor, is_tensor_collection, rebuild
 from ..errors import ArgumentError, LengthUnknownError
-from .call import joined, place, placement_of
+from .call import executor_spec_of, joined, place
 from .chain import BATCHES, append_plain, new_name
-from .remaining import Fold, NodeState, Remaining
-from .stage import WORDS_TEXT, Chain, Operation, Placement, Runs, Stage, given, regions_of
+from .ranges import IndexRanges, NodeState, StatefulOp
+from .stage import WORDS_TEXT, Chain, ExecutorSpec, Operation, Runs, Stage, given, regions_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -77,7 +77,7 @@ class Batch(Operation):
         """Return the last batch too: there may be no whole one."""
         return replace(self, drop_last=False)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Gather by cost."""
         return BatchByCost(self, node_state)
 
@@ -99,12 +99,12 @@ def append_batch(
     """Append a batch stage."""
     stage_name, named = new_name(chain, "batch", None, name)
     spec = _batch_spec(stage_name, size, options)
-    placement = _batch_placement(stage_name, options, by_cost=spec.cost is not None)
-    placement = placement or _followed(chain, spec, options["executor"])
-    if placement is not None:
+    executor_spec = _batch_placement(stage_name, options, by_cost=spec.cost is not None)
+    executor_spec = executor_spec or _followed(chain, spec, options["executor"])
+    if executor_spec is not None:
         knobs = (options["concurrency"], prefetch)
         return place(
-            chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
+            chain, spec, executor_spec, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
         )
     held = BATCHES if prefetch is None else prefetch
     return (
@@ -119,12 +119,12 @@ def append_batch(
     )
 
 
-def _followed(chain: Chain, spec: Batch, executor: object) -> Placement | None:
+def _followed(chain: Chain, spec: Batch, executor: object) -> ExecutorSpec | None:
     """Return the worker processes above if batches can be made there and no option forbids it."""
-    above = chain[-1].placement if chain else None
+    above = chain[-1].executor_spec if chain else None
     if executor is not None or spec.cost is not None or above is None:
         return None
-    follows = Placement("process", copy=above.copy, follows=True)
+    follows = ExecutorSpec("process", copy=above.copy, follows=True)
     if joined(chain, spec, follows) is None:
         return None
     calls: list[Any] = [stage.spec for stage in regions_of(chain)[-1]]
@@ -134,7 +134,7 @@ def _followed(chain: Chain, spec: Batch, executor: object) -> Placement | None:
 def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch:
     cost, collate, names = options["cost"], options["collate"], options["names"]
     if cost is None:
-        size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
+        size = integer("batch size", size, minimum=1, maximum=2**31, unit="items")
     elif not 0 < as_float(size) < math.inf:
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
     for word in ("cost", "collate"):
@@ -149,7 +149,7 @@ def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch
     check_options(names, options["dtype"], options["pad"])
     return Batch(
         size=size,
-        drop_last=flag(f"{stage_name} drop_last", options["drop_last"]),
+        drop_last=boolean(f"{stage_name} drop_last", options["drop_last"]),
         collate=collate,
         names=None if names is None else tuple(names),
         dtype=options["dtype"],
@@ -160,25 +160,25 @@ def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch
 
 def _batch_placement(
     stage_name: str, options: Mapping[str, Any], *, by_cost: bool
-) -> Placement | None:
+) -> ExecutorSpec | None:
     executor = options["executor"]
-    placement = placement_of(stage_name, executor, {})
-    if executor not in (None, "thread") and placement is None:
+    executor_spec = executor_spec_of(stage_name, executor, {})
+    if executor not in (None, "thread") and executor_spec is None:
         raise ArgumentError(
             f"{stage_name} executor must be 'thread', {WORDS_TEXT}, an Executor or a Dask "
             f"client, got {executor!r}"
         )
-    if placement is not None and by_cost:
+    if executor_spec is not None and by_cost:
         raise ArgumentError(
             f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
             "gathered one after the other; leave executor out, and collate in a stage behind it"
         )
-    if placement is None and options["concurrency"] is not None:
+    if executor_spec is None and options["concurrency"] is not None:
         raise ArgumentError(
             f"{stage_name} concurrency needs workers: batches are gathered one after the other; "
             'leave it out, or use executor="process"'
         )
-    return placement
+    return executor_spec
 
 
 def append_unbatch(chain: Chain) -> Chain:
@@ -209,7 +209,7 @@ class Collate:
         )
 
 
-class BatchByCost(Fold):
+class BatchByCost(StatefulOp):
     """Gathers items while the sum of their costs stays within `size`.
 
     A batch is given when the item behind it comes, and in a route it stands in that item's place.
@@ -229,7 +229,7 @@ class BatchByCost(Fold):
         self._entries: list[Entry] = []
         self._sum = 0.0
 
-    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: dict[str, Any]) -> IndexRanges:
         """Tell how many items belong to the batches that are not wanted."""
         with self._lock:
             given, known = [*self._sizes, (self._left_out, 0)], list(self._known)
@@ -249,7 +249,7 @@ class BatchByCost(Fold):
                 gone.append((at, ends))
             at, closes = begins + size, is_wanted
         node_state["sizes"] = [*again, *known]
-        return Remaining.of(self._before, gone)
+        return IndexRanges.of(self._before, gone)
 
     def forget(self, start: int) -> None:
         """Forget the sizes of the batches before number `start`."""
@@ -257,7 +257,7 @@ class BatchByCost(Fold):
             self._before += sum(self._sizes.popleft())
             self._first += 1
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""
         full = None
         if self._is_as_before():
@@ -296,7 +296,7 @@ class BatchByCost(Fold):
             self._left_out = 0
         return (entries[0][0], self.collate([entry[1] for entry in entries]))
 
-    def flush(self) -> Iterator[Entry]:
+    def finish(self) -> Iterator[Entry]:
         """Return the last batch, unless it is dropped."""
         if self._entries and (self._is_as_before() or not self._spec.drop_last):
             last = self._close()

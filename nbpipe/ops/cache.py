@@ -19,7 +19,7 @@ from ..base.seeding import Entry, Path
 from ..base.tree import copy_leaves
 from ..errors import ArgumentTypeError, CacheError
 from .chain import append_plain, fingerprint
-from .remaining import Fold, NodeState, Remaining
+from .ranges import IndexRanges, NodeState, StatefulOp
 from .stage import Chain, Operation, Runs
 
 
@@ -110,7 +110,7 @@ class Recorder(ABC):
         """
 
     @abstractmethod
-    def take_back(self) -> None:
+    def undo_commit(self) -> None:
         """Undo `complete`, where that kept these items and not those of another epoch."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class _MemoryRecorder(Recorder):
         if entries is not None:
             self._store.keep(entries, self._made)
 
-    def take_back(self) -> None:
+    def undo_commit(self) -> None:
         self._store.drop(self._entries)
 
     def close(self) -> None:
@@ -378,7 +378,7 @@ class _FolderRecorder(Recorder):
             "cache to another folder, or use cache() in memory"
         )
 
-    def take_back(self) -> None:
+    def undo_commit(self) -> None:
         self._store.drop(self._number)
 
     def close(self) -> None:
@@ -438,7 +438,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-class Recording(Fold):
+class Recording(StatefulOp):
     """Passes items on and keeps them in a cache.
 
     The cache is complete only when the epoch was consumed to its end: how far the stage had run
@@ -455,14 +455,14 @@ class Recording(Fold):
         self._store = store
         self._passes = passes
         self._as_of = made
-        self._rest = Remaining.read(node_state.get("rest", [0, []]))
+        self._rest = IndexRanges.read(node_state.get("rest", [0, []]))
         self._keeps = self._rest.is_all  # else the beginning was seen by another process
         self._made: Recorder | None = None
         self._closed = False
         self._pushed = 0
         self._whole: bool = node_state.get("whole", False)  # all were had before it went on
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Tell which items are left, for a cache that is complete by then; or that none is."""
         if self._whole and rest.start >= self._pushed:
             node_state["whole"] = True
@@ -478,7 +478,7 @@ class Recording(Fold):
                 recorder.close()
         return recorder
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Keep an item."""
         path = entry[0]
         if self._passes:
@@ -488,7 +488,7 @@ class Recording(Fold):
         self._pushed += 1
         return (with_passes(path, self._passes), entry[1])
 
-    def flush(self) -> Iterator[Entry]:
+    def finish(self) -> Iterator[Entry]:
         """Take note that all items were seen."""
         self._whole = True
         return iter(())
@@ -500,10 +500,10 @@ class Recording(Fold):
         elif self._whole:
             self._store.as_of = self._as_of
 
-    def take_back(self) -> None:
+    def undo_commit(self) -> None:
         """Have the cache complete no longer."""
         if self._made is not None:
-            self._made.take_back()
+            self._made.undo_commit()
 
     def close(self) -> None:
         """Forget what was kept, unless it is complete; from any thread."""

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Literal
 from ..base.checks import (
     Function,
     as_int,
-    flag,
+    boolean,
     function,
+    integer,
     is_async_generator_function,
     is_coroutine_function,
     plain_function,
     seconds,
-    whole,
 )
 from ..base.knobs import Knob
 from ..base.names import methods_name_arguments
@@ -26,8 +26,8 @@ from .device import Target, checked_device, place_on_device
 from .stage import (
     WORDS_TEXT,
     Chain,
+    ExecutorSpec,
     Operation,
-    Placement,
     Runs,
     Stage,
     changed,
@@ -58,7 +58,7 @@ class Retry:
     then: Literal["raise", "skip"] = field(default="raise", kw_only=True)
 
     def __post_init__(self) -> None:
-        whole("Retry times", self.times, minimum=1, maximum=1000, unit="calls")
+        integer("Retry times", self.times, minimum=1, maximum=1000, unit="calls")
         seconds("Retry backoff_s", self.backoff_s, zero=True)
         if self.then not in ("raise", "skip"):
             raise ArgumentError(f"Retry then must be 'raise' or 'skip', got {self.then!r}")
@@ -237,21 +237,21 @@ def _append_here(
 ) -> Chain:
     """Append a map, filter or flat_map stage whose name and default prefetch are known."""
     executor = _executor(name, label, fn, options["executor"])
-    placement = placement_of(name, executor, options)
+    workers = executor_spec_of(name, executor, options)
     timeout_s = options["timeout_s"]
     if timeout_s is not None:
         timeout_s = seconds(f"{name} timeout_s", timeout_s)
-        _check_timeout(name, label, executor, placement)
+        _check_timeout(name, label, executor, workers)
     spec = _CALLS[label](
         fn=fn,
         policy=FailurePolicy.of(name, options["on_error"], options["max_failures"]),
-        ordered=flag(f"{name} ordered", options["ordered"]),
+        ordered=boolean(f"{name} ordered", options["ordered"]),
         timeout_s=timeout_s,
         wants_rng=wants_rng(fn),
     )
     knobs = options["concurrency"], options["prefetch"]
-    if placement is not None:
-        return place(chain, spec, placement, *knobs, name=name, named=named, prefetch_else=prefetch)
+    if workers is not None:
+        return place(chain, spec, workers, *knobs, name=name, named=named, prefetch_else=prefetch)
     if executor == "inline":
         _refuse_inline_knobs(name, *knobs)
         return (*chain, Stage(spec, name=name, named=named, executor=executor))
@@ -292,7 +292,9 @@ def _executor(name: str, label: str, fn: object, executor: object) -> object:
     return "thread" if executor is None else executor
 
 
-def placement_of(name: str, executor: object, options: Mapping[str, Any]) -> Placement | None:
+def executor_spec_of(
+    name: str, executor: object, options: Mapping[str, Any]
+) -> ExecutorSpec | None:
     """Check the options of workers outside the run's threads.
 
     Raises:
@@ -307,14 +309,14 @@ def placement_of(name: str, executor: object, options: Mapping[str, Any]) -> Pla
     if asked["worker_init"] is not None:
         plain_function(f"{name} worker_init", asked["worker_init"])
     if most is not None:
-        asked["max_items_per_worker"] = whole(
+        asked["max_items_per_worker"] = integer(
             f"{name} max_items_per_worker", most, minimum=1, unit="items"
         )
     for word in ("copy", "region"):
-        asked[word] = flag(f"{name} {word}", asked[word])
+        asked[word] = boolean(f"{name} {word}", asked[word])
     if where[0] != "process":
         _refuse_process_options(name, asked | {"region": True, "worker_init": None})
-    return Placement(*where, **asked)
+    return ExecutorSpec(*where, **asked)
 
 
 def _refuse_process_options(name: str, asked: Mapping[str, Any]) -> None:
@@ -326,8 +328,8 @@ def _refuse_process_options(name: str, asked: Mapping[str, Any]) -> None:
             )
 
 
-def _check_timeout(name: str, label: str, executor: object, placement: object) -> None:
-    if executor != "coroutine" and placement is None:
+def _check_timeout(name: str, label: str, executor: object, executor_spec: object) -> None:
+    if executor != "coroutine" and executor_spec is None:
         raise ArgumentError(
             f"{name} timeout_s needs a call that can be ended: a thread cannot be killed; make "
             'the function an async def, or run it in executor="process"'
@@ -335,7 +337,7 @@ def _check_timeout(name: str, label: str, executor: object, placement: object) -
     if label == "flat_map":
         raise ArgumentError(
             f"{name} timeout_s is for one call with one result; "
-            + ("watch the time" if placement else "put asyncio.timeout")
+            + ("watch the time" if executor_spec else "put asyncio.timeout")
             + " into the generator"
         )
 
@@ -351,7 +353,7 @@ def _refuse_inline_knobs(name: str, concurrency: object, prefetch: object) -> No
 def place(
     chain: Chain,
     spec: Operation,
-    placement: Placement,
+    executor_spec: ExecutorSpec,
     concurrency: int | None,
     prefetch: int | None,
     *,
@@ -366,27 +368,27 @@ def place(
         spec,
         name=name,
         named=named,
-        placement=placement,
+        executor_spec=executor_spec,
         given=given(concurrency=concurrency, prefetch=prefetch),
         unit=chain_unit(chain),
     )
-    above = joined(chain, spec, placement)
+    above = joined(chain, spec, executor_spec)
     if above is None:
         limit = 1 if concurrency is None else concurrency
-        why = _why_apart(chain, placement) if spec.gathers else ""
+        why = _why_apart(chain, executor_spec) if spec.gathers else ""
         return (*chain, stage(concurrency=limit, prefetch=held, why=why))
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and spec.runs == "call" and above.spec.runs != "batch":
         held = above.knobs["prefetch"].value
-    if not placement.follows:  # behind an inner stage of a region nothing waits
+    if not executor_spec.follows:  # behind an inner stage of a region nothing waits
         above = changed(above, shared=shared)
     return (*chain[:-1], above, stage(prefetch=held, shared=shared))
 
 
-def _why_apart(chain: Chain, placement: Placement) -> str:
+def _why_apart(chain: Chain, executor_spec: ExecutorSpec) -> str:
     """Say what it costs that batches are not made in the worker processes of their items."""
     above = chain[-1] if chain else None
-    if above is None or {above.executor, placement.executor} != {"process"}:
+    if above is None or {above.executor, executor_spec.executor} != {"process"}:
         return ""
     return f"apart from {above.name}, items are sent twice"
 
@@ -431,7 +433,7 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
                 "run one after the other in threads of the run; leave it out"
                 + (", or give depth" if word == "prefetch" else "")
             )
-    if not flag(f"{name} ordered", options["ordered"]):
+    if not boolean(f"{name} ordered", options["ordered"]):
         raise ArgumentError(
             f"{name} ordered does not go with device, got {options['ordered']!r}: calls on a "
             "device run one after the other, and so in order; leave it out"
@@ -449,14 +451,14 @@ def is_wanted(name: str, options: Mapping[str, Any]) -> bool:
     return False
 
 
-def joined(chain: Chain, spec: Operation, placement: Placement) -> Stage | None:
+def joined(chain: Chain, spec: Operation, executor_spec: ExecutorSpec) -> Stage | None:
     """Return the stage whose workers a new stage shares, or None where it gets its own.
 
     A batch needs every input of its own, so it shares no workers with stages that may drop
     items. A `flat_map` holds its worker from its first child to its last, so it stays alone.
     """
     above = chain[-1] if chain else None
-    if above is None or above.placement is None or not placement.joins(above.placement):
+    if above is None or above.executor_spec is None or not executor_spec.joins(above.executor_spec):
         return None
     if spec.expands or above.spec.expands:
         return None

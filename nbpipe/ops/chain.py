@@ -277,7 +277,7 @@ def settled(chain: Chain, can_send: Callable[[object], bool] = lambda _: True) -
         if stage.inputs:
             inputs = tuple(settled(inner, can_send) for inner in stage.inputs)
             found.append(stage if inputs == stage.inputs else changed(stage, inputs=inputs))
-        elif stage.placement is not None and stage.placement.follows:
+        elif stage.executor_spec is not None and stage.executor_spec.follows:
             found.append(_settled(stage, tuple(found), can_send))
         else:
             found.append(stage)
@@ -293,7 +293,7 @@ def _settled(stage: Stage, above: Chain, can_send: Callable[[object], bool]) -> 
     else:
         return stage
     knobs = {name: knob for name, knob in stage.knobs.items() if name != "concurrency"}
-    return changed(stage, placement=None, executor="thread", shared=knobs, why=why)
+    return changed(stage, executor_spec=None, executor="thread", shared=knobs, why=why)
 
 
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:

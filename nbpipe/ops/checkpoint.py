@@ -10,7 +10,7 @@ from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
 from .chain import absorbed, index_plan, unordered
-from .remaining import Remaining, Run, are_inside
+from .ranges import IndexRanges, Span, are_inside
 from .stage import Chain, Stage, addresses
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
@@ -42,8 +42,8 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
             _merge(node_state, state["stages"], chain)
     epoch = min(state["epoch"] for state in states)
     sources = [state["stages"].get(source, {}) for state in states if state["epoch"] == epoch]
-    base = Remaining.read(sources[0].get("base", [0, []]))
-    through = Remaining(_rows(chain, base, world))  # of a rank that is already in the next epoch
+    base = IndexRanges.read(sources[0].get("base", [0, []]))
+    through = IndexRanges(_rows(chain, base, world))  # of a rank that is already in the next epoch
     rests = {
         rank: _rest(state["stages"].get(source, {})) if state["epoch"] == epoch else through
         for rank, state in parts.items()
@@ -72,14 +72,14 @@ def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
         if not _is_fresh(state):
             _only_split(chain)
             _merge(node_state, state["stages"], chain)
-    done: dict[str, list[Run]] = {}
+    done: dict[str, list[Span]] = {}
     for state in states:
         for address, about in state["stages"].items():
             if about.get("by") == "claim":
-                base = Remaining.read(about["base"])
+                base = IndexRanges.read(about["base"])
                 done.setdefault(address, []).extend(((0, base.start), *base.gaps))
     for address, runs in done.items():
-        base = Remaining.of(0, sorted(runs))
+        base = IndexRanges.of(0, sorted(runs))
         node_state[address] = {"rest": [0, []], "base": base.data, "by": "claim"}
     return node_state
 
@@ -162,7 +162,7 @@ def _counts_by_itself(stage: Stage) -> bool:
     return stage.spec.may_lose or any(map(_counts_by_itself, inner))
 
 
-def _rows(chain: Chain, base: Remaining, world: int) -> int:
+def _rows(chain: Chain, base: IndexRanges, world: int) -> int:
     """Return the most rows that a rank had of what is left of the global order."""
     plan = index_plan(chain[: absorbed(chain)[1] - 1])
     length = None if plan is None else plan.rest(base).length()
@@ -174,18 +174,18 @@ def _is_fresh(state: Mapping[str, Any]) -> bool:
     return not state["delivered"] and not are_inside(state["stages"])
 
 
-def _rest(node_state: Mapping[str, Any]) -> Remaining:
-    return Remaining.read(node_state.get("rest", [0, []]))
+def _rest(node_state: Mapping[str, Any]) -> IndexRanges:
+    return IndexRanges.read(node_state.get("rest", [0, []]))
 
 
-def _together(rests: Mapping[int, Remaining], world: int) -> Remaining:
+def _together(rests: Mapping[int, IndexRanges], world: int) -> IndexRanges:
     """Tell which rows of the global order are wanted, given which of its own each rank wants."""
     of_rank = [rests.get(rank, rests[min(rests)]) for rank in range(world)]
     most = max(rest.gaps[-1][1] if rest.gaps else rest.start for rest in of_rank)
-    return Remaining.only(_wanted(of_rank, world, most), most * world)
+    return IndexRanges.only(_wanted(of_rank, world, most), most * world)
 
 
-def _wanted(of_rank: Sequence[Remaining], world: int, most: int) -> Iterator[int]:
+def _wanted(of_rank: Sequence[IndexRanges], world: int, most: int) -> Iterator[int]:
     for row in range(min(rest.start for rest in of_rank), most):
         for rank, rest in enumerate(of_rank):
             if row in rest:
@@ -216,10 +216,10 @@ def _merge(
 
 def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
     """Return the children that all ranks want: one that went on from a state may know of others."""
-    rests: dict[Any, Remaining] = {}
+    rests: dict[Any, IndexRanges] = {}
     for path, rest in (*known, *more):
         key = tuple(path) if isinstance(path, list | tuple) else path
-        rests[key] = Remaining.read(rest).both(rests.get(key, Remaining()))
+        rests[key] = IndexRanges.read(rest).both(rests.get(key, IndexRanges()))
     return [[list(key) if isinstance(key, tuple) else key, r.data] for key, r in rests.items()]
 
 

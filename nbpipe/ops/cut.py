@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..base.checks import whole
+from ..base.checks import integer
 from ..base.seeding import Entry
 from .chain import append_plain
 from .index import LONGEST
 from .plan import IndexPlan
-from .remaining import Fold, NodeState, Remaining
+from .ranges import IndexRanges, NodeState, StatefulOp
 from .stage import Chain, Operation, Runs, Stage
 
 
@@ -45,7 +45,7 @@ class Take(Cut):
         """Return at most the count."""
         return min(number, self.count)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Taking(self.count, node_state)
 
@@ -64,7 +64,7 @@ class Skip(Cut):
         """Return what is left."""
         return max(0, number - self.count)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Skipping(self.count, node_state)
 
@@ -98,7 +98,7 @@ class Window(Operation):
         """Count the whole windows."""
         return max(0, (number - self.size) // self.stride + 1) if number < math.inf else number
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Keep the last items."""
         return Windowing(self.size, self.stride, node_state)
 
@@ -115,7 +115,7 @@ class Enumerate(Operation):
         """Number the rows."""
         return plan.enumerate()
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Enumerating(node_state)
 
@@ -151,19 +151,19 @@ class Repeat(Operation):
 
 def append_take(chain: Chain, n: int) -> Chain:
     """Append a take stage."""
-    return append_plain(chain, Take(whole("take n", n, minimum=0, unit="items")))
+    return append_plain(chain, Take(integer("take n", n, minimum=0, unit="items")))
 
 
 def append_skip(chain: Chain, n: int) -> Chain:
     """Append a skip stage."""
-    return append_plain(chain, Skip(whole("skip n", n, minimum=0, unit="items")))
+    return append_plain(chain, Skip(integer("skip n", n, minimum=0, unit="items")))
 
 
 def append_window(chain: Chain, size: int, stride: int) -> Chain:
     """Append a window stage."""
-    size = whole("window size", size, minimum=1, unit="items")
+    size = integer("window size", size, minimum=1, unit="items")
     return append_plain(
-        chain, Window(size, whole("window stride", stride, minimum=1, unit="items"))
+        chain, Window(size, integer("window stride", stride, minimum=1, unit="items"))
     )
 
 
@@ -175,44 +175,44 @@ def append_enumerate(chain: Chain) -> Chain:
 def append_repeat(chain: Chain, n: int | None) -> Chain:
     """Append a repeat stage."""
     return append_plain(
-        chain, Repeat(None if n is None else whole("repeat n", n, minimum=1, unit="passes"))
+        chain, Repeat(None if n is None else integer("repeat n", n, minimum=1, unit="passes"))
     )
 
 
-class Taking(Fold):
+class Taking(StatefulOp):
     """The first `count` items."""
 
     def __init__(self, count: int, node_state: NodeState) -> None:
         self._count = self._left = node_state.get("left", count)
         self.finished = self._left == 0
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Tell how many items are left to take."""
         node_state["left"] = max(0, self._count - rest.left_out)
         return rest
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Let an item pass while there are some to take."""
         self._left -= 1
         self.finished = self._left <= 0
         return entry
 
 
-class Skipping(Fold):
+class Skipping(StatefulOp):
     """All but the first `count` items."""
 
     def __init__(self, count: int, node_state: NodeState) -> None:
         self._count = self._left = node_state.get("left", count)
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Tell how many items are still to be left out."""
         if rest.is_all:
             node_state["left"] = left = self._left
-            return Remaining(self._count - left)
+            return IndexRanges(self._count - left)
         node_state["left"] = 0
         return rest.moved(self._count)
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Let an item pass once enough were left out."""
         if self._left:
             self._left -= 1
@@ -220,7 +220,7 @@ class Skipping(Fold):
         return entry
 
 
-class Windowing(Fold):
+class Windowing(StatefulOp):
     """Lists of `size` neighbours, `stride` apart; the path is that of the first.
 
     A window that is not whole is left out.
@@ -234,16 +234,16 @@ class Windowing(Fold):
         self._until = self._skipped + size
         self._pushed = 0
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Begin with the first item of the next window; windows behind it overlap."""
         first = self._skipped + rest.start * self._stride if rest.start else 0
         start = min(first, self._pushed)
         node_state["skip"] = first - start if rest.start else self._skipped
         if rest.gaps:
             node_state["drop"] = rest.behind_start().data
-        return Remaining(start)
+        return IndexRanges(start)
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Add an item; give a window when one is whole."""
         self._pushed += 1
         self._entries.append(entry)
@@ -254,18 +254,18 @@ class Windowing(Fold):
         return (self._entries[0][0], [one[1] for one in self._entries])
 
 
-class Enumerating(Fold):
+class Enumerating(StatefulOp):
     """Pairs of a number and an item."""
 
     def __init__(self, node_state: NodeState) -> None:
-        self._rest = Remaining.read(node_state.get("rest", [0, []]))
+        self._rest = IndexRanges.read(node_state.get("rest", [0, []]))
         self._numbers = self._rest.numbers(LONGEST)
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Tell which numbers are still to be given."""
         node_state["rest"] = self._rest.of_wanted(rest).data
         return rest
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Number an item."""
         return (entry[0], (next(self._numbers), entry[1]))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..base.checks import Function, plain_function, refuse_coroutine, whole
+from ..base.checks import Function, integer, plain_function, refuse_coroutine
 from ..base.seeding import Entry
 from ..base.tree import as_key
 from ..errors import ArgumentTypeError
 from .chain import append_plain
-from .remaining import Fold, NodeState, Remaining
+from .ranges import IndexRanges, NodeState, StatefulOp
 from .stage import Chain, Operation
 
 _MOST = 2**31
@@ -38,7 +38,7 @@ class Dedupe(Operation):
         """Return how far it looks back."""
         return f"last {self.last:,}"
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Remember keys."""
         return Deduping(self, node_state)
 
@@ -46,11 +46,11 @@ class Dedupe(Operation):
 def append_dedupe(chain: Chain, key: Callable[..., Any] | None, last: int) -> Chain:
     """Append a dedupe stage."""
     checked = None if key is None else plain_function("dedupe key", key)
-    last = whole("dedupe last", last, minimum=1, maximum=_MOST, unit="items")
+    last = integer("dedupe last", last, minimum=1, maximum=_MOST, unit="items")
     return append_plain(chain, Dedupe(checked, last))
 
 
-class Deduping(Fold):
+class Deduping(StatefulOp):
     """The keys of the last items, dropped ones among them.
 
     Where an epoch goes on in its middle, the first items are those of which only the keys count.
@@ -66,7 +66,7 @@ class Deduping(Fold):
         self._passed: list[int] = []  # inputs that were handed on, from result `_first` on
         self._first = 0
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Begin with the items whose keys count for the first one that is wanted."""
         passed, pushed = self._passed[:], self._pushed  # at once: an item may be under way
         if not rest.start:
@@ -79,9 +79,9 @@ class Deduping(Fold):
             node_state["skip"] = wanted - start
         if rest.gaps:
             node_state["drop"] = rest.behind_start().data
-        return Remaining(start)
+        return IndexRanges(start)
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Hand an item on, unless its key is known."""
         key = entry[1] if self._key is None else self._key(entry[1])
         refuse_coroutine("dedupe key", key)

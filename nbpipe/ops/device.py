@@ -10,9 +10,9 @@ from typing import Any, ClassVar, final
 
 from ..base.knobs import Knob
 from ..errors import ArgumentError
-from ..executors.device import Device, device_named
+from ..executors.transfer import Device, device_named
 from .chain import new_name
-from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, given, has_device, new_knob
+from .stage import DEPTH, Chain, ExecutorSpec, Operation, Runs, Stage, given, has_device, new_knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def device_of(stage: Stage) -> Device:
         ArgumentError: this machine has no such device.
         MissingExtraError: torch is not installed.
     """
-    assert stage.placement is not None
-    target = stage.placement.given
+    assert stage.executor_spec is not None
+    target = stage.executor_spec.given
     assert isinstance(target, Target)
     depth = stage.knob("depth")
     return device_named(stage.name, target.device, target.stream, ahead=lambda: depth.value)
@@ -149,7 +149,7 @@ def place_on_device(
         spec,
         name=name,
         named=named,
-        placement=Placement("device", target),
+        executor_spec=ExecutorSpec("device", target),
         depth=DEPTH if depth is None else depth,
         shared=shared,
         given=given(depth=None if shared or depth == DEPTH else depth),
@@ -160,7 +160,7 @@ def place_on_device(
 def _neighbour(chain: Chain, target: Target) -> tuple[Stage, Target] | None:
     """Return the stage above, and its device, where that is the same."""
     above = chain[-1] if chain else None
-    other = None if above is None or above.placement is None else above.placement.given
+    other = None if above is None or above.executor_spec is None else above.executor_spec.given
     if above is None or not isinstance(other, Target) or other.device != target.device:
         return None
     return (above, other) if target.stream in (None, other.stream) else None

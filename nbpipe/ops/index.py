@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from ..base.format import shortened
 from ..base.seeding import Path, Permutation, order_generator, uniforms
 from ..errors import ArgumentError, LengthUnknownError, add_note
-from .remaining import Remaining, Rows
+from .ranges import IndexRanges, Indices
 
 Tail: TypeAlias = Literal["pad", "drop", "uneven"]
 
 
-Columns: TypeAlias = tuple[Rows, ...]  # one for each element of a path; -1 where it has none
+Columns: TypeAlias = tuple[Indices, ...]  # one for each element of a path; -1 where it has none
 
 Picked: TypeAlias = tuple[Columns, Iterator[Any]]
 
@@ -129,7 +129,7 @@ class OrderPlan(Protocol):
 
 
 class Order(ABC):
-    """Rows of one epoch.
+    """Indices of one epoch.
 
     Padded rows get paths that no row has: `end + offset + stride * j` for j = 0, 1, 2, ..., where
     ranks have strides that interlock.
@@ -156,7 +156,7 @@ class Order(ABC):
     reading: tuple[int, Sequence[Path]]
 
     @abstractmethod
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return path columns and items for `rows`, at least one."""
 
     def columns(self, row: int) -> tuple[Sequence[Path], Iterator[Any]] | None:
@@ -202,7 +202,7 @@ class ItemsOrder(Order):
             return range(row, self.end), itertools.islice(items, row, self.end)
         return None
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Read each item when it is asked for."""
         items = map(self._get, rows.tolist())
         return (rows,), itertools.chain(items, self._beyond())
@@ -229,16 +229,16 @@ class ShuffledOrder(Order):
             self._start_straight(child.length or 0)
         self.straight = not child.sharded
         self._epoch, self._seed = epoch, seed
-        self._images: Rows | Permutation | None = None
+        self._images: Indices | Permutation | None = None
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Send rows through the permutation, which the first call makes."""
         if self._images is None:
             self._images = self._permutation()
         columns, items = self._child.pick(self._images[rows])
         return columns if self.sharded else (rows,), items
 
-    def _permutation(self) -> Rows | Permutation:
+    def _permutation(self) -> Indices | Permutation:
         generator, length = self._epoch.generator(self._seed), self._child.length or 0
         long = length > _TABLE_ROWS
         return Permutation(length, generator) if long else generator.permutation(length)
@@ -262,7 +262,7 @@ class ShardOrder(Order):
         self.offset += child.stride * rank
         self.stride *= world_size
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return rows of the global order, from its start again where they pass its end."""
         rows, child = rows * self._world_size + self._rank, self._child
         past = () if child.length is None else np.flatnonzero(rows >= child.length)
@@ -295,7 +295,7 @@ class CutOrder(Order):
         if child.straight and left is not None and self.length is not None:
             self.end = child.end - left + self.length  # what was cut off is free
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return the child's rows."""
         return self._child.pick(rows + self._start)
 
@@ -315,7 +315,7 @@ class RepeatOrder(Order):
         elif count is not None:
             self.length = None if times is None else min(count * times, LONGEST)
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return rows of the passes, each of which shuffles in its own way."""
         if self._count is None:  # the first pass never ends
             columns, items = self._child.pick(rows)
@@ -346,7 +346,7 @@ class NumberedOrder(Order):
     def __init__(self, epoch: PlanEpoch, plan: OrderPlan) -> None:
         self._follow(plan.open(epoch))
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Pair each item with its row."""
         columns, items = self._child.pick(rows)
         return columns, zip(rows.tolist(), items, strict=False)
@@ -357,7 +357,7 @@ class RestOrder(Order):
 
     __slots__ = ("_rest",)
 
-    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, rest: Remaining) -> None:
+    def __init__(self, epoch: PlanEpoch, plan: OrderPlan, rest: IndexRanges) -> None:
         child = self._follow(plan.open(epoch))
         self.straight = False
         self._rest = rest
@@ -371,7 +371,7 @@ class RestOrder(Order):
             self.reading = 0, range(self._rest.start, self._child.end)
         return columns
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return the child's rows that are wanted."""
         return self._child.pick(self._rest.pick(rows))
 
@@ -396,21 +396,21 @@ class JoinedOrder(Order):
             self.sharded |= order.sharded
             self.stride, self.offset = max((self.stride, self.offset), (order.stride, order.offset))
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Return each row from its member."""
         ids = np.searchsorted(self._starts, rows, side="right") - 1
         return _gathered(ids, lambda member, at: self._pick_from(member, rows[at]))
 
-    def _pick_from(self, member: int, rows: Rows) -> Picked:
+    def _pick_from(self, member: int, rows: Indices) -> Picked:
         columns, items = self._members[member].pick(rows - self._starts[member])
         return (columns[0] + self._moves[member], *columns[1:]), items
 
 
-def _gathered(ids: Rows, pick: Callable[[int, Any], Picked]) -> Picked:
+def _gathered(ids: Indices, pick: Callable[[int, Any], Picked]) -> Picked:
     """Pick row i from the order `ids[i]`; the items stay lazy and in the order of the rows."""
     if (ids == ids[0]).all():
         return pick(int(ids[0]), slice(None))
-    columns: list[Rows] = []
+    columns: list[Indices] = []
     parts: dict[int, Iterator[Any]] = {}
     for number in np.unique(ids).tolist():
         at = np.flatnonzero(ids == number)
@@ -474,7 +474,7 @@ class Draw(ABC):
         """Refuse to draw `count` rows where there are too few."""
 
     @abstractmethod
-    def images(self, count: int, generator: Generator) -> Rows | Draws:
+    def images(self, count: int, generator: Generator) -> Indices | Draws:
         """Draw `count` rows; numbers of drawn rows are indexed by those of the new order."""
 
 
@@ -488,10 +488,10 @@ class Draws:
         self._sums = sums
         self._key = generator.integers(0, 2**64, dtype=np.uint64)
 
-    def __getitem__(self, rows: Rows) -> Rows:
+    def __getitem__(self, rows: Indices) -> Indices:
         """Return what each draw in `rows` drew, an array of shape (n,) int64."""
         places = uniforms(self._key, rows) * self._sums[-1]
-        found: Rows = self._sums.searchsorted(places, side="right")
+        found: Indices = self._sums.searchsorted(places, side="right")
         return found
 
 
@@ -508,9 +508,9 @@ class SampledOrder(Order):
         self._count = draw.rows if count is None else count
         self._start_straight(self._count)
         self._draw, self._epoch, self._seed = draw, epoch, seed
-        self._images: Rows | Draws | None = None
+        self._images: Indices | Draws | None = None
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Look up what was drawn; the first call draws."""
         if self._images is None:
             self._draw.check(self._child.length, self._count)
@@ -556,7 +556,7 @@ class LocalStore:
 
 @final
 class ClaimOrder(Order):
-    """Rows of a global order, in chunks taken from a cursor in a store.
+    """Indices of a global order, in chunks taken from a cursor in a store.
 
     Args:
         epoch: the cursor is that of the epoch and its passes.
@@ -591,11 +591,11 @@ class ClaimOrder(Order):
         store = default_store() if self._store is None else self._store
         return self._rows(store, self._cursor(store))
 
-    def pick(self, rows: Rows) -> Picked:
+    def pick(self, rows: Indices) -> Picked:
         """Refuse: which row is next, the other ranks decide."""
         raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
 
-    def wanted(self, rest: Remaining) -> Remaining:
+    def wanted(self, rest: IndexRanges) -> IndexRanges:
         """Tell which rows of the global order are wanted, given which of those claimed are.
 
         Those that other ranks claimed are among them: they say so themselves.
@@ -611,7 +611,7 @@ class ClaimOrder(Order):
                     break
                 runs.popleft()
             number = after
-        return Remaining.of(0, sorted(done))
+        return IndexRanges.of(0, sorted(done))
 
     def _cursor(self, store: Store) -> str:
         """Name the cursor; an epoch that this process reads again gets another one."""

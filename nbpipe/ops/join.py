@@ -21,7 +21,7 @@ from ..base.checks import as_float
 from ..base.seeding import Entry
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .plan import IndexPlan
-from .remaining import Remaining
+from .ranges import IndexRanges
 from .source import Source
 from .stage import Chain, Operation, Runs, Stage
 
@@ -220,8 +220,8 @@ class Join(ABC):
 
     @abstractmethod
     def rest_of_inputs(
-        self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining]:
+        self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
+    ) -> Sequence[IndexRanges]:
         """Tell what is wanted of each input, given what is wanted of the join.
 
         Args:
@@ -270,8 +270,8 @@ class ZipJoin(Join):
         return rows
 
     def rest_of_inputs(
-        self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining]:
+        self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
+    ) -> Sequence[IndexRanges]:
         """Want the same of each input."""
         return (rest,) * inputs
 
@@ -320,10 +320,10 @@ class ConcatJoin(Join):
         self._moved = [0]  # for each input from the first one on, entries
 
     def rest_of_inputs(
-        self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining]:
+        self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
+    ) -> Sequence[IndexRanges]:
         """Part what is wanted by the numbers of entries that the inputs gave."""
-        rests = [Remaining()] * inputs
+        rests = [IndexRanges()] * inputs
         first, begun = self._current, 0
         for number, count in enumerate(self._moved, self._first):
             end = begun + count
@@ -379,28 +379,28 @@ class ChoiceLog:
         self._draws = array("q")
         self._past = np.zeros(count, np.int64)  # items of each one that were forgotten
 
-    def note(self, one: int) -> None:
+    def record(self, one: int) -> None:
         """Add which one was next."""
         self._draws.append(one)
 
-    def parted(self, rest: Remaining) -> tuple[list[Remaining], list[int]]:
+    def parted(self, rest: IndexRanges) -> tuple[list[IndexRanges], list[int]]:
         """Tell what is wanted of each one, and in which order what was drawn is wanted again."""
         draws = np.array(self._draws, np.int64)
         wanted = rest.mask(self._base, len(draws))
         rests = []
         for one, past in enumerate(self._past.tolist()):
             gaps = np.flatnonzero(~wanted[draws == one]) + past
-            rests.append(Remaining.of_arrays(past, gaps, gaps + 1))
+            rests.append(IndexRanges.of_arrays(past, gaps, gaps + 1))
         return rests, draws[wanted].tolist()
 
-    def gathered(self, rests: Sequence[Remaining]) -> Remaining:
+    def gathered(self, rests: Sequence[IndexRanges]) -> IndexRanges:
         """Tell which items are wanted, given what is wanted of each one."""
         draws = np.array(self._draws, np.int64)
         wanted = np.zeros(len(draws), bool)
         for one, past in enumerate(self._past.tolist()):
             mine = draws == one
             wanted[mine] = rests[one].mask(past, int(mine.sum()))
-        return Remaining.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
+        return IndexRanges.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
 
     def forget(self, start: int) -> None:
         """Forget what lies before item `start`."""
@@ -426,8 +426,8 @@ class DrawingJoin(Join):
         self._taken_again = frozenset(again)
 
     def rest_of_inputs(
-        self, rest: Remaining, inputs: int, node_state: dict[str, Any]
-    ) -> Sequence[Remaining]:
+        self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
+    ) -> Sequence[IndexRanges]:
         """Part what is wanted by the inputs that were drawn."""
         rests, again = self.draws.parted(rest)
         node_state["again"] = [*again, *self.again]
@@ -444,7 +444,7 @@ class DrawingJoin(Join):
 
     def take_from(self, one: Input, number: int) -> Entry:
         """Take an item of an input."""
-        self.draws.note(number)
+        self.draws.record(number)
         return from_input(one.out.popleft(), number)
 
     def take_again(self, inputs: Sequence[Input], most: int) -> list[Entry]:

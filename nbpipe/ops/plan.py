@@ -32,7 +32,7 @@ from .index import (
     Tail,
     paths_of,
 )
-from .remaining import Remaining
+from .ranges import IndexRanges
 
 # An `IndexPlan` holds no numbers, only what to do. Resolved for an epoch it becomes a
 # `ResolvedOrder`: rows 0, 1, 2, ..., each with a path and an item, from any row on.
@@ -176,11 +176,11 @@ class IndexPlan:
         """Make each item a pair (number of its row, item)."""
         return self._then(NumberedOrder)
 
-    def rest(self, rest: Remaining) -> IndexPlan:
+    def rest(self, rest: IndexRanges) -> IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
         return self if rest.is_all else self._then(RestOrder, rest)
 
-    def rest_of_world(self, rest: Remaining) -> IndexPlan:
+    def rest_of_world(self, rest: IndexRanges) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
         if rest.is_all or self.step not in (ShardOrder, ClaimOrder):
             return self
@@ -190,7 +190,7 @@ class IndexPlan:
     def of_indices(self, lengths: Lengths) -> IndexPlan:
         """Return the plan that gives (source, index) in the place of each item.
 
-        Rows keep their paths; what `enumerate` puts before an item is left out.
+        Indices keep their paths; what `enumerate` puts before an item is left out.
 
         Args:
             lengths: of the sources.
@@ -326,10 +326,10 @@ class ResolvedOrder:
                     return int(rows[place])
         return None
 
-    def unclaimed(self, rest: Remaining) -> Remaining:
+    def unclaimed(self, rest: IndexRanges) -> IndexRanges:
         """Tell which rows in front of a claim are wanted, given which of those it read are."""
         order = self._order
-        return order.wanted(rest) if isinstance(order, ClaimOrder) else Remaining()
+        return order.wanted(rest) if isinstance(order, ClaimOrder) else IndexRanges()
 
     def _in_blocks(self, row: int) -> Iterator[tuple[Path, Any]]:
         size = _FIRST_BLOCK

@@ -119,7 +119,7 @@ def _renamed(chain: Chain, new_name: Callable[[Stage], str]) -> Chain:
 
 def _copied(stage: Stage, new_name: Callable[[Stage], str], limits: dict[int, Knob]) -> Stage:
     knobs = {word: knob.value for word, knob in stage.knobs.items()}
-    word = "concurrency" if stage.placement is None else stage.placement.limit
+    word = "concurrency" if stage.executor_spec is None else stage.executor_spec.limit
     limit = stage.knobs.get(word)
     shared = {} if limit is None or id(limit) not in limits else {word: limits[id(limit)]}
     inputs = tuple(_renamed(branch, new_name) for branch in stage.inputs)  # in order of addresses

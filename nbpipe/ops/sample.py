@@ -9,20 +9,20 @@ from typing import Any, ClassVar, NoReturn, final
 import numpy as np
 from numpy.random import Generator
 
-from ..base.checks import flag, whole
+from ..base.checks import boolean, integer
 from ..base.tree import as_key
 from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError, UnpicklableError
 from .chain import append_plain, check_name, index_plan, not_indexed
 from .index import Draw, Draws, Store, Weights
 from .plan import IndexPlan, default_rank
-from .remaining import Rows
+from .ranges import Indices
 from .stage import Chain, Operation, Stage, numbered, taken_names
 
 _MOST_ROWS = 2**62
 
 
 class DrawnRows(Operation):
-    """Rows drawn by weight: what `sample` and `balance` have in common."""
+    """Indices drawn by weight: what `sample` and `balance` have in common."""
 
     __slots__ = ()
     new_order: ClassVar[bool | None] = True
@@ -43,7 +43,7 @@ class DrawnRows(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sample(DrawnRows):
-    """Rows drawn by weight: `weights` as they were given, `draw` made of them."""
+    """Indices drawn by weight: `weights` as they were given, `draw` made of them."""
 
     label: ClassVar[str] = "sample"
     positional: ClassVar[tuple[str, ...]] = ("weights",)
@@ -61,7 +61,7 @@ class Sample(DrawnRows):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Balance(DrawnRows):
-    """Rows drawn so that every label comes equally often."""
+    """Indices drawn so that every label comes equally often."""
 
     label: ClassVar[str] = "balance"
     positional: ClassVar[tuple[str, ...]] = ("labels",)
@@ -112,7 +112,7 @@ class Claim(Operation):
 def append_sample(chain: Chain, weights: Any, n: int | None, options: dict[str, Any]) -> Chain:
     """Append a sample stage."""
     plan = _plan_before(chain, "sample")
-    kind = WithReplacement if flag("sample replacement", options["replacement"]) else None
+    kind = WithReplacement if boolean("sample replacement", options["replacement"]) else None
     draw = (kind or WithoutReplacement)(checked_weights(weights))
     count, seed = _checked("sample", plan, draw, n, options["seed"])
     return append_plain(chain, Sample(weights, draw, count, kind is not None, seed))
@@ -129,7 +129,7 @@ def append_balance(chain: Chain, labels: Any, n: int | None, seed: int) -> Chain
 def append_claim(chain: Chain, chunk: int, store: Store | None, name: str | None) -> Chain:
     """Append a claim stage."""
     plan = _plan_before(chain, "claim")
-    chunk = whole("claim chunk", chunk, minimum=1, maximum=_MOST_ROWS, unit="items")
+    chunk = integer("claim chunk", chunk, minimum=1, maximum=_MOST_ROWS, unit="items")
     if store is not None and not callable(getattr(store, "add", None)):
         raise ArgumentTypeError(
             "claim store must be a torch.distributed.Store, or anything with add(key, amount), "
@@ -167,8 +167,8 @@ def _checked(
 ) -> tuple[int | None, int]:
     """Check how many rows are drawn of an index order, and by which seed."""
     if n is not None:
-        n = whole(f"{verb} n", n, minimum=0, maximum=_MOST_ROWS, unit="items")
-    seed = whole(f"{verb} seed", seed, minimum=-(2**63), maximum=2**64)
+        n = integer(f"{verb} n", n, minimum=0, maximum=_MOST_ROWS, unit="items")
+    seed = integer(f"{verb} seed", seed, minimum=-(2**63), maximum=2**64)
     plan.sample(draw, n, seed)  # refuses what never ends, and one rank's part
     draw.check(plan.length(), draw.rows if n is None else n)
     return n, seed
@@ -221,7 +221,7 @@ class WithoutReplacement(Draw):
                 f"weight above 0, got {count}; give n={self.drawable}, or replacement=True"
             )
 
-    def images(self, count: int, generator: Generator) -> Rows:
+    def images(self, count: int, generator: Generator) -> Indices:
         """Draw all rows at once."""
         times = np.full(self.rows, np.inf)
         drawable = self._weights > 0

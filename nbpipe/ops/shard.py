@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..base.checks import whole
+from ..base.checks import integer
 from ..base.seeding import Entry
 from ..errors import ArgumentError
 from .chain import append_plain
 from .index import LONGEST, Tail
 from .plan import IndexPlan, default_rank
-from .remaining import Fold, NodeState, Remaining
+from .ranges import IndexRanges, NodeState, StatefulOp
 from .stage import Chain, Operation, Stage, given
 
 
@@ -49,7 +49,7 @@ class Shard(Operation):
             return -(-number // self.world_size)
         return max(0, -(-(number - self.rank) // self.world_size))
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Keep this rank's items of the stream."""
         return Sharding(self, node_state)
 
@@ -88,21 +88,21 @@ def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: T
         raise ArgumentError(
             f"shard needs both rank and world_size or none, got {rank!r} and {world_size!r}"
         )
-    world = whole("shard world_size", world_size, minimum=1, unit="ranks")
+    world = integer("shard world_size", world_size, minimum=1, unit="ranks")
     if tail not in ("pad", "drop", "uneven"):
         raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-    spec = Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
+    spec = Shard(integer("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
     return append_plain(chain, spec, words=words)
 
 
-class Sharding(Fold):
+class Sharding(StatefulOp):
     """Every `world_size`-th item of a stream from `rank` on."""
 
     def __init__(self, spec: Shard, node_state: NodeState) -> None:
         self._rank = spec.rank
         self._world = spec.world_size
         self._tail = spec.tail
-        self._rounds = Remaining.read(node_state.get("rest", [0, []]))
+        self._rounds = IndexRanges.read(node_state.get("rest", [0, []]))
         self._begun = self._seen = min(self._rounds.start * self._world, node_state.get("seen", 0))
         self._padded: bool = node_state.get("padded", False)
         self._inputs = self._wanted(self._rounds, self._begun)
@@ -111,23 +111,23 @@ class Sharding(Fold):
         self._held: Entry | None = None
         self._first: list[Entry] = []  # what "pad" repeats
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Begin with the next round; what is to pad the last one is read again."""
         rounds = self._rounds.of_wanted(rest)
         node_state.update(rest=rounds.data, seen=self._seen)
         node_state["padded"] = self._padded or rest.start > self._given
         return self._inputs.ranked(self._wanted(rounds, self._seen))
 
-    def _wanted(self, rounds: Remaining, seen: int) -> Remaining:
+    def _wanted(self, rounds: IndexRanges, seen: int) -> IndexRanges:
         """Return the items of the whole stream that are wanted, given the rounds that are."""
         world = self._world
         start = min(rounds.start * world, seen)
         gaps = [(first * world, end * world) for first, end in rounds.gaps]
         if self._tail != "pad":
-            return Remaining.of(start, gaps)
-        return Remaining.of(0, [(min(world, start), start), *gaps])
+            return IndexRanges.of(start, gaps)
+        return IndexRanges.of(0, [(min(world, start), start), *gaps])
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Keep this rank's items; with "drop", until their round is whole."""
         number = next(self._numbers)
         if self._tail == "pad" and len(self._first) < self._world:
@@ -149,7 +149,7 @@ class Sharding(Fold):
             return whole
         return None
 
-    def flush(self) -> Iterator[Entry]:
+    def finish(self) -> Iterator[Entry]:
         """With "pad", give one of the first items where the last round is short."""
         short = self._seen % self._world
         if self._tail != "pad" or self._padded or not short or self._rank < short:

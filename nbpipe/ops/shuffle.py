@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from numpy.random import Generator
 
-from ..base.checks import whole
+from ..base.checks import integer
 from ..base.seeding import Entry, Path, order_generator
 from ..errors import ArgumentError
 from .chain import append_plain, default_prefetch, index_plan, not_indexed
 from .plan import IndexPlan
-from .remaining import Fold, NodeState, Remaining
+from .ranges import IndexRanges, NodeState, StatefulOp
 from .stage import Chain, Operation, given
 
 _AT_ONCE = 2**20  # draws
@@ -53,16 +53,16 @@ class Shuffle(Operation):
         """Permute the order, where there is no buffer."""
         return plan.shuffle(self.seed) if self.buffer_size is None else None
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Draw from a buffer."""
         return Shuffling(self, epoch, passes or 0, node_state)
 
 
 def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | None) -> Chain:
     """Append a shuffle stage."""
-    seed = whole("shuffle seed", seed, minimum=-(2**63), maximum=2**64)
+    seed = integer("shuffle seed", seed, minimum=-(2**63), maximum=2**64)
     if buffer_size is not None:
-        buffer_size = whole("shuffle buffer_size", buffer_size, minimum=1, unit="items")
+        buffer_size = integer("shuffle buffer_size", buffer_size, minimum=1, unit="items")
         held = default_prefetch(chain) if prefetch is None else prefetch
         return append_plain(chain, Shuffle(seed, buffer_size), held, given(prefetch=prefetch))
     plan = index_plan(chain)
@@ -80,7 +80,7 @@ def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: i
     return append_plain(chain, Shuffle(seed))
 
 
-class Shuffling(Fold):
+class Shuffling(StatefulOp):
     """A buffer from which each new item pushes out a random one.
 
     Where an epoch goes on in its middle, the first items are those that the buffer held and,
@@ -119,7 +119,7 @@ class Shuffling(Fold):
         self._late = deque(again)  # numbers of those that are given before all others
         self._given: deque[Entry] = deque()  # that wait, since one push gives one item
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Keep an item; give another one once the buffer is full."""
         self._pushed += 1
         if self._pushed <= self._needed:
@@ -165,7 +165,7 @@ class Shuffling(Fold):
             self._early = []
         return self._given.popleft() if self._given else None
 
-    def flush(self) -> Iterator[Entry]:
+    def finish(self) -> Iterator[Entry]:
         """Return what is left, in random order."""
         if self._pushed < self._needed:
             with self._lock:
@@ -182,7 +182,7 @@ class Shuffling(Fold):
         for place in order:
             yield self._entries[place]
 
-    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: dict[str, Any]) -> IndexRanges:
         """Tell which items are wanted: those in the buffer, those given again, and all to come."""
         if rest.is_all:
             node_state.update(self._node_state)
@@ -196,7 +196,7 @@ class Shuffling(Fold):
         rank = {number: place for place, number in enumerate(numbers)}
         node_state["again"] = [rank[number] for number in again]
         node_state["slots"] = [rank[number] for number in slots]
-        return Remaining.only(numbers, frontier)
+        return IndexRanges.only(numbers, frontier)
 
     def close(self) -> None:
         """Hold no items any more: the epoch is over."""

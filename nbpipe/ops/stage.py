@@ -23,7 +23,7 @@ from ..errors import (
     near_match,
 )
 from .plan import IndexPlan
-from .remaining import Fold, NodeState
+from .ranges import NodeState, StatefulOp
 
 # How the engine runs an operation: a source, a call for each item or batch of them, a copy to a
 # device, a batch that becomes its items, a join, branches, what is kept and made again, and all
@@ -204,7 +204,7 @@ class Operation:
         """Return what it does where some chosen items come again; None where it is left out."""
         return None if self.chooses else self
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Return what runs it for one pass over the stream, where it folds.
 
         Args:
@@ -234,7 +234,7 @@ WORDS_TEXT = ", ".join(map(repr, WORDS))
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ExecutorSpec:
     """Where the calls of a stage run: in workers outside the run's threads, or on a device.
 
     Attributes:
@@ -261,7 +261,7 @@ class Placement:
         """The knob that stages share where they share workers."""
         return "depth" if self.executor == "device" else "concurrency"
 
-    def joins(self, above: Placement) -> bool:
+    def joins(self, above: ExecutorSpec) -> bool:
         """Tell whether a stage placed here may share the workers of the stage above it."""
         return (
             self.region
@@ -314,7 +314,15 @@ DEPTH = 2  # where not given
 
 LONGEST_NAME = 100  # characters
 
-_OURS_OF_STAGE = {"spec", "named", "placement", "inputs", "given", "made_at", "why"}  # nbpipe's own
+_OURS_OF_STAGE = {
+    "spec",
+    "named",
+    "executor_spec",
+    "inputs",
+    "given",
+    "made_at",
+    "why",
+}  # nbpipe's own
 _OURS = f"{__name__.partition('.')[0]}."
 
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
@@ -348,7 +356,7 @@ class Stage:
         fn: the user's function, or None.
         executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
             any other executor, "executor"; "device": on a device, one at a time.
-        placement: what is to know of workers outside the run's threads, or None.
+        executor_spec: what is to know of workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.
         inputs: chains that this stage joins or, for `route`, its branches.
@@ -359,14 +367,22 @@ class Stage:
     """
 
     __slots__ = (
-        "executor", "given", "inputs", "knobs", "made_at", "name", "named", "placement", "spec",
+        "executor",
+        "executor_spec",
+        "given",
+        "inputs",
+        "knobs",
+        "made_at",
+        "name",
+        "named",
+        "spec",
         "why",
     )  # fmt: skip
 
     name: str
     named: bool
     executor: str
-    placement: Placement | None
+    executor_spec: ExecutorSpec | None
     spec: Operation
     inputs: tuple[Chain, ...]
     knobs: Mapping[str, Knob]
@@ -385,7 +401,7 @@ class Stage:
         prefetch: int | None = None,
         depth: int | None = None,
         inputs: tuple[Chain, ...] = (),
-        placement: Placement | None = None,
+        executor_spec: ExecutorSpec | None = None,
         shared: Mapping[str, Knob] | None = None,
         given: frozenset[str] = frozenset(),
         made_at: CodeLocation | None = None,
@@ -393,7 +409,7 @@ class Stage:
         unit: str = "items",  # of what it is given; its prefetch counts what it hands on
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
-        executor = placement.executor if placement else executor
+        executor = executor_spec.executor if executor_spec else executor
         wanted = {"concurrency": concurrency, "prefetch": prefetch, "depth": depth}
         for word, value in wanted.items():
             if value is not None and word not in knobs:
@@ -403,7 +419,7 @@ class Stage:
         put("name", name)
         put("named", named)
         put("executor", executor)
-        put("placement", placement)
+        put("executor_spec", executor_spec)
         put("inputs", inputs)
         put("knobs", MappingProxyType(knobs))
         put("given", given)
@@ -502,16 +518,16 @@ class Stage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process, with its knobs as they were made."""
-        placement = self.placement
-        if placement is not None and placement.executor == "dask":
+        executor_spec = self.executor_spec
+        if executor_spec is not None and executor_spec.executor == "dask":
             from ..executors.dask import dask_executor_of
 
-            placement = dataclasses.replace(
-                placement, given=dask_executor_of(placement.given or "dask")
+            executor_spec = dataclasses.replace(
+                executor_spec, given=dask_executor_of(executor_spec.given or "dask")
             )
         kept = ("spec", "name", "named", "executor", "why")
         about = {name: getattr(self, name) for name in kept}
-        about |= {"inputs": self.inputs, "placement": placement, "shared": dict(self.knobs)}
+        about |= {"inputs": self.inputs, "executor_spec": executor_spec, "shared": dict(self.knobs)}
         return _made, (about,)
 
     def __repr__(self) -> str:
@@ -669,9 +685,9 @@ def wants_rng(fn: object) -> bool:
 
 def share_workers(above: Stage, below: Stage) -> bool:
     """Tell whether two neighbours belong to one region: they share one limit."""
-    if above.placement is None or below.placement is None:
+    if above.executor_spec is None or below.executor_spec is None:
         return False
-    word = above.placement.limit
+    word = above.executor_spec.limit
     limit = above.knobs.get(word)
     return limit is not None and limit is below.knobs.get(word)
 

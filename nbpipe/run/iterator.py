@@ -14,14 +14,14 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, Protocol, SupportsIndex, final
 
-from ..base.checks import function, is_coroutine_function, refuse_coroutine, seconds, whole
+from ..base.checks import function, integer, is_coroutine_function, refuse_coroutine, seconds
 from ..base.format import shortened
 from ..base.names import shown
 from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, Latch, holds, in_new_thread
 from ..engine.epoch import LOG, Epoch
 from ..engine.external import Feed, lot_of
-from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, Life, surfaced
+from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, RunLifecycle, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import (
     ArgumentTypeError,
@@ -29,7 +29,7 @@ from ..errors import (
     EpochClosedError,
     show_briefly,
 )
-from ..executors.device import await_stream, opened
+from ..executors.transfer import await_stream, opened
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device
 
@@ -56,7 +56,7 @@ class EpochIterator(Iterator[Any]):
 
     def __init__(
         self,
-        life: Life,
+        life: RunLifecycle,
         epoch: Epoch,
         chain: Chain,
         *,
@@ -321,7 +321,7 @@ def _ended_by(file: str, line: int) -> EpochClosedError:
     )
 
 
-def close_dropped(life: Life, close: Callable[[], object]) -> None:
+def close_dropped(life: RunLifecycle, close: Callable[[], object]) -> None:
     """Close what was collected, unless it is another process's.
 
     Garbage may be found by a thread that holds the lock of the run, or that works for it: then
@@ -354,7 +354,7 @@ class OpenEpoch(Iterable[Any]):
         life: the run's.
     """
 
-    def __init__(self, items: EpochIterator, feed: Feed, life: Life) -> None:
+    def __init__(self, items: EpochIterator, feed: Feed, life: RunLifecycle) -> None:
         self._kept: EpochIterator | None = items
         self._items = weakref.ref(items)
         self._feed = feed
@@ -459,7 +459,7 @@ class Training:
                 "train step must be a plain function, got an async one; call asyncio.run in it, "
                 "or write the loop yourself: for batch in run"
             )
-        self.total = whole("train epochs", epochs, minimum=1, unit="epochs")
+        self.total = integer("train epochs", epochs, minimum=1, unit="epochs")
         self.first: EpochIterator | None = None
         self.error: BaseException | None = None
         self.stopping = self._all_begun = False

@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
-from ..base.checks import seconds, whole
+from ..base.checks import integer, seconds
 from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, shown, word_for
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
 from ..engine.failures import Failure
-from ..engine.machine import STOPPED, Life, Machine, RunRecord, knob_watcher
-from ..engine.node import Stages
+from ..engine.machine import STOPPED, Engine, RunLifecycle, RunRecord, knob_watcher
+from ..engine.node import StageStates
 from ..engine.stats import Row, RunStats, Status
 from ..engine.step_time import Rests, StepTimes
 from ..errors import CacheError, RunError, UnknownKnobError, near_match
-from ..executors.base import Caller
-from ..executors.device import Device
+from ..executors.interface import Executor
+from ..executors.transfer import Device
 from ..ops.chain import known_length, length, units
 from ..ops.checkpoint import EpochPlace, check_caches, read, written
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
 from .failed import Failures, Origins, retried
@@ -59,34 +59,34 @@ class LiveStage:
         stage: the stage itself.
     """
 
-    __slots__ = ("_caller", "stage")
+    __slots__ = ("_executor", "stage")
 
     stage: Stage
 
-    def __init__(self, stage: Stage, caller: Caller) -> None:
+    def __init__(self, stage: Stage, executor: Executor) -> None:
         object.__setattr__(self, "stage", stage)
-        object.__setattr__(self, "_caller", caller)
+        object.__setattr__(self, "_executor", executor)
 
     @property
     def workers(self) -> int:
         """Workers there are."""
-        return int(self._caller.workers)
+        return int(self._executor.workers)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers on this machine."""
-        return tuple(self._caller.pids)
+        return tuple(self._executor.pids)
 
     @property
     def link(self) -> str | None:
         """Address of a page that shows the workers, or None."""
-        link: str | None = self._caller.link
+        link: str | None = self._executor.link
         return link
 
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the workers [bytes]; what they share is counted in each."""
-        return int(self._caller.memory_bytes)
+        return int(self._executor.memory_bytes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
@@ -101,7 +101,7 @@ class LiveStage:
         return f"{self.stage!r} with {self.workers} workers"
 
 
-class ShownRun(watch.Watched):
+class ShownRun(watch.RunView):
     """What others make of a run, be it of a pipeline or of a loader."""
 
     _nbpipe_kind_ = "run"
@@ -190,7 +190,7 @@ class Run(ShownRun):
         *,
         seed: int = 0,
         memory_bytes: int | None = None,
-        machine: Callable[..., Machine] = Machine,
+        machine: Callable[..., Engine] = Engine,
         read_ahead: bool = False,
         pipeline: Callable[[Chain], Any] | None = None,
         times_steps: bool = True,
@@ -200,7 +200,7 @@ class Run(ShownRun):
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)
         self._units = units(chain)
-        self._away = [name for name, one in self._stages.items() if one.placement is not None]
+        self._away = [name for name, one in self._stages.items() if one.executor_spec is not None]
         self._counted: tuple[int, int | None] = (0, None)  # when an epoch began [ns], its items
         self._training: Training | None = None
         self._seed = seed
@@ -210,7 +210,7 @@ class Run(ShownRun):
         if times_steps:
             self._record.time_steps(self._scheduler.lock)
         self._origins = Origins(chain, sees_caches=not self._machine.isolated)
-        self._life = life = Life(self._machine, self._record)
+        self._life = life = RunLifecycle(self._machine, self._record)
         origins = self._origins
         self._machine.sources_read = lambda: origins.sources_read(life.number)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
@@ -284,8 +284,8 @@ class Run(ShownRun):
             UnknownStageError: there is no such stage.
         """
         stage = stage_at(self._stages, address, "run")
-        caller = self._machine.caller(address)
-        return stage if caller is None else LiveStage(stage, caller)
+        executor = self._machine.executor(address)
+        return stage if executor is None else LiveStage(stage, executor)
 
     def __len__(self) -> int:
         return length(self._chain)
@@ -342,8 +342,12 @@ class Run(ShownRun):
         )
 
     def _links(self) -> dict[str, str]:
-        callers = {address: self._machine.caller(address) for address in self._away}
-        links = {address: caller.link for address, caller in callers.items() if caller is not None}
+        executors = {address: self._machine.executor(address) for address in self._away}
+        links = {
+            address: executor.link
+            for address, executor in executors.items()
+            if executor is not None
+        }
         return {address: link for address, link in links.items() if link}
 
     def _total(self, external: ExternalOrder | None, begun_ns: int) -> int | None:
@@ -389,7 +393,7 @@ class Run(ShownRun):
         """Return a pipeline of the source items of `failures()`, each once, with all stages.
 
         `take`, `skip`, `repeat`, `dedupe`, `shard` and `cache` are left out, and the last batch
-        is not dropped. Stages share their knobs with this run's.
+        is not dropped. StageStates share their knobs with this run's.
 
         Returns:
             A `Pipeline`; without items where nothing failed.
@@ -493,11 +497,11 @@ class Run(ShownRun):
                 source again, or the run is isolated.
             RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
         """
-        feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
+        feed = Feed(integer("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
         return OpenEpoch(self.begin_epoch(feed), feed, self._life)
 
     def begin_epoch(
-        self, external: ExternalOrder | None, node_state: Stages | None = None
+        self, external: ExternalOrder | None, node_state: StageStates | None = None
     ) -> EpochIterator:
         """Start the next epoch, in an order given from outside or, with None, in its own.
 
@@ -521,7 +525,7 @@ class Run(ShownRun):
         """Lets the workers rest for a moment, for the process whose loop they slow."""
         return self._machine
 
-    def node_state(self, epoch: int, rest: Remaining) -> Stages | None:
+    def node_state(self, epoch: int, rest: IndexRanges) -> StageStates | None:
         """Tell where the stages stand in an epoch, for the process whose stages they are."""
         return self._life.node_state(epoch, rest)
 
@@ -550,7 +554,7 @@ class Run(ShownRun):
         Raises:
             ArgumentError: not an int of at least 0.
         """
-        self._life.set_epoch(whole("epoch", number, minimum=0))
+        self._life.set_epoch(integer("epoch", number, minimum=0))
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the run stands, in numbers: behind the last item that the loop has had.
@@ -789,7 +793,7 @@ def close_all(timeout_s: float = 5) -> None:
             all_runs.callback(run.close, timeout_s)
 
 
-def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:
+def _abandon(life: RunLifecycle, unwatch: list[Callable[[], None]]) -> None:
     """Close what a collected run left; no lock may be taken here, it may be held below us."""
 
     def close() -> None:

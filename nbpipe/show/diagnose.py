@@ -15,7 +15,7 @@ from .empty import nothing_came
 from .history import WINDOW_S, Past, averages_of, last_stretch, past_of, span_s, turned_since
 from .rules import FAILED, HANGS, STARTS, Case, Diagnosis, decide, short_name
 from .slowed import slowed
-from .watch import Watched
+from .watch import RunView
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
 LEAST_S = 5.0  # no call hangs before,
@@ -122,15 +122,15 @@ _SAME_S = 1e-6  # times that differ by no more are one [s]
 _ONE = {"items": "item", "batches": "batch"}
 
 
-def diagnose(watched: Watched) -> Diagnosis:
+def diagnose(watched: RunView) -> Diagnosis:
     """Name what limits a run, from the last 5 s of its stats.
 
     Of an epoch that is over, the last seconds of the history speak.
     """
-    return judge(watched, watched.status(), watched.stats())
+    return diagnose_from(watched, watched.status(), watched.stats())
 
 
-def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
     """Diagnose from a status and stats that were read before."""
     if status.state == "failed":
         return _failed(status, watched)
@@ -185,7 +185,7 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
     return replace(found, advice=advice, suggestion=None)
 
 
-def _failed(status: Status, watched: Watched) -> Diagnosis:
+def _failed(status: Status, watched: RunView) -> Diagnosis:
     named = [name for name in watched.stages if f"stage {name!r}" in status.error]
     failures = watched.unnamed_failures()
     lost = [failure for failure in failures if failure.epoch == status.epoch]
@@ -210,7 +210,7 @@ def _may_pass(error: str) -> bool:
     return any(word in kind for word in ("Timeout", "Connection", "WorkerDied"))
 
 
-def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+def _over(watched: RunView, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
     """Diagnose the last epoch; once, for it no longer changes, but for a call that hangs."""
     hang = hang_of(watched.stages, stats) if status.has_begun else None
     if hang is not None:
@@ -226,10 +226,10 @@ def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     return known[1]
 
 
-_known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[RunView, tuple[object, Diagnosis]] = weakref.WeakKeyDictionary()
 
 
-def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+def _afterwards(watched: RunView, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
     if not status.has_begun:
         return Diagnosis(None, f"{status.state}; no epoch was begun")
     if status.delivered == status.resumed and not status.came_to_its_end:

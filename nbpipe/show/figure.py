@@ -13,7 +13,7 @@ from ..engine.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER, LOOP
 from .history import Tick, steady_ticks, unix_zero_s, with_gaps
-from .watch import Watched
+from .watch import RunView
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -53,7 +53,7 @@ class Columns:
         return [None if row is None else factor * float(row[key]) for row in self.rows[stage]]
 
 
-def figure(watched: Watched) -> Figure:
+def figure(watched: RunView) -> Figure:
     """Draw a run's history.
 
     From top to bottom: the rate of each stage that hands on items, of each that hands on
@@ -95,7 +95,7 @@ def figure(watched: Watched) -> Figure:
     return _styled(drawn, round(130 + 62 * sum(heights)), watched.title)
 
 
-# -- the numbers ------------------------------------------------------------------------
+# -- the numbers -----------------------------------------------------------------------------------
 
 
 def _columns_of(ticks: Sequence[Tick], units: Mapping[str, str]) -> Columns:
@@ -118,7 +118,7 @@ def _groups(past: Columns) -> dict[str, list[str]]:
     return groups
 
 
-# -- what is drawn ----------------------------------------------------------------------
+# -- what is drawn ---------------------------------------------------------------------------------
 
 
 def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, row: int) -> None:

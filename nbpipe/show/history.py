@@ -18,7 +18,7 @@ from ..base.knobs import Knob, KnobChange
 from ..engine.stats import WINDOW_NS, Row, StageStats, Status
 from ..engine.step_time import STEP_EVENT
 from ..ops.stage import CONSUMER, Stage
-from .watch import Watched
+from .watch import RunView
 
 WINDOW_S = WINDOW_NS / 1e9
 SETTLING_S = 1.0  # rows so soon after a turn are part of what was before [s]
@@ -37,7 +37,7 @@ _SURE = 2.0  # standard errors that two rates differ by
 _WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
 
 
-# -- ticks: the rows that were taken at the same time -----------------------------------
+# -- ticks: the rows that were taken at the same time ----------------------------------------------
 Tick = list[Row]
 
 
@@ -127,10 +127,10 @@ def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
     return float(last["when_s"]) - float(last["time_s"])
 
 
-# -- the time that the stats cover ------------------------------------------------------
+# -- the time that the stats cover -----------------------------------------------------------------
 
 
-def span_s(watched: Watched, status: Status) -> float:
+def span_s(watched: RunView, status: Status) -> float:
     """Return how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
     if status.since_pause_s is not None and status.since_pause_s < WINDOW_S:
         return status.since_pause_s
@@ -145,17 +145,17 @@ def span_s(watched: Watched, status: Status) -> float:
     return max(status.elapsed_s, now_s - min(recent, default=now_s))
 
 
-_earlier: weakref.WeakKeyDictionary[Watched, tuple[object, list[float]]] = (
+_earlier: weakref.WeakKeyDictionary[RunView, tuple[object, list[float]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _rows_before(watched: Watched, begun_s: float) -> list[float]:
+def _rows_before(watched: RunView, begun_s: float) -> list[float]:
     times = {float(row["when_s"]) for row in watched.history()}
     return [when_s for when_s in times if begun_s - WINDOW_S < when_s <= begun_s]
 
 
-# -- the last seconds of an epoch that is over ------------------------------------------
+# -- the last seconds of an epoch that is over -----------------------------------------------------
 
 
 def last_stretch(
@@ -249,7 +249,7 @@ def averages_of(
     return averages
 
 
-# -- whether calls wait for one another ---------------------------------------------------
+# -- whether calls wait for one another ------------------------------------------------------------
 
 
 class Growth(NamedTuple):
@@ -307,7 +307,7 @@ class Past:
         rows: gives its history.
     """
 
-    def __init__(self, watched: Watched, rows: Callable[[], Sequence[Row]]) -> None:
+    def __init__(self, watched: RunView, rows: Callable[[], Sequence[Row]]) -> None:
         self._stages = watched.stages
         self._turned = {change.knob for change in watched.events}
         self._rows = functools.cache(rows)
@@ -348,7 +348,7 @@ class Past:
         return trials_in(self._rows(), self._stages) if self._turned else ()
 
 
-def past_of(watched: Watched) -> Past:
+def past_of(watched: RunView) -> Past:
     """Return what the history of a run in progress tells; it is read again after some seconds."""
     knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
     known = _pasts.get(watched)
@@ -359,10 +359,10 @@ def past_of(watched: Watched) -> Past:
     return known[2]
 
 
-_pasts: weakref.WeakKeyDictionary[Watched, tuple[object, float, Past]] = weakref.WeakKeyDictionary()
+_pasts: weakref.WeakKeyDictionary[RunView, tuple[object, float, Past]] = weakref.WeakKeyDictionary()
 
 
-def _history_of(watched: Watched) -> Callable[[], Sequence[Row]]:
+def _history_of(watched: RunView) -> Callable[[], Sequence[Row]]:
     """Return what reads the history of a run; it does not hold the run."""
     reference = weakref.ref(watched)
 

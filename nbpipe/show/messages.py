@@ -1,4 +1,4 @@
-"""Remote: a run as a front end may reach it: checked messages in, acknowledgements out.
+"""RunController: a run as a front end may reach it: checked messages in, acknowledgements out.
 
 Whatever shows a run in a browser speaks this protocol: `{"op": "set", "id": 7, "stage": "decode",
 "knob": "concurrency", "value": 8}` is answered by `{"type": "ack", "id": 7, "ok": true,
@@ -23,7 +23,7 @@ from ..base.knobs import Knob, KnobChange
 from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
 from .snapshot import LINE, Frame, KnobTarget, Snapshot, frame_of, in_frame, label, line
-from .watch import Exportable, Watched
+from .watch import Exportable, RunView
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
 _MOST_VIEWS = 64
@@ -82,7 +82,7 @@ def refused(number: int, error: Exception) -> Ack:
 
 
 @final
-class Remote:
+class RunController:
     """The far end of a run's controls. It holds the run weakly.
 
     Args:
@@ -90,7 +90,7 @@ class Remote:
         by: who turns knobs here, for the log of changes.
     """
 
-    def __init__(self, run: Watched, *, by: str = "panel") -> None:
+    def __init__(self, run: RunView, *, by: str = "panel") -> None:
         self._run = weakref.ref(run)
         self._by = by
         self._knobs: dict[tuple[str, str], Knob] = {}
@@ -106,14 +106,14 @@ class Remote:
         self._published_s = -math.inf
 
     @classmethod
-    def of(cls, run: Watched) -> Remote:
+    def of(cls, run: RunView) -> RunController:
         """Return the one that the front ends of a run share: what one does, the others undo."""
         with _remotes_lock:
             if run not in _remotes:
                 _remotes[run] = cls(run)
             return _remotes[run]
 
-    def _follow(self, run: Watched) -> None:
+    def _follow(self, run: RunView) -> None:
         """Watch the knobs of the run; another epoch of a loader may have others."""
         with self._lock:
             for address, stage in run.stages.items():
@@ -158,7 +158,7 @@ class Remote:
         return self.snapshot(lately=True)
 
     def _frame(
-        self, run: Watched, status: Status, stats: Mapping[str, StageStats], *, lately: bool
+        self, run: RunView, status: Status, stats: Mapping[str, StageStats], *, lately: bool
     ) -> Frame:
         errors = [row.errors for row in stats.values()]
         key = self._turns, status.state, status.epoch, status.error, list(stats), errors
@@ -171,7 +171,7 @@ class Remote:
         return frame
 
     @property
-    def run(self) -> Watched | None:
+    def run(self) -> RunView | None:
         """The run, or None where it is gone."""
         return self._run()
 
@@ -217,7 +217,7 @@ class Remote:
         if op == "export":
             self._export(message, number, later)
             return None
-        plain: dict[object, Callable[[Watched], object]] = {
+        plain: dict[object, Callable[[RunView], object]] = {
             "pause": lambda run: run.pause(),
             "resume": lambda run: run.resume(),
             "stop": lambda run: run.stop(),
@@ -286,7 +286,7 @@ class Remote:
         knob = self._knob(message) if isinstance(message, Mapping) else None
         return None if knob is None else knob.value
 
-    def _open_run(self) -> Watched:
+    def _open_run(self) -> RunView:
         run = self._run()
         if run is None or run.closed:
             raise RunClosedError(_GONE)
@@ -315,7 +315,7 @@ class _Done(NamedTuple):
         return ours and change.when_s - self.until_s < _GESTURE_S
 
 
-_remotes: weakref.WeakKeyDictionary[Watched, Remote] = weakref.WeakKeyDictionary()
+_remotes: weakref.WeakKeyDictionary[RunView, RunController] = weakref.WeakKeyDictionary()
 _remotes_lock = threading.RLock()
 
 
@@ -324,7 +324,7 @@ def _end_all(unwatch: list[Callable[[], None]]) -> None:
         end()
 
 
-def _recorder(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
+def _recorder(remote: RunController, knob: Knob) -> Callable[[KnobChange], None]:
     reference = weakref.ref(remote)
 
     def record(change: KnobChange) -> None:
@@ -335,7 +335,7 @@ def _recorder(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
     return record
 
 
-# -- Exports: each in a thread of its own, one at a time of each run or pipeline ------------------
+# -- Exports: each in a thread of its own, one at a time of each run or pipeline -------------------
 _exporting: weakref.WeakSet[Exportable] = weakref.WeakSet()
 _exporting_lock = threading.Lock()
 

@@ -36,7 +36,7 @@ from .snapshot import (
     history,
     snapshot,
 )
-from .watch import Watched
+from .watch import RunView
 
 STATES = ("busy", "starved", "blocked", "waiting")
 HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
@@ -465,7 +465,7 @@ def _escaped(text: str) -> str:
 
 
 # -- Bundle: a run as an output of a notebook holds it, where no panel is alive --------------------
-def bundle(watched: Watched, shown: Snapshot | None = None) -> dict[str, str]:
+def bundle(watched: RunView, shown: Snapshot | None = None) -> dict[str, str]:
     """Draw a run as HTML, as Markdown and as text, by MIME type.
 
     Args:

@@ -21,7 +21,7 @@ from ..base.format import format_bytes, format_rate, format_seconds, format_shar
 from ..base.gil import is_locked
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
-from ..executors.base import MOST_PROCESSES
+from ..executors.interface import MOST_PROCESSES
 from ..ops.stage import CONSUMER, Stage, regions_of, share_workers
 from .history import WINDOW_S, Growth, Past
 
@@ -140,7 +140,7 @@ class Case(NamedTuple):
         host = self.stages[load.host]
         if host.executor == "device":
             return min(1.0, load.slots)
-        if host.placement is not None:
+        if host.executor_spec is not None:
             return 0.0  # its calls compute in other processes
         if load.cpu_cores is not None:
             return load.cpu_cores
@@ -224,7 +224,7 @@ def _load(
     parts = {host: row.busy * slots}
     for name in group[1:]:
         busy = rows[name].busy
-        if stages[name].placement is not None:  # the region's slots are its own, too
+        if stages[name].executor_spec is not None:  # the region's slots are its own, too
             parts[name] = busy * slots
             continue
         # its own row knows one slot; what is more shows as waiting above it
@@ -232,7 +232,7 @@ def _load(
     most = max(parts, key=lambda name: parts[name])
     away = 0.0
     # A slot is taken until the answer is back; while workers start, they are what it waits for.
-    elsewhere = stages[host].placement is not None and stages[host].executor != "device"
+    elsewhere = stages[host].executor_spec is not None and stages[host].executor != "device"
     if elsewhere and not rows[host].starting:
         last = rows[group[-1]]
         away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
@@ -270,7 +270,7 @@ def quota_cores(file: Path) -> int:
         return sys.maxsize
 
 
-# -- Rules ----------------------------------------------------------------------------------------
+# -- Rules -----------------------------------------------------------------------------------------
 CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 FULL = 0.85  # a stage so loaded limits
 MOST = 0.6  # so loaded it limits where nothing else explains the wait
@@ -344,7 +344,7 @@ class Diagnosis:
         return str(self)
 
 
-# -- the decision -----------------------------------------------------------------------
+# -- the decision ----------------------------------------------------------------------------------
 
 
 def decide(case: Case) -> Diagnosis:
@@ -474,7 +474,7 @@ def _nearer(case: Case, load: Load) -> str:
     if not own and load.p50_s > SLOW_S and _at_work(load) >= MOST * threads:
         return "its calls wait for a free worker: give the cluster more workers"
     group = _sharing(case, load.host)
-    row, copied = case.rows[group[-1]], [case.stages[name].placement for name in group]
+    row, copied = case.rows[group[-1]], [case.stages[name].executor_spec for name in group]
     large = _item_bytes(row) > LARGE_BYTES
     if own and large:
         copies = all(place is None or place.copy for place in copied)
@@ -640,14 +640,14 @@ def _computing(case: Case, load: Load) -> bool | None:
         return False
     if load.share_of_call is not None:
         return load.share_of_call >= COMPUTES
-    if load.stage.placement is not None or cpu is None or own is None:
+    if load.stage.executor_spec is not None or cpu is None or own is None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
         return True
     return False if load.slots >= WAITS * cpu else None
 
 
-# -- the interpreter lock ---------------------------------------------------------------
+# -- the interpreter lock --------------------------------------------------------------------------
 
 _HELD = {  # by executor: why, and what helps
     "thread": (
@@ -685,7 +685,7 @@ def _in_one_core(cpu_cores: float | None, least: float = ONE_CORE[0]) -> bool:
     return cpu_cores is not None and least <= cpu_cores <= ONE_CORE[1]
 
 
-# -- no stage is full -------------------------------------------------------------------
+# -- no stage is full ------------------------------------------------------------------------------
 
 
 def _event_loop(case: Case) -> Diagnosis | None:

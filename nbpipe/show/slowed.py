@@ -56,7 +56,7 @@ def _verdict(case: Case, step_s: float, at_rest_s: float) -> Diagnosis:
     return Diagnosis(CONSUMER, text, _apart(case), kind=SLOWS)
 
 
-# -- the interpreter lock ---------------------------------------------------------------
+# -- the interpreter lock --------------------------------------------------------------------------
 _PRICE = "its workers take seconds to start, and the memory of an interpreter each"
 _APART = (
     "start with isolate=True: a process of its own takes seconds to start, and each batch is "
@@ -76,7 +76,7 @@ def _lock(case: Case, text: str) -> Diagnosis:
     if load is not None and _in_threads(load) >= _LEAST_CORES:
         text = f"{text}; threads of {short_name(load.address)} hold the interpreter lock"
         return Diagnosis(CONSUMER, text, _out_of_threads(case, load), kind=SLOWS)
-    away = [one for one in case.loads if case.stages[one.host].placement is not None]
+    away = [one for one in case.loads if case.stages[one.host].executor_spec is not None]
     if not away:
         text = f"{text}; its threads hold the interpreter lock"
         return Diagnosis(CONSUMER, text, _apart(case), kind=SLOWS)
@@ -97,7 +97,7 @@ def _apart(case: Case) -> str:
 
 def _in_threads(load: Load) -> float:
     """Return how many cores the calls of a load use in threads of the run."""
-    if load.stage.placement is not None or load.stage.executor == "device":
+    if load.stage.executor_spec is not None or load.stage.executor == "device":
         return 0.0
     return load.slots if load.cpu_cores is None else load.cpu_cores
 
@@ -115,7 +115,7 @@ def _out_of_threads(case: Case, load: Load) -> str:
     return f'try executor="process" for {short_name(load.address)}: {_PRICE}'
 
 
-# -- cores ------------------------------------------------------------------------------
+# -- cores -----------------------------------------------------------------------------------------
 def _cores(case: Case, text: str) -> Diagnosis:
     """Advise fewer calls of the stage that uses most cores."""
     text = f"{text}; workers take its cores"

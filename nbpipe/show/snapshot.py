@@ -15,10 +15,10 @@ from ..engine.failures import Failure
 from ..engine.stats import StageStats, Status
 from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
-from .diagnose import judge
+from .diagnose import diagnose_from
 from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
-from .watch import Watched, since_export
+from .watch import RunView, changes_since_export
 
 VERSION = 1
 TRACE = 4000  # most characters of a traceback
@@ -236,7 +236,7 @@ class Frame(NamedTuple):
     export: ExportPart | None
 
 
-def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
+def snapshot(watched: RunView, *, changes: bool = True, failures: bool = True) -> Snapshot:
     """Return how a run is at this moment.
 
     Args:
@@ -250,7 +250,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
     return in_frame(frame if failures else frame._replace(failures=None), status, stats)
 
 
-def frame_of(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Frame:
+def frame_of(watched: RunView, status: Status, stats: Mapping[str, StageStats]) -> Frame:
     """Return the frame of a run, of which a status and stats were read."""
     stages = watched.stages
     return Frame(
@@ -261,7 +261,7 @@ def frame_of(watched: Watched, status: Status, stats: Mapping[str, StageStats]) 
             for address in region
             if address in stats
         ],
-        diagnosis=_diagnosis(judge(watched, status, stats)),
+        diagnosis=_diagnosis(diagnose_from(watched, status, stats)),
         changes=_change_parts(watched.events[-CHANGES:]),
         failures=_failures(watched.unnamed_failures()[-FAILURES:]),
         export=_export(stages),
@@ -408,9 +408,9 @@ def _place(address: str, stage: Stage, status: Status) -> str:
     """Return a word for where the calls of a stage run."""
     if status.by_loop:
         return "inline"
-    if stage.placement is not None and isinstance(stage.placement.given, Target):
-        return label(stage.placement.given.device)
-    outside = stage.placement is not None  # its calls are in workers wherever the run is
+    if stage.executor_spec is not None and isinstance(stage.executor_spec.given, Target):
+        return label(stage.executor_spec.given.device)
+    outside = stage.executor_spec is not None  # its calls are in workers wherever the run is
     if address in status.isolated and not outside:
         return "isolated"
     return label(f"{stage.executor}: {stage.why}" if stage.why else stage.executor)
@@ -418,7 +418,7 @@ def _place(address: str, stage: Stage, status: Status) -> str:
 
 def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
     unknown = stage.executor == "executor" and not row.workers
-    if stage.placement is None or stage.executor == "device" or unknown:
+    if stage.executor_spec is None or stage.executor == "device" or unknown:
         return None
     return {
         "count": row.workers,
@@ -476,7 +476,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
 
 
 def _export(stages: Mapping[str, Stage]) -> ExportPart | None:
-    since = since_export(stages)
+    since = changes_since_export(stages)
     if since is None:
         return None
     return {
@@ -493,7 +493,7 @@ def _export(stages: Mapping[str, Stage]) -> ExportPart | None:
     }
 
 
-# -- History: rates over time -------------------------------------------------------------
+# -- History: rates over time ----------------------------------------------------------------------
 POINTS = 600
 
 
@@ -509,7 +509,7 @@ class HistoryPart(TypedDict):
     epoch: int | None
 
 
-def history(watched: Watched, points: int = POINTS) -> HistoryPart:
+def history(watched: RunView, points: int = POINTS) -> HistoryPart:
     """Return the rates of all stages over time.
 
     Args:
@@ -545,7 +545,7 @@ def spread(count: int, most: int) -> list[int]:
     return [(number + 1) * count // most - 1 for number in range(most)]
 
 
-# -- Text and numbers as a message may hold them: short, finite, in UTF-8 -----------------
+# -- Text and numbers as a message may hold them: short, finite, in UTF-8 --------------------------
 NAME, LINE = 200, 500  # most characters of a name, of a line
 _MOST = 1e300  # larger numbers, and those that are none, are given as 0
 

@@ -18,7 +18,7 @@ from ..engine.stats import Row, StageStats, Status
 from ..ops.stage import Stage
 
 
-# -- A run, seen from outside -------------------------------------------------------------
+# -- A run, seen from outside ----------------------------------------------------------------------
 class ExportReport(Protocol):
     """What an export says of the module that it wrote."""
 
@@ -42,7 +42,7 @@ class Exportable(Protocol):
         """
 
 
-class Watched(Exportable, Protocol):
+class RunView(Exportable, Protocol):
     """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
 
     @property
@@ -93,7 +93,7 @@ class Watched(Exportable, Protocol):
         """
 
 
-# -- What the rules of a notebook look after; they hold none of it ------------------------
+# -- What the rules of a notebook look after; they hold none of it ---------------------------------
 class Shown(Protocol):
     """What shows a run."""
 
@@ -101,7 +101,7 @@ class Shown(Protocol):
         """Called when the run has come to rest."""
 
 
-class Attended(Watched, Protocol):
+class NotebookRun(RunView, Protocol):
     """A run that the cells of a notebook look after.
 
     Attributes:
@@ -118,7 +118,7 @@ class Attended(Watched, Protocol):
         """Cancel the epochs that this thread iterates: the code that did so is gone."""
 
 
-class AttendedRun(Attended, Protocol):
+class AttendedRun(NotebookRun, Protocol):
     """A run that belongs to the cell that started it."""
 
     def close(self, timeout_s: float = 5) -> None:
@@ -128,7 +128,7 @@ class AttendedRun(Attended, Protocol):
         """Called after each cell: workers get the functions that it changed."""
 
 
-class AttendedLoader(Attended, Protocol):
+class AttendedLoader(NotebookRun, Protocol):
     """All epochs of a loader; its workers stay when the cell that trains is run again.
 
     Attributes:
@@ -144,11 +144,11 @@ class AttendedLoader(Attended, Protocol):
 
 
 run_started: list[Callable[[AttendedRun], None]] = []  # called with every run that starts
-run_closed: list[Callable[[Watched], None]] = []  # called with every run that was closed
+run_closed: list[Callable[[RunView], None]] = []  # called with every run that was closed
 loader_made: list[Callable[[AttendedLoader], None]] = []  # called as every loader is made
 
 
-# -- Open runs: closed when the interpreter ends, disowned where it was forked ------------
+# -- Open runs: closed when the interpreter ends, disowned where it was forked ---------------------
 _END_S = 1.0  # runs that are open as the interpreter ends have so long to close
 
 
@@ -210,7 +210,7 @@ class TurnedKnob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SinceExport:
+class ChangesSinceExport:
     """What became of a pipeline since it was exported.
 
     Attributes:
@@ -234,7 +234,7 @@ _numbers = itertools.count()
 _lock = threading.Lock()
 
 
-def note_export(knobs: Mapping[Knob, int], path: Path) -> None:
+def record_export(knobs: Mapping[Knob, int], path: Path) -> None:
     """Note that knobs were written to a file; what was noted of them before is forgotten.
 
     Args:
@@ -247,7 +247,7 @@ def note_export(knobs: Mapping[Knob, int], path: Path) -> None:
             _notes[knob] = _Note(number, path, value)
 
 
-def since_export(stages: Mapping[str, Stage]) -> SinceExport | None:
+def changes_since_export(stages: Mapping[str, Stage]) -> ChangesSinceExport | None:
     """Tell what was turned since the last export of some stages.
 
     Args:
@@ -272,4 +272,4 @@ def since_export(stages: Mapping[str, Stage]) -> SinceExport | None:
         for knob, note in found.items()
         if note.number == last.number
     )
-    return SinceExport(last.path, tuple(one for one in turned if one.exported != one.now))
+    return ChangesSinceExport(last.path, tuple(one for one in turned if one.exported != one.now))

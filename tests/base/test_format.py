@@ -88,7 +88,7 @@ def test_a_table_without_rows():
     assert text_table(["a", "b"], []).splitlines() == ["a  b", "─  ─"]
 
 
-# -- numbers with their units -------------------------------------------------------------
+# -- numbers with their units ----------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("count", "text"),
     [

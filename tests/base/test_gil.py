@@ -23,7 +23,7 @@ def locked(monkeypatch):
     monkeypatch.setattr(gil, "sys", SimpleNamespace(getswitchinterval=lambda: 0.0002))
 
 
-# -- how long a thread waits for it -----------------------------------------------------------
+# -- how long a thread waits for it ----------------------------------------------------------------
 @pytest.mark.parametrize(
     ("waited_ms", "no_core_ms", "slept", "preempted", "found_ms"),
     [
@@ -65,7 +65,7 @@ def test_sleeps_are_counted():
     assert gil.switches().slept - before.slept >= 5
 
 
-# -- in words ---------------------------------------------------------------------------------
+# -- in words --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("use", "words"),
     [
@@ -103,7 +103,7 @@ def test_threads_that_can_help():
     assert (LockUse(asks=True).threads, LockUse(why_none="so").threads) == (1.0, None)
 
 
-# -- the decision, from calls that were timed -------------------------------------------------
+# -- the decision, from calls that were timed ------------------------------------------------------
 def looked(alone, beside):
     """Return a look at calls: (time [ms], share without a core), or with the time held [ms]."""
     look = LockLook()
@@ -192,7 +192,7 @@ def test_first_call(monkeypatch, first_ms, counts):
     assert len(look.alone) == counts
 
 
-# -- for real ---------------------------------------------------------------------------------
+# -- for real --------------------------------------------------------------------------------------
 def python():
     """Compute in Python for about a millisecond."""
     return sum(k * k for k in range(10_000))

@@ -20,7 +20,7 @@ def compute_until(happened):
             raise TimeoutError
 
 
-# -- items of a task ---------------------------------------------------------------------------
+# -- items of a task -------------------------------------------------------------------------------
 
 
 def test_an_item_is_drawn_or_taken_back_once():
@@ -28,7 +28,7 @@ def test_an_item_is_drawn_or_taken_back_once():
     with ThreadPoolExecutor(1) as pool:
         for count in range(200):
             items = Unbegun(range(count))
-            taken = pool.submit(items.take_back)
+            taken = pool.submit(items.reclaim)
             assert [*items, *taken.result()] == list(range(count))
 
 

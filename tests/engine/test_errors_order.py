@@ -23,7 +23,7 @@ def failing(kind, bad, error=ValueError):
     return stage(kind, result=result)
 
 
-# -- raise ------------------------------------------------------------------------------------
+# -- raise -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [0, 1, 7, 40, 99])
 def test_error_surfaces_after_every_earlier_item(kind, bad):
@@ -106,7 +106,7 @@ def test_predicate_without_a_truth_value_is_a_failure(predicate):
     assert isinstance(delivered(chain)[1].__cause__, ValueError)
 
 
-# -- skip and budgets -------------------------------------------------------------------------
+# -- skip and budgets ------------------------------------------------------------------------------
 
 
 def test_only_the_last_hundred_failures_are_kept():
@@ -275,7 +275,7 @@ def test_budget_by_rate_of_an_expansion_is_one_of_its_inputs(kind, ordered):
     assert "failed on 2 of 10 items" in str(got[1][1])
 
 
-# -- completion order -------------------------------------------------------------------------
+# -- completion order ------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_completion_order_delivers_what_is_ready(kind):
     """An item that takes long is overtaken by all others, within the bound of the buffer."""

@@ -75,7 +75,7 @@ def broken(monkeypatch):
     take = Epoch.take
 
     def held(node):
-        by_item = node.runtime.lot > 1 and node.lots
+        by_item = node.runtime.chunk_size > 1 and node.chunked
         return (node.reserved if by_item else node.waiting + node.running) + node.held()
 
     def head_goes_on(node, holds):
@@ -92,8 +92,8 @@ def broken(monkeypatch):
                 found.append(
                     f"{runtime.address}: {runtime.active} calls, limit {runtime.concurrency}"
                 )
-            lot = runtime.lot if node.lots else 1
-            bound = runtime.prefetch + runtime.concurrency * lot + node.gathers
+            chunk_size = runtime.chunk_size if node.chunked else 1
+            bound = runtime.prefetch + runtime.concurrency * chunk_size + node.gathers
             if held(node) > max(holds, bound) and not head_goes_on(node, holds):
                 found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
         if task is not None:

@@ -371,7 +371,7 @@ def test_garbage_that_is_found_under_the_lock_of_the_workers(isolate):
     def collect():
         items = iter(run)
         first = next(items)
-        lock = run._machine._lock if isolate else run._machine.caller("abs")._lock
+        lock = run._machine._lock if isolate else run._machine.executor("abs")._lock
         Garbage()
         with lock:
             gc.collect()

@@ -25,7 +25,7 @@ from tests.gates import (
 KINDS = ("thread", "coroutine")
 
 
-# -- knobs ------------------------------------------------------------------------------------
+# -- knobs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,7 +143,7 @@ def test_turning_a_knob_after_close_is_harmless():
     assert (run.events, run["w"].concurrency) == ((), 4)
 
 
-# -- pause ------------------------------------------------------------------------------------
+# -- pause -----------------------------------------------------------------------------------------
 
 
 def test_resume_goes_on_behind_a_half_gathered_batch():
@@ -242,7 +242,7 @@ def test_rates_are_those_of_the_pause_from_its_beginning_on(isolate):
     assert (during["w"].busy, during["consumer"].starved) == (0.0, 0.0)
 
 
-# -- what the status tells --------------------------------------------------------------------
+# -- what the status tells -------------------------------------------------------------------------
 
 
 def odd(n):
@@ -269,7 +269,7 @@ def test_an_item_that_ends_the_epoch_was_not_skipped():
         assert (run.status().state, run.status().skipped) == ("failed", 0)
 
 
-# -- stop and close ---------------------------------------------------------------------------
+# -- stop and close --------------------------------------------------------------------------------
 
 
 def test_stage_may_stop_its_own_run():
@@ -328,7 +328,7 @@ def test_close_in_mid_epoch_is_not_kept_waiting_by_the_ticker():
     assert not any(left)
 
 
-# -- memory -----------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 MB = 1 << 20
 
 

@@ -13,7 +13,7 @@ import pytest
 import nbpipe
 from nbpipe.base import gil
 from nbpipe.base.threads import holds
-from nbpipe.engine import machine, node, regions, scheduler
+from nbpipe.engine import fused, machine, node, scheduler
 from nbpipe.engine.machine import Consumer, RunRecord
 from nbpipe.engine.stats import SAMPLE_NS
 from nbpipe.ops.stage import CONSUMER
@@ -351,7 +351,7 @@ class Work:
         return item
 
 
-@pytest.mark.parametrize("module", [node, regions])
+@pytest.mark.parametrize("module", [node, fused])
 @pytest.mark.parametrize("more", [1, 2])
 @pytest.mark.parametrize(
     ("work", "share"),
@@ -388,7 +388,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
         (30, 0.005, (0.25, None)),  # it may do so where the interval is long
     ],
 )
-@pytest.mark.parametrize("module", [node, regions])
+@pytest.mark.parametrize("module", [node, fused])
 def test_waits_for_the_lock_are_no_other_waits(monkeypatch, module, slept, interval_s, shares):
     """They are told apart by how often a thread wakes up, and count as neither part of a call."""
     work, counts, here = Work(12_000_000, 3_000_000), itertools.count(0, slept), module is node
@@ -490,7 +490,7 @@ def test_oldest_call_is_named_in_every_kind_of_stage(chain):
     assert (rows["held"].oldest_item, rows["held"].oldest_s > 0) == ("2", True)
 
 
-# -- an epoch that is over --------------------------------------------------------------------
+# -- an epoch that is over -------------------------------------------------------------------------
 def test_stats_of_a_finished_epoch_do_not_change():
     """What is turned later changes the limits that stand beside the counts, and nothing else."""
     with nbpipe.source(range(50)).map(int, name="m").start() as run:
@@ -545,7 +545,7 @@ def test_the_row_of_the_loop_is_read_under_the_lock(monkeypatch):
     assert all(held)
 
 
-# -- the memory budget ------------------------------------------------------------------------
+# -- the memory budget -----------------------------------------------------------------------------
 def looks(stages):
     """Give the most calls that one question to the memory budget takes, with so many stages."""
     most, inside = [0], {}

@@ -1,4 +1,4 @@
-"""Regions: neighbours outside the run's threads go through one worker, and change nothing else."""
+"""Fused stages: neighbours in workers go through one worker, and change nothing else."""
 
 import os
 import time

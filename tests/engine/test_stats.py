@@ -20,7 +20,7 @@ def read(counters, now_ns, **changes):
     return stats_of(counters, now_ns, **{**options, **changes})
 
 
-# -- histogram ----------------------------------------------------------------------------
+# -- histogram -------------------------------------------------------------------------------------
 
 
 def counted(*calls):
@@ -65,7 +65,7 @@ def test_old_calls_are_forgotten(pause_s, forgotten):
     assert (median_s < 0.1) == forgotten
 
 
-# -- stats --------------------------------------------------------------------------------
+# -- stats -----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=8, max_size=8))
@@ -136,7 +136,7 @@ def test_stats_are_frozen_and_plain():
     )
 
 
-# -- counts of a run ----------------------------------------------------------------------
+# -- counts of a run -------------------------------------------------------------------------------
 
 
 def test_limits_show_in_the_stats():
@@ -192,7 +192,7 @@ def test_stats_of_a_stage_as_html():
     assert found == [True] * 5
 
 
-# -- in words -----------------------------------------------------------------------------
+# -- in words --------------------------------------------------------------------------------------
 
 
 STARTING = StageStats(workers=2, starting=2)

@@ -29,7 +29,7 @@ def same(item):
     return item
 
 
-# -- 1: items gathering for a batch do not count against the buffer ---------------------------
+# -- 1: items gathering for a batch do not count against the buffer --------------------------------
 
 
 @pytest.mark.parametrize("operation", ["skip", "window", "enumerate", "shuffle", "unbatch"])
@@ -82,7 +82,7 @@ def test_cheap_stage_between_coroutines_and_a_batch(cheap):
         assert epochs == [list(range(40))] * 20
 
 
-# -- 2: an exception inside a chunk runs no earlier item again --------------------------------
+# -- 2: an exception inside a chunk runs no earlier item again -------------------------------------
 @pytest.mark.parametrize(
     "on_error", ["raise", "skip", nbpipe.Retry(2), nbpipe.Retry(2, then="skip")]
 )
@@ -124,7 +124,7 @@ def test_nothing_behind_a_failure_that_ends_the_epoch_is_called(kind):
     assert (len(got), error.path, called) == (777, 777, list(range(778)))
 
 
-# -- 3: a chunk that turns slow, a source that bursts, publishes what it has ------------------
+# -- 3: a chunk that turns slow, a source that bursts, publishes what it has -----------------------
 def cheap_until(last, gate):
     """Make a function that is cheap up to item `last` and waits at the gate from then on."""
 
@@ -245,7 +245,7 @@ def test_items_not_begun_of_a_slow_chunk_go_to_another_thread():
     assert drained(nbpipe.source(range(600)).map(wait, concurrency=2)) == list(range(600))
 
 
-# -- 4: ordered stages: one limit for calls in progress, one bound for what waits ------------
+# -- 4: ordered stages: one limit for calls in progress, one bound for what waits ------------------
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_ordered_stage_keeps_limit_and_bound_while_its_first_call_runs(kind):
     """With the first call held, later ones run up to prefetch + concurrency results, no more."""
@@ -261,7 +261,7 @@ def test_ordered_stage_keeps_limit_and_bound_while_its_first_call_runs(kind):
     assert calls.peak <= 3
 
 
-# -- 5: shared threads ------------------------------------------------------------------------
+# -- 5: shared threads -----------------------------------------------------------------------------
 def test_threads_are_shared_and_bounded():
     """All stages together are served by no more threads than calls are allowed, and one."""
     calls = [Calls() for _ in range(4)]
@@ -273,7 +273,7 @@ def test_threads_are_shared_and_bounded():
     assert len(set().union(*(counted.threads for counted in calls))) <= 2 * 4 + 1 + 1
 
 
-# -- 7: many calls at once --------------------------------------------------------------------
+# -- 7: many calls at once -------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_256_calls_are_in_progress_at_once(kind):
     """The limit is reached: 256 calls wait side by side, coroutines of them on one event loop."""
@@ -311,7 +311,7 @@ def test_an_item_left_to_a_call_that_hangs_is_begun_by_another_thread():
         assert drained(run) == list(range(400))
 
 
-# -- 8: the end of an epoch -------------------------------------------------------------------
+# -- 8: the end of an epoch ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -344,7 +344,7 @@ def test_end_wakes_a_consumer_that_waits():
         assert got.result() == []
 
 
-# -- 10: all counters change under the lock ---------------------------------------------------
+# -- 10: all counters change under the lock --------------------------------------------------------
 def test_counters_are_exact_with_many_threads(monkeypatch):
     """With threads that change places all the time, every item, error and retry is counted."""
     monkeypatch.setenv("NBPIPE_SWITCH_INTERVAL", "0.000001")
@@ -372,7 +372,7 @@ def test_counters_are_exact_with_many_threads(monkeypatch):
     assert (odd.items_in, odd.items_out, consumer.items_out) == (4000, 2000, 2000)
 
 
-# -- found on the way: a cheap last stage hands on without the lock ---------------------------
+# -- found on the way: a cheap last stage hands on without the lock --------------------------------
 def test_lowered_prefetch_of_a_full_cheap_stage_does_not_strand_the_consumer():
     """A full buffer drains below the new bound, and the stage goes on."""
     chain = nbpipe.source(range(3000), prefetch=64).map(same, prefetch=100)

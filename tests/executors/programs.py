@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from nbpipe.executors.base import Answer, Job
+from nbpipe.executors.interface import Request, Response
 
 
 class Program:
@@ -27,26 +27,26 @@ class Program:
         return (self.label,)
 
     def work(self, entries, epoch, begun=None, kept=None):
-        """Answer entry by entry."""
+        """Response entry by entry."""
         results, kept = [], kept or (lambda _, result: result)
         for entry in entries:
             if begun is not None:
                 begun(0, entry[0])
             results.append(kept(entry, (entry[0], self.fn(entry[1]))))
-        return Answer(results, [[len(entries)] * 2 + [0]])
+        return Response(results, [[len(entries)] * 2 + [0]])
 
 
-def job(program, *values, epoch=0, timeout_s=None, first=0):
-    """Give a job; paths count from `first`."""
-    return Job(program, epoch, list(enumerate(values, first)), timeout_s)
+def request(program, *values, epoch=0, timeout_s=None, first=0):
+    """Give a request; paths count from `first`."""
+    return Request(program, epoch, list(enumerate(values, first)), timeout_s)
 
 
-def values_of(answer):
-    """Give the values of an answer."""
-    return [value for _, value in answer.results]
+def values_of(response):
+    """Give the values of an response."""
+    return [value for _, value in response.results]
 
 
-# -- functions that another process imports ---------------------------------------------------
+# -- functions that another process imports --------------------------------------------------------
 def double(value):
     """Give the value twice."""
     return 2 * value
@@ -93,7 +93,7 @@ class Prepared(Program):
         BEGUN.release()
 
 
-# -- functions for workers in this process: the gate is the same object there -----------------
+# -- functions for workers in this process: the gate is the same object there ----------------------
 GATE = threading.Event()
 BEGUN = threading.Semaphore(0)
 

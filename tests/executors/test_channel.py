@@ -104,7 +104,7 @@ def _order(array):
     return np.argsort(-np.abs(array.strides), kind="stable").tolist()
 
 
-# -- what can be sent ---------------------------------------------------------------------
+# -- what can be sent ------------------------------------------------------------------------------
 
 DTYPES = [
     "u1",
@@ -279,7 +279,7 @@ def test_one_object_stays_one(echo):
     assert one is two
 
 
-# -- classes of a notebook, and objects that go wrong -------------------------------------
+# -- classes of a notebook, and objects that go wrong ----------------------------------------------
 
 
 CELL = """
@@ -393,7 +393,7 @@ class Raises:
         return fail_on_arrival, ()
 
 
-# -- leases -------------------------------------------------------------------------------
+# -- leases ----------------------------------------------------------------------------------------
 
 
 def test_views_are_never_overwritten():
@@ -539,7 +539,7 @@ def test_forked_copy_of_a_view_frees_nothing():
         assert [*told, channel.recv()] == ["dropped", [1]]
 
 
-# -- memory that there is not -------------------------------------------------------------
+# -- memory that there is not ----------------------------------------------------------------------
 
 
 def test_budget_falls_back_to_the_pipe():
@@ -622,7 +622,7 @@ def test_memory_is_bounded_over_random_sizes():
     assert max(held) <= 2 * 4 * 3 * MB
 
 
-# -- the other end goes away --------------------------------------------------------------
+# -- the other end goes away -----------------------------------------------------------------------
 
 
 def test_killed_in_the_middle_of_a_message():
@@ -705,7 +705,7 @@ def test_closed_channel_raises():
         assert one.held_bytes == 0
 
 
-# -- threads ------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 def test_threads_send_at_once(echo):

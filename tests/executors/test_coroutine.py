@@ -142,7 +142,7 @@ def test_cleaning_up_is_not_cancelled_again():
     assert sorted(cleaned) == sorted(begun)
 
 
-class Watched:
+class RunView:
     """An async generator that notes in which task and with which note each part of it ran."""
 
     def __init__(self, count):
@@ -171,7 +171,7 @@ class Watched:
 @pytest.mark.parametrize("kind", ["source", "flat_map"])
 def test_an_async_generator_is_read_and_closed_in_one_task(kind):
     """From its first item to its end it has one task and one context."""
-    watched = Watched(40)
+    watched = RunView(40)
     source = nbpipe.source(watched.items, prefetch=1)
     flat = nbpipe.source([0]).flat_map(watched.items, prefetch=1)
     assert drained(source if kind == "source" else flat) == list(range(40))
@@ -182,7 +182,7 @@ def test_an_async_generator_is_read_and_closed_in_one_task(kind):
 @pytest.mark.parametrize("kind", ["source", "flat_map"])
 def test_an_async_generator_that_is_left_is_closed_in_its_task(kind):
     """Where the loop leaves the epoch, its `finally` runs where it was read, to its end."""
-    watched = Watched(40)
+    watched = RunView(40)
     source = nbpipe.source(watched.items, prefetch=1)
     flat = nbpipe.source([0]).flat_map(watched.items, prefetch=1)
     with (source if kind == "source" else flat).start() as run:
@@ -195,7 +195,7 @@ def test_an_async_generator_that_is_left_is_closed_in_its_task(kind):
 
 def test_async_generators_of_passes_that_end_early_are_closed_at_once():
     """`repeat` over `take` leaves no open generator behind, nor its task."""
-    watched, most = Watched(1000), []
+    watched, most = RunView(1000), []
 
     async def items():
         most.append(len(asyncio.all_tasks()))
@@ -209,7 +209,7 @@ def test_async_generators_of_passes_that_end_early_are_closed_at_once():
 
 def test_async_generators_side_by_side_have_contexts_of_their_own():
     """Those of one `flat_map` do not see each other's context variables."""
-    watched = Watched(3)
+    watched = RunView(3)
     pipe = nbpipe.source([10, 20, 30, 40]).flat_map(watched.items, concurrency=4, prefetch=1)
     assert drained(pipe) == [start + n for start in (10, 20, 30, 40) for n in range(3)]
     assert len(set(watched.tasks)) == 4

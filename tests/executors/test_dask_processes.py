@@ -11,7 +11,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExecutorBrokenError
-from nbpipe.executors.dask import DaskCaller, DaskExecutor
+from nbpipe.executors.dask import ClusterExecutor, DaskExecutor
 from tests.executors import programs
 from tests.executors.clusters import (
     cluster,
@@ -20,7 +20,7 @@ from tests.executors.clusters import (
     scheduler_process,
     worker_process,
 )
-from tests.executors.programs import Program, job, values_of
+from tests.executors.programs import Program, request, values_of
 from tests.gates import Bell, Gate, drained, until
 
 # Each process of a cluster imports Dask as it starts: seconds, on a machine with other work many.
@@ -45,16 +45,16 @@ def at_gate(bell, gate):
     return work
 
 
-def caller_of(client):
-    """Give a caller."""
-    return DaskCaller(DaskExecutor(client))
+def executor_of(client):
+    """Give a executor."""
+    return ClusterExecutor(DaskExecutor(client))
 
 
 def test_workers_live_on_when_the_group_is_interrupted(client):
     """The stop button ends no worker, nor one that starts later, and keeps no value back."""
-    caller = caller_of(client)
+    executor = executor_of(client)
     program = Program(programs.interrupts_ignored)
-    first = values_of(caller.call(job(program, 0)))
+    first = values_of(executor.call(request(program, 0)))
     client.cluster.scale(3)
     client.wait_for_workers(3)
     ignored = client.run(programs.interrupts_ignored, None)
@@ -67,13 +67,13 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
 
 def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
     """After `client.restart()` calls in progress are done again, large captures included."""
-    caller, weights = caller_of(client), np.ones(200_000)
+    executor, weights = executor_of(client), np.ones(200_000)
     wait = at_gate(bell, gate)
 
     def work(value):
         return wait(value), weights.size
 
-    waiting = engine.submit(caller.call, job(Program(work), 0))
+    waiting = engine.submit(executor.call, request(Program(work), 0))
     bell.wait()
     client.restart()
     bell.wait()
@@ -85,8 +85,8 @@ def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
 def test_cluster_that_is_closed_in_mid_call(engine, bell, gate):
     """Closing the cluster wakes every thread that waits."""
     with cluster(processes=True, workers=1) as client:
-        caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(at_gate(bell, gate)), 0))
+        executor = executor_of(client)
+        waiting = engine.submit(executor.call, request(Program(at_gate(bell, gate)), 0))
         bell.wait()
         client.cluster.close()
         error = waiting.exception()
@@ -100,12 +100,12 @@ def test_scheduler_that_is_killed_in_mid_call(engine, bell, gate):
         worker_process(address),
         distributed.Client(address) as client,
     ):
-        caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(at_gate(bell, gate)), 0))
+        executor = executor_of(client)
+        waiting = engine.submit(executor.call, request(Program(at_gate(bell, gate)), 0))
         bell.wait()
         scheduler.kill()
         errors = [waiting.exception()]
-        errors += [engine.submit(caller.call, job(Program(programs.double), 1)).exception()]
+        errors += [engine.submit(executor.call, request(Program(programs.double), 1)).exception()]
     assert [type(error) for error in errors] == [ExecutorBrokenError] * 2
 
 
@@ -135,7 +135,7 @@ def executor(request):
             yield pool
 
 
-# -- as in threads -----------------------------------------------------------------------------
+# -- as in threads ---------------------------------------------------------------------------------
 
 
 def test_batches_are_made_there(executor):
@@ -204,7 +204,7 @@ def test_result_that_cannot_be_sent_is_a_failed_item():
     assert "UnpicklableError" in failure.error
 
 
-# -- workers that are processes ----------------------------------------------------------------
+# -- workers that are processes --------------------------------------------------------------------
 def test_worker_that_is_killed_costs_nothing(client):
     """Every item comes, in order, though a worker was killed at work."""
     bell, gate = Bell(), Gate()

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.regions import RegionPart, RegionProgram
+from nbpipe.engine.fused import FusedPart, FusedProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
-from nbpipe.executors.futures import ForeignCaller, Payload
+from nbpipe.executors.futures import ForeignExecutor, Payload
 from nbpipe.ops.batch import Batch
 from nbpipe.ops.call import Map
 from tests.executors import programs
-from tests.executors.programs import Program, job, values_of
+from tests.executors.programs import Program, request, values_of
 from tests.gates import HANG_S, still_alive
 
 
@@ -84,39 +84,39 @@ def note_callbacks(executor):
     return noted
 
 
-def close(caller):
-    """Close a caller; nothing is late."""
-    assert caller.close(HANG_S) == []
+def close(foreign):
+    """Close a foreign; nothing is late."""
+    assert foreign.close(HANG_S) == []
 
 
-# -- in this process -----------------------------------------------------------------------
+# -- in this process -------------------------------------------------------------------------------
 @pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), SyncExecutor])
 def test_in_this_process_nothing_is_pickled(make):
     """Threads and synchronous executors work on the program itself, picklable or not."""
     gate = threading.Lock()
     with make() as executor:
-        caller = ForeignCaller(executor)
-        answer = caller.call(job(Program(lambda value: (value, gate)), 1, 2))
-        close(caller)
-    assert answer.results == [(0, (1, gate)), (1, (2, gate))]
+        foreign = ForeignExecutor(executor)
+        response = foreign.call(request(Program(lambda value: (value, gate)), 1, 2))
+        close(foreign)
+    assert response.results == [(0, (1, gate)), (1, (2, gate))]
 
 
 def test_call_runs_in_the_executor(threads):
     """The executor's own thread calls the function, and the caller waits for it."""
-    caller = ForeignCaller(threads)
+    foreign = ForeignExecutor(threads)
     mine = threads.submit(threading.get_ident).result()
-    (ident,) = values_of(caller.call(job(Program(programs.thread_id), 0)))
-    assert (ident == mine or ident != threading.get_ident(), caller.workers) == (True, 2)
+    (ident,) = values_of(foreign.call(request(Program(programs.thread_id), 0)))
+    assert (ident == mine or ident != threading.get_ident(), foreign.workers) == (True, 2)
 
 
 def test_time_counts_from_the_beginning_of_a_call(threads, engine):
     """A call that waits for a free thread is not late, however little time it has."""
-    caller, gate = ForeignCaller(threads), threading.Event()
+    foreign, gate = ForeignExecutor(threads), threading.Event()
     blocked = [threads.submit(gate.wait) for _ in range(2)]
     noted = note_callbacks(threads)
-    waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=HANG_S))
+    waiting = engine.submit(foreign.call, request(Program(programs.double), 7, timeout_s=HANG_S))
     noted.wait()
-    (call,) = caller._calls
+    (call,) = foreign._calls
     deadline_s = call._deadline_s
     gate.set()
     assert (values_of(waiting.result()), deadline_s) == ([14], None)
@@ -125,9 +125,9 @@ def test_time_counts_from_the_beginning_of_a_call(threads, engine):
 
 def test_call_that_takes_too_long_is_an_error(threads):
     """The error names stage, item, executor and limit; the thread is freed."""
-    caller, gate = ForeignCaller(threads), threading.Event()
+    foreign, gate = ForeignExecutor(threads), threading.Event()
     with pytest.raises(StageTimeoutError, match=r"'work' on item 0 .*timeout_s=0.01") as caught:
-        caller.call(job(Program(lambda _: gate.wait()), 0, timeout_s=0.01))
+        foreign.call(request(Program(lambda _: gate.wait()), 0, timeout_s=0.01))
     gate.set()
     error = caught.value
     assert (error.stage, error.path, error.executor) == ("work", 0, "ThreadPoolExecutor")
@@ -136,15 +136,15 @@ def test_call_that_takes_too_long_is_an_error(threads):
 @pytest.mark.parametrize("epochs", [(), (0,)], ids=["all", "one"])
 def test_cancel_takes_back_what_has_not_begun(threads, engine, epochs):
     """Calls that wait in the executor are cancelled, but those sent ahead for the next epoch."""
-    caller, gate = ForeignCaller(threads), threading.Event()
+    foreign, gate = ForeignExecutor(threads), threading.Event()
     running = threading.Barrier(3)
     program = Program(lambda value: (value < 2 and running.wait(), gate.wait(), value)[-1])
-    begun = [engine.submit(caller.call, job(program, n)) for n in range(2)]
+    begun = [engine.submit(foreign.call, request(program, n)) for n in range(2)]
     running.wait()
     noted = note_callbacks(threads)
-    ahead = engine.submit(caller.call, job(program, 2, epoch=1))
+    ahead = engine.submit(foreign.call, request(program, 2, epoch=1))
     noted.wait()
-    caller.cancel(*epochs)
+    foreign.cancel(*epochs)
     error = None if epochs else ahead.exception()
     gate.set()
     assert [values_of(future.result()) for future in begun] == [[0], [1]]
@@ -156,12 +156,12 @@ def test_cancel_takes_back_what_has_not_begun(threads, engine, epochs):
 
 def test_close_frees_the_threads_and_names_what_runs(threads, engine):
     """A call that does not end is named, and nobody waits for it any longer."""
-    caller, gate, running = ForeignCaller(threads), threading.Event(), threading.Event()
-    slow = job(Program(lambda _: (running.set(), gate.wait()), "slow"), 0)
-    waiting = engine.submit(caller.call, slow)
+    foreign, gate, running = ForeignExecutor(threads), threading.Event(), threading.Event()
+    slow = request(Program(lambda _: (running.set(), gate.wait()), "slow"), 0)
+    waiting = engine.submit(foreign.call, slow)
     running.wait()
-    late = caller.close(0.01)
-    errors = [type(waiting.exception()), type(engine.submit(caller.call, slow).exception())]
+    late = foreign.close(0.01)
+    errors = [type(waiting.exception()), type(engine.submit(foreign.call, slow).exception())]
     gate.set()
     assert (late, errors) == (["slow"], [StageError, StageError])
 
@@ -169,27 +169,27 @@ def test_close_frees_the_threads_and_names_what_runs(threads, engine):
 def test_executor_that_was_shut_down_is_named(threads):
     """Work for an executor that is shut down is an error that says what to do."""
     threads.shutdown()
-    caller = ForeignCaller(threads)
+    foreign = ForeignExecutor(threads)
     with pytest.raises(ExecutorBrokenError, match="after shutdown; keep the executor open") as e:
-        caller.call(job(Program(programs.double), 1, first=3))
+        foreign.call(request(Program(programs.double), 1, first=3))
     assert (e.value.path, type(e.value.__cause__)) == (3, RuntimeError)
 
 
-# -- in other processes ----------------------------------------------------------------------
+# -- in other processes ----------------------------------------------------------------------------
 
 
 @POOLS
 def test_function_that_changed_reaches_the_workers(pool):
     """After `renew` the function is pickled again; without it, workers keep theirs."""
     with pool() as executor:
-        caller = ForeignCaller(executor)
+        foreign = ForeignExecutor(executor)
         program = Program(lambda _: "old")
-        first = values_of(caller.call(job(program, 0)))
+        first = values_of(foreign.call(request(program, 0)))
         program.fn = lambda _: "new"
-        kept = values_of(caller.call(job(program, 0)))
-        caller.renew()
-        changed = values_of(caller.call(job(program, 0)))
-        close(caller)
+        kept = values_of(foreign.call(request(program, 0)))
+        foreign.renew()
+        changed = values_of(foreign.call(request(program, 0)))
+        close(foreign)
     assert (first, kept, changed) == (["old"], ["old"], ["new"])
 
 
@@ -197,10 +197,10 @@ def test_function_that_changed_reaches_the_workers(pool):
 def test_worker_that_dies_is_an_error(pool):
     """A pool that lost a worker is named with the item, and with the way out."""
     with pool() as executor:
-        caller = ForeignCaller(executor)
+        foreign = ForeignExecutor(executor)
         with pytest.raises(ExecutorBrokenError, match="executor='process'") as caught:
-            caller.call(job(Program(programs.die), 0, first=5))
-        close(caller)
+            foreign.call(request(Program(programs.die), 0, first=5))
+        close(foreign)
     assert (caught.value.stage, caught.value.path) == ("work", 5)
 
 
@@ -208,11 +208,11 @@ def test_worker_that_dies_is_an_error(pool):
 def test_item_that_cannot_be_pickled_is_named(pool):
     """The error names stage, item and type; the pool goes on."""
     with pool() as executor:
-        caller = ForeignCaller(executor)
+        foreign = ForeignExecutor(executor)
         with pytest.raises(UnpicklableError, match=r"'work' .* item 1 a _thread.lock"):
-            caller.call(job(Program(programs.double), 1, threading.Lock()))
-        after = values_of(caller.call(job(Program(programs.double), 4)))
-        close(caller)
+            foreign.call(request(Program(programs.double), 1, threading.Lock()))
+        after = values_of(foreign.call(request(Program(programs.double), 4)))
+        close(foreign)
     assert after == [8]
 
 
@@ -220,11 +220,11 @@ def test_item_that_cannot_be_pickled_is_named(pool):
 def test_result_that_cannot_be_pickled_is_named(pool):
     """The error comes from the worker, and names stage, item and type."""
     with pool() as executor:
-        caller = ForeignCaller(executor)
+        foreign = ForeignExecutor(executor)
         with pytest.raises(UnpicklableError, match=r"result of stage 'work' .* item 2 a _thread"):
-            caller.call(job(Program(programs.lock), 0, first=2))
-        close(caller)
-    assert caller.workers == 2
+            foreign.call(request(Program(programs.lock), 0, first=2))
+        close(foreign)
+    assert foreign.workers == 2
 
 
 def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
@@ -232,25 +232,25 @@ def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
     fifo = tmp_path / "gate"
     os.mkfifo(fifo)
     with spawn_pool() as executor:
-        caller = ForeignCaller(executor)
-        values_of(caller.call(job(Program(programs.double), 1)))  # the workers have started
+        foreign = ForeignExecutor(executor)
+        values_of(foreign.call(request(Program(programs.double), 1)))  # the workers have started
         with pytest.raises(StageTimeoutError, match=r"timeout_s=0\.2"):
-            caller.call(job(Program(programs.wait_for_file), fifo, timeout_s=0.2))
+            foreign.call(request(Program(programs.wait_for_file), fifo, timeout_s=0.2))
         fifo.write_bytes(b"")
-        close(caller)
+        close(foreign)
     assert fifo.with_suffix(".begun").exists()
 
 
 def test_time_is_given_to_every_call_of_a_job():
     """Of stages that share a worker each call has the whole time, for none says when it begins."""
-    two = [RegionPart(name, Map(fn=programs.double)) for name in ("one", "other")]
-    job_of_two = RegionProgram(two, seed=0, executor="executor")
-    whole = RegionProgram([*two, RegionPart("batch", Batch(size=3))], seed=0, executor="executor")
+    two = [FusedPart(name, Map(fn=programs.double)) for name in ("one", "other")]
+    job_of_two = FusedProgram(two, seed=0, executor="executor")
+    whole = FusedProgram([*two, FusedPart("batch", Batch(size=3))], seed=0, executor="executor")
     entries = [(0, 5), (1, 6)]
     assert (job_of_two.calls(entries), whole.calls([(0, entries)])) == (4, 4)
 
 
-# -- how programs travel ---------------------------------------------------------------------
+# -- how programs travel ---------------------------------------------------------------------------
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_payload_survives_any_protocol(protocol):
     """Executors pickle as they like; arrays come out equal and writable."""

@@ -10,13 +10,13 @@ import pytest
 
 from nbpipe.errors import RemoteError, StageError
 from nbpipe.executors.remote_errors import pack_error
-from nbpipe.executors.shipping import ship
+from nbpipe.executors.serialize import serialize
 from tests.executors.conftest import loose_module, output_of
 
 CHILD = """
 import pickle, sys
 from nbpipe.executors.remote_errors import pack_error
-from nbpipe.executors.shipping import load
+from nbpipe.executors.serialize import load
 packed = {}
 for name, function in load(sys.stdin.buffer.read()).items():
     try:
@@ -168,7 +168,7 @@ def packed(module):
         for name, value in vars(module).items()
         if callable(value) and not isinstance(value, type)
     }
-    return pickle.loads(output_of(CHILD, ship(functions, stage="work").data))
+    return pickle.loads(output_of(CHILD, serialize(functions, stage="work").data))
 
 
 def text_of(error):
@@ -181,7 +181,7 @@ def here(error):
     return pickle.loads(pickle.dumps(pack_error(error))).unpack()
 
 
-# -- what arrives -------------------------------------------------------------------------
+# -- what arrives ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "kind", "args"),
     [
@@ -241,7 +241,7 @@ def test_class_that_is_missing_here():
     )
 
 
-# -- how it reads -------------------------------------------------------------------------
+# -- how it reads ----------------------------------------------------------------------------------
 def test_traceback_is_shown_once(packed, module):
     """The traceback names the worker's lines, with their source, and nothing twice."""
     text = text_of(packed["plain"].unpack())
@@ -312,7 +312,7 @@ def test_deep_recursion(packed):
     assert ("[Previous line repeated" in text, len(text.splitlines()) < 30) == (True, True)
 
 
-# -- nothing goes wrong -------------------------------------------------------------------
+# -- nothing goes wrong ----------------------------------------------------------------------------
 class Hostile(Exception):
     """Stands for an exception that does not want to be looked at."""
 

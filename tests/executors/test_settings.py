@@ -214,7 +214,7 @@ def test_what_worker_init_sets_stays():
             assert list(run) == [("0.333", "of the worker")]
 
 
-# -- variables of modules -----------------------------------------------------------------
+# -- variables of modules --------------------------------------------------------------------------
 CONSTANTS = """
 import argparse
 SIZE = 1

@@ -214,7 +214,7 @@ class Exported:
         return any(all(word in note for word in words) for note in self.notes)
 
 
-# -- texts --------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 
 def cells_of(text: str) -> list[str]:

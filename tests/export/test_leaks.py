@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.export.exporting import gate
+from nbpipe.export.exporting import redacting
 from nbpipe.export.fingerprint import difference, fingerprint_of
 from nbpipe.export.reachable import secret_in
 from nbpipe.export.record import Record
-from nbpipe.export.secrets import masked, secret_in_text
+from nbpipe.export.secrets import redacted_source, secret_in_text
 from nbpipe.export.statements import Cell
 from nbpipe.export.store import stored
 from tests.export.leaks import (
@@ -146,7 +146,7 @@ def test_no_secret(line: str):
 
 def test_no_secret_in_code():
     """Ordinary functions, docstrings and comments that speak of tokens and passwords hold none."""
-    assert (secret_in_text(ORDINARY), masked(ORDINARY)) == (False, ORDINARY)
+    assert (secret_in_text(ORDINARY), redacted_source(ORDINARY)) == (False, ORDINARY)
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_error(said: str):
     text, held = filled(said, number)
     word = secrets_of(number)["$WORD"]
     cells = [Cell("In[1]", "import getpass\ntyped = getpass.getpass()\n")]
-    with pytest.raises(ExportError) as refusal, gate(Record({"typed": word}, cells)):
+    with pytest.raises(ExportError) as refusal, redacting(Record({"typed": word}, cells)):
         fail(text)
     assert "***" in str(refusal.value)
     assert [one for one in (*held, word) if one in seen_of(refusal.value)] == []
@@ -215,7 +215,7 @@ def test_error(said: str):
 
 def test_error_without_secrets():
     """An error that says nothing secret keeps its words, its notes and its cause."""
-    with pytest.raises(ExportError) as refusal, gate(Record({}, ())):
+    with pytest.raises(ExportError) as refusal, redacting(Record({}, ())):
         fail("no file 'data/train/img_0001.png'")
     error = refusal.value
     assert str(error) == "it failed: no file 'data/train/img_0001.png'"

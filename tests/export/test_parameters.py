@@ -174,7 +174,7 @@ def test_module_that_is_loaded_tells_its_parameters(monkeypatch):
     assert (before, secret_in_text(text)) == (False, True)
 
 
-class Remote:
+class RunController:
     """Does something when it is asked for an attribute."""
 
     def __getattr__(self, name):
@@ -183,6 +183,6 @@ class Remote:
 
 def test_no_code_of_a_live_object_runs():
     """Attributes of live objects are looked up without calling them."""
-    with knowing(live={"remote": Remote()}):
+    with knowing(live={"remote": RunController()}):
         assert not secret_in_text("remote.opened('host', 'alice', 'hunter'); remote('a', 'b')")
-    assert parameters_of_live(Remote()) == []
+    assert parameters_of_live(RunController()) == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nbpipe.export.reachable import secret_in
-from nbpipe.export.secrets import scrubbed, secret_in_text
+from nbpipe.export.secrets import redacted, secret_in_text
 
 HF = "hf_abcdefghijklmnopqrstuvwx"
 DENSE = "aB3xY9qLmN2pR7sT5vWz"
@@ -301,7 +301,7 @@ def test_scrubbed(monkeypatch):
     """Secrets in a text become asterisks; the rest stays."""
     monkeypatch.setenv("HF_TOKEN", "a-long-value")
     texts = [f"got {HF} here", "x a-long-value y", "at http://a:b1@c/d", "password='abc', size=3"]
-    assert [scrubbed(text) for text in texts] == [
+    assert [redacted(text) for text in texts] == [
         "got *** here",
         "x *** y",
         "at http://a:***@c/d",
@@ -313,4 +313,4 @@ def test_scrubbed_leaves_code_alone():
     """Ordinary source is not changed."""
     with open(__file__.replace("test_secrets", "__init__"), encoding="utf-8") as file:  # noqa: PTH123
         text = file.read() + "def decode(path, *, size=3):\n    return path.name[:size]\n"
-    assert scrubbed(text) == text
+    assert redacted(text) == text

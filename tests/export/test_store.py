@@ -65,7 +65,7 @@ def files(folder):
     return {one.name: one.read_bytes() for one in folder.iterdir()}
 
 
-# -- writing ------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 def test_a_new_file(path):
     """The module and its assets are written, and nothing else."""
     written = write(path, OLD, ASSETS)
@@ -141,7 +141,7 @@ def test_bytecode_of_the_old_file_is_not_taken(path):
     assert printed("-c", "import my_loader; print(my_loader.VALUE)", cwd=path.parent) == "2\n"
 
 
-# -- rights and links ---------------------------------------------------------------------
+# -- rights and links ------------------------------------------------------------------------------
 def test_a_new_file_has_the_usual_rights(path):
     """The mode follows the umask, as for any file."""
     before = os.umask(0o027)
@@ -188,7 +188,7 @@ def test_a_link_to_no_file_makes_it(path, tmp_path):
     assert (path.is_symlink(), (tmp_path / "real.py").read_text()) == (True, OLD)
 
 
-# -- refusing -----------------------------------------------------------------------------
+# -- refusing --------------------------------------------------------------------------------------
 def test_a_foreign_file_is_refused(path):
     """What export did not write stays; the message shows what would become of it."""
     path.write_text("mine = 1\n")
@@ -260,7 +260,7 @@ def test_the_difference_holds_no_secret(path, monkeypatch):
     assert "hf_a" not in str(caught.value)
 
 
-# -- patched defaults ---------------------------------------------------------------------
+# -- patched defaults ------------------------------------------------------------------------------
 MOVED = (Moved("decode_concurrency", "8", "12"), Moved("batch_size", "4", "64"))
 
 
@@ -358,7 +358,7 @@ def test_line_ends_of_version_control_are_no_edit(path):
     assert path.read_bytes() == OTHER.replace("\n", "\r\n").encode()
 
 
-# -- all or nothing -----------------------------------------------------------------------
+# -- all or nothing --------------------------------------------------------------------------------
 def failing(monkeypatch, number, error):
     """Have the replacing of a file fail, the `number`-th time."""
     calls = []
@@ -444,7 +444,7 @@ def test_a_file_that_refuses_writing(path, monkeypatch):
     assert files(path.parent) == {"my_loader.py": OLD.encode()}
 
 
-# -- the cache ----------------------------------------------------------------------------
+# -- the cache -------------------------------------------------------------------------------------
 def test_the_cache_holds_the_module_and_no_more(path, cache):
     """Neither paths nor what the user wrote into the file is kept."""
     write(path)
@@ -553,7 +553,7 @@ def test_two_processes_at_once(tmp_path, cache):
     assert sorted(files(tmp_path)) == ["other.py", "same.py"]
 
 
-# -- paths --------------------------------------------------------------------------------
+# -- paths -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -57,7 +57,7 @@ def shown(value: Any, depth: int = 0) -> Any:
     return [type(value).__qualname__, [[k, again(v)] for k, v in held.items() if k not in STATE]]
 
 
-# -- what each stage was given ------------------------------------------------------------
+# -- what each stage was given ---------------------------------------------------------------------
 def specs_of(pipe: Any) -> dict[str, Any]:
     """Give by address all that each stage was given, its knobs left out."""
     return {address: _spec(stage) for address, stage in stages_of(pipe).items()}
@@ -70,8 +70,8 @@ def stages_of(pipe: Any) -> dict[str, Any]:
 
 def _spec(stage: Any) -> dict[str, Any]:
     spec = {part.name: getattr(stage.spec, part.name) for part in dataclasses.fields(stage.spec)}
-    if stage.placement is not None:
-        place = stage.placement
+    if stage.executor_spec is not None:
+        place = stage.executor_spec
         spec["worker_init"], spec["copy"] = place.worker_init, place.copy
         spec["max_items_per_worker"] = place.max_items_per_worker
     given = {name: _given(value) for name, value in spec.items()}
@@ -152,7 +152,7 @@ def turned_by(build: Any) -> dict[str, list[str]]:
     return found
 
 
-# -- what a notebook and a module have ----------------------------------------------------
+# -- what a notebook and a module have -------------------------------------------------------------
 def items_of(pipe: Any) -> list[Any]:
     """Give the items of its first epoch."""
     return [shown(item) for item in pipe]
@@ -202,7 +202,7 @@ def examine(name: str, folder: str, *, spawn: bool, state: Sequence[str]) -> dic
     return held
 
 
-# -- in spawned processes -----------------------------------------------------------------
+# -- in spawned processes --------------------------------------------------------------------------
 
 
 def spawned(pipe: Any) -> list[Any]:

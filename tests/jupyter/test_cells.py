@@ -120,7 +120,7 @@ def closed(runs):
     return [run.closed for run in runs]
 
 
-# -- a run belongs to its cell --------------------------------------------------------------
+# -- a run belongs to its cell ---------------------------------------------------------------------
 
 
 def test_several_runs_are_closed_in_one_line(shell, runs, capsys):
@@ -183,7 +183,7 @@ def test_run_started_outside_cells_is_nobodys(shell, runs):
     assert closed(runs) == [False, False]
 
 
-# -- a cell that fails ----------------------------------------------------------------------
+# -- a cell that fails -----------------------------------------------------------------------------
 
 
 def test_epoch_of_another_thread_goes_on(shell):
@@ -225,7 +225,7 @@ def test_interrupted_await_has_no_result(shell):
         assert list(kept[0]) == []
 
 
-# -- tuned values ---------------------------------------------------------------------------
+# -- tuned values ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("tuned", "built"), [(8, 8), (4, 2)])
@@ -246,7 +246,7 @@ def test_shared_stage_loses_nothing(shell, runs, capsys):
     assert capsys.readouterr().out == ""
 
 
-# -- where the rules hold -------------------------------------------------------------------
+# -- where the rules hold --------------------------------------------------------------------------
 
 
 def test_loading_again_does_nothing(shell):

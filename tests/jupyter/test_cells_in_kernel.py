@@ -165,7 +165,7 @@ def test_peek_runs_coroutines_beside_the_kernels_loop(notebook):
     assert notebook.run(f"{code}\nprint(peek.items)\n{THREADS}").said == "(1, 2)\n[]\n"
 
 
-# -- functions that were edited ----------------------------------------------------------------
+# -- functions that were edited --------------------------------------------------------------------
 DECODE = "def decode(x):\n    return x"
 BUILD = "import functools\nfiles = nbpipe.source(range(3))\npipe = files.map({})"
 BEGIN = "with pipe.start() as run:\n    print(list(run))"

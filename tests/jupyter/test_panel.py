@@ -14,7 +14,7 @@ pytest.importorskip("anywidget")
 import nbpipe
 from nbpipe.jupyter import panel as panel_module
 from nbpipe.jupyter import panel_of
-from nbpipe.show.watch import note_export
+from nbpipe.show.watch import record_export
 from tests.gates import HANG_S, still_alive
 from tests.jupyter.conftest import publisher_of
 from tests.show.fakes import Report
@@ -125,7 +125,7 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch, views):
 
     def export(_, path, **options):
         knobs = {knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}
-        note_export(knobs, Path(path))
+        record_export(knobs, Path(path))
         return Report(Path(path))
 
     def send(content):

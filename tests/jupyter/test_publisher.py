@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import nbpipe
-from nbpipe.jupyter.publisher import Publisher, RunFeed
+from nbpipe.jupyter.publisher import Publisher, RunChannel
 from tests.gates import finished
 
 
@@ -96,7 +96,7 @@ def test_feed_of_one_run_publishes_before_the_list_of_all(publisher):
     told = []
     every = Watching(told)
     with nbpipe.source([1]).start() as run:
-        one = RunFeed(run, lambda message: told.append(message["type"]))
+        one = RunChannel(run, lambda message: told.append(message["type"]))
         one.receive({"op": "view", "id": 1, "view": "a", "open": True})
         run.pause()
         publisher._feeds[id(every)] = every

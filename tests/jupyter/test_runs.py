@@ -134,7 +134,7 @@ def test_a_view_of_a_run_is_sent_its_ticks(listed, run, sent):
 
 def test_what_one_front_end_did_the_other_undoes(listed, run, sent):
     """Panel and sidebar have one log of changes to take back."""
-    other = runs_module.RunFeed(run, lambda _: None)
+    other = runs_module.RunChannel(run, lambda _: None)
     set_to = {"op": "set", "id": 1, "stage": "decode", "knob": "concurrency", "value": 9}
     listed.receive({"op": "run", "run": 1, "message": set_to})
     other.receive({"op": "undo", "id": 2})

@@ -9,7 +9,7 @@ import torch
 
 import nbpipe
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
-from nbpipe.show.messages import Remote
+from nbpipe.show.messages import RunController
 from nbpipe.show.snapshot import snapshot
 from tests.jupyter.conftest import Outputs
 from tests.loader.conftest import WAYS, begun_everywhere
@@ -190,7 +190,7 @@ def test_tuned_knobs_stay(way):
 def test_panel_turns_knobs_that_come_later():
     """A panel that was opened without workers reaches the knobs of workers that came later."""
     loader = nbpipe.DataLoader(Numbers(6), 2, workers="thread")
-    remote = Remote(loader.run)
+    remote = RunController(loader.run)
     loader.num_workers = 1
     list(loader)
     remote.snapshot()
@@ -249,7 +249,7 @@ def test_what_the_loop_makes_itself_has_no_sliders(way):
 def test_undo_stays_for_what_has_an_effect():
     """A knob that was turned is not undone while the loop makes its batches itself."""
     loader = nbpipe.DataLoader(Numbers(6), 2, num_workers=1, workers="thread")
-    remote = Remote.of(loader.run)
+    remote = RunController.of(loader.run)
     offered = []
     for workers in (2, 0, 2):
         loader.num_workers = workers

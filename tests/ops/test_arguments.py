@@ -50,7 +50,7 @@ def refusal(kind, made):
     return str(caught.value)
 
 
-# -- knobs --------------------------------------------------------------------------------
+# -- knobs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [0, -1, 1025, True, 1.5, "4", np.inf])
@@ -92,7 +92,7 @@ def test_prefetch_of_batches():
     assert pipe["decode"].knob("prefetch").unit == "items"
 
 
-# -- map, filter, flat_map ----------------------------------------------------------------
+# -- map, filter, flat_map -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_retry(made, message):
     assert refusal(ArgumentError, made).startswith(message)
 
 
-# -- batch --------------------------------------------------------------------------------
+# -- batch -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "4", None, 2**31 + 1])
@@ -265,7 +265,7 @@ def test_batch_options(options, message):
     assert refusal(NbpipeError, lambda: source().batch(2, **options)).startswith(message)
 
 
-# -- the other operations -----------------------------------------------------------------
+# -- the other operations --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_operations(made, message):
     assert refusal(NbpipeError, made).startswith(message)
 
 
-# -- while it runs ------------------------------------------------------------------------
+# -- while it runs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_nothing_is_left_of_a_refused_pipeline():
     assert (base.graph(), threading.active_count()) == before
 
 
-# -- names --------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a/b", "/", "a\nb", "\x00", "\u200b", 5, b"a"])
@@ -458,7 +458,7 @@ def test_names_may_come_again_in_joined_pipelines():
     assert [row["name"] for row in joined.graph()][-2:] == ["concat", "b"]
 
 
-# -- executors ----------------------------------------------------------------------------
+# -- executors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_an_inline_stage_has_no_knobs():
     assert (dict(pipe["decode"].knobs), list(last)) == ({}, [1, 1, 2, 2, 3, 3])
 
 
-# -- knobs --------------------------------------------------------------------------------
+# -- knobs -----------------------------------------------------------------------------------------
 
 
 def test_defaults_of_knobs():
@@ -502,7 +502,7 @@ def test_defaults_of_knobs():
     assert dict(joined["interleave"].knobs) == {"prefetch": joined["interleave"].knob("prefetch")}
 
 
-# -- policies -----------------------------------------------------------------------------
+# -- policies --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def shown(value):
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-# -- sizes --------------------------------------------------------------------------------
+# -- sizes -----------------------------------------------------------------------------------------
 
 
 @given(ITEMS, st.integers(1, 40), st.booleans(), st.integers(1, 8), HANDS)
@@ -82,7 +82,7 @@ def test_a_cost_out_of_range(cost):
     )
 
 
-# -- what is stacked ----------------------------------------------------------------------
+# -- what is stacked -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_prefetch_after_the_first_batch():
     assert (held, joined["d"].prefetch, mixed["e"].prefetch) == ([8, 2, 2, 8], 2, 8)
 
 
-# -- taking apart -------------------------------------------------------------------------
+# -- taking apart ----------------------------------------------------------------------------------
 
 
 @dataclass

@@ -67,7 +67,7 @@ def draw(item, rng):
     return int(rng.integers(2**62))
 
 
-# -- what is kept -------------------------------------------------------------------------
+# -- what is kept ----------------------------------------------------------------------------------
 
 
 def test_what_comes_before_runs_once(place):
@@ -278,7 +278,7 @@ def test_an_empty_epoch_is_kept(place):
         assert [list(run), list(run), opened] == [[], [], [1]]
 
 
-# -- random numbers behind a cache --------------------------------------------------------
+# -- random numbers behind a cache -----------------------------------------------------------------
 
 
 def test_random_numbers_behind_a_cache_are_those_without(place):
@@ -309,7 +309,7 @@ def test_a_full_cache_draws_as_an_empty_one(tmp_path):
     assert list(cached.repeat(2).map(draw)) == list(fresh)
 
 
-# -- in a folder: other chains, damage, processes that are killed -------------------------
+# -- in a folder: other chains, damage, processes that are killed ----------------------------------
 
 
 def names_in(folder):

@@ -21,7 +21,7 @@ from nbpipe import (
 )
 from nbpipe.ops.index import Lengths, PlanEpoch
 from nbpipe.ops.plan import IndexPlan
-from nbpipe.ops.remaining import Remaining
+from nbpipe.ops.ranges import IndexRanges
 from nbpipe.ranks import LocalStore
 from tests.gates import at_once
 
@@ -174,7 +174,7 @@ def test_rows_that_are_wanted(turns, start, gaps):
             list(itertools.islice(rows, 3))
         else:
             store.add("nbpipe/train/0//100/1", 4)  # another rank takes a chunk
-    rest = Remaining.of(start, sorted((at, at + count) for at, count in gaps))
+    rest = IndexRanges.of(start, sorted((at, at + count) for at, count in gaps))
     claimed = [row for first, stop in order.claimed for row in range(first, stop)]
     done = {row for number, row in enumerate(claimed) if number not in rest}
     wanted = order.wanted(rest)
@@ -324,7 +324,7 @@ def test_what_cannot_be_claimed(call, error, message):
         call()
 
 
-# -- states -------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
 def rank_of(store, chunk=4):

@@ -61,7 +61,7 @@ def test_keys_are_let_go():
     keys = [Key() for _ in range(4)]
     held = [weakref.ref(key) for key in keys]
     for number in range(4):
-        fold.push((number, keys[number]))
+        fold.process((number, keys[number]))
     del keys
     gc.collect()
     assert [ref() is None for ref in held] == [True, True, False, False]

@@ -271,7 +271,7 @@ def test_large_counts():
     assert items_of(plan.shard(2**31 - 1, 2**31)) == ["b"]
 
 
-# -- which stages only order the indices of a source --------------------------------------
+# -- which stages only order the indices of a source -----------------------------------------------
 
 
 def source(length=6):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.ops.remaining import Remaining
+from nbpipe.ops.ranges import IndexRanges
 
 END = 60  # beyond what any example leaves out
 RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)
@@ -14,7 +14,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)
 def rests(draw):
     """Give a rest, made of runs that may touch and overlap."""
     runs = sorted((first, first + length) for first, length in draw(RUNS))
-    return Remaining.of(draw(st.integers(0, 10)), runs)
+    return IndexRanges.of(draw(st.integers(0, 10)), runs)
 
 
 def wanted(rest, end=END):
@@ -26,7 +26,7 @@ def wanted(rest, end=END):
 def test_of_leaves_out_what_it_is_told(start, runs):
     """What is wanted is neither before the start nor in any run; the runs are apart."""
     runs = sorted((first, first + length) for first, length in runs)
-    rest = Remaining.of(start, runs)
+    rest = IndexRanges.of(start, runs)
     bounds = [rest.start, *(number for run in rest.gaps for number in run)]
     out = {number for first, end in runs for number in range(first, end)} | set(range(start))
     assert wanted(rest) == [number for number in range(END) if number not in out]
@@ -39,14 +39,14 @@ def test_arrays_give_the_same_as_runs(start, runs):
     runs = [(first, first + length + 1) for first, length in runs]
     firsts = np.array([first for first, _ in runs], np.int64)
     ends = np.array([end for _, end in runs], np.int64)
-    assert Remaining.of_arrays(start, firsts, ends) == Remaining.of(start, sorted(runs))
+    assert IndexRanges.of_arrays(start, firsts, ends) == IndexRanges.of(start, sorted(runs))
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(0, 10))
 def test_only_wants_the_numbers_given(numbers, more):
     """The numbers given are wanted, and all from the frontier on."""
     frontier = max(numbers, default=-1) + 1 + more
-    rest = Remaining.only(sorted(numbers), frontier)
+    rest = IndexRanges.only(sorted(numbers), frontier)
     assert wanted(rest) == [*sorted(numbers), *range(frontier, END)]
 
 
@@ -90,5 +90,5 @@ def test_since_and_within_part_a_rest(rest, place):
 @given(rests())
 def test_data_can_be_read(rest):
     """Lists of numbers and back."""
-    assert Remaining.read(rest.data) == rest
+    assert IndexRanges.read(rest.data) == rest
     assert rest.left_out == END - len(wanted(rest))

@@ -36,7 +36,7 @@ def broken(item):
     raise ValueError(f"bad {item}")
 
 
-# -- order --------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------
 @settings(max_examples=examples(0.5))
 @given(st.lists(st.integers(0, 30), max_size=40), BRANCHES, HANDS, st.integers(0, 3))
 def test_order_over_all_branches(items, branches, hands, shown):
@@ -120,7 +120,7 @@ def test_a_failing_source_before_a_route(even, expected):
     assert (got, error.stage, str(error.__cause__)) == (expected, "source", "no disk")
 
 
-# -- stages of branches -------------------------------------------------------------------
+# -- stages of branches ----------------------------------------------------------------------------
 
 
 def test_stages_of_branches_have_names_of_their_own():
@@ -233,7 +233,7 @@ def test_a_branch_of_another_kind_is_refused():
         source.route(identity, {1: lambda chain: chain.cache()})
 
 
-# -- branches that gather and route again -------------------------------------------------
+# -- branches that gather and route again ----------------------------------------------------------
 
 
 def gathering(executor="thread"):

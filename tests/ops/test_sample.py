@@ -236,7 +236,7 @@ def test_source_that_grew():
     assert "one for each row, got 3 for 4 rows" in str(caught.value.__cause__)
 
 
-# -- balance ------------------------------------------------------------------------------
+# -- balance ---------------------------------------------------------------------------------------
 def test_labels_come_equally_often():
     """Each label has the same share of the draws, and so has each item of a label."""
     labels = ["cat"] * 90 + ["dog"] * 9 + ["eel"]
@@ -278,7 +278,7 @@ def test_balance_is_drawn_anew():
     assert len(set(map(tuple, found))) == 3
 
 
-# -- parts --------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 def test_uniform_numbers():
     """They are those of SplitMix64: its first outputs for the state 1234567 are published."""
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]

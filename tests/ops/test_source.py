@@ -239,7 +239,7 @@ def iter_of(length):
     return lambda: iter(range(length))
 
 
-# -- generators are closed ----------------------------------------------------------------
+# -- generators are closed -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["generator", "async generator", "async from a function"])
@@ -273,7 +273,7 @@ def test_an_abandoned_source_is_closed(kind):
     assert closed.is_set()
 
 
-# -- torch --------------------------------------------------------------------------------
+# -- torch -----------------------------------------------------------------------------------------
 
 
 def stream_of_torch():
@@ -308,7 +308,7 @@ def test_an_iterable_dataset_cannot_be_shuffled_by_index():
         nbpipe.source(stream_of_torch()).shuffle()
 
 
-# -- samplers of torch --------------------------------------------------------------------
+# -- samplers of torch -----------------------------------------------------------------------------
 
 
 class Squares:
@@ -427,7 +427,7 @@ def refusal(items):
     return str(caught.value)
 
 
-# -- refused ------------------------------------------------------------------------------
+# -- refused ---------------------------------------------------------------------------------------
 
 
 class Frame:
@@ -601,7 +601,7 @@ def test_a_long_value_is_cut():
     assert len(refusal("x" * 10_000)) < 250
 
 
-# -- failing --------------------------------------------------------------------
+# -- failing ---------------------------------------------------------------------------------------
 
 
 def two_items():

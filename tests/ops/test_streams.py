@@ -46,7 +46,7 @@ def test_index_of_concat_and_stream_do_the_same(one, two, count):
     assert len(by_index) == len(on_stream)
 
 
-# -- window -------------------------------------------------------------------------------
+# -- window ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_windows(size, stride, expected):
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
-# -- shuffle by index ---------------------------------------------------------------------
+# -- shuffle by index ------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 200), st.integers(-(2**63), 2**64), st.integers(0, 5))
@@ -102,7 +102,7 @@ def test_shuffle_before_take_draws_from_all():
     assert sorted(first) == list(range(20))
 
 
-# -- shuffle by a buffer ------------------------------------------------------------------
+# -- shuffle by a buffer ---------------------------------------------------------------------------
 
 
 def shuffled(items, size, rng):
@@ -152,7 +152,7 @@ def test_passes_shuffle_a_buffer_anew():
     assert len({tuple(part) for part in (one[:20], one[20:], two[:20], two[20:])}) == 4
 
 
-# -- shard --------------------------------------------------------------------------------
+# -- shard -----------------------------------------------------------------------------------------
 
 
 @example(items=list(range(7)), world_size=3, tail="drop", by_index=False)
@@ -190,7 +190,7 @@ def test_only_this_ranks_items_are_read():
     assert (list(nbpipe.source(items).shard(1, 3)), items.read) == ([1, 4, 7], (1, 4, 7))
 
 
-# -- take, skip, repeat -------------------------------------------------------------------
+# -- take, skip, repeat ----------------------------------------------------------------------------
 
 
 def test_take_ends_the_epoch_early():

@@ -31,7 +31,7 @@ def ragged(dtype, values):
     return [np.array(values[:1], dtype), np.array(values[:2], dtype)]
 
 
-# -- pad ----------------------------------------------------------------------------------
+# -- pad -------------------------------------------------------------------------------------------
 SAMPLES = {
     "text": ragged("U1", ["a", "b"]),
     "bytes": ragged("S1", [b"a", b"b"]),
@@ -142,7 +142,7 @@ def test_a_pad_of_tensors_that_fits_is_taken(dtype, pad):
     assert batch(tensors, pad=pad)[0, 1].item() == pad
 
 
-# -- samples of several dtypes ------------------------------------------------------------
+# -- samples of several dtypes ---------------------------------------------------------------------
 FAR, NEAR = np.array(["9999-01-01"], "M8[D]"), np.array(["2020-01-01"], "M8[ns]")
 MIXED = {
     "dates": ([FAR, NEAR], "9999-01-01 (datetime64[D]) beside datetime64[ns]"),
@@ -205,7 +205,7 @@ def test_tensors_whose_common_dtype_changes_one_are_refused(mixed):
     assert named in refusal(tensors)
 
 
-# -- dtype --------------------------------------------------------------------------------
+# -- dtype -----------------------------------------------------------------------------------------
 def test_a_cast_that_overflows_is_refused():
     """With `dtype=` values are rounded, but none becomes infinite."""
     for samples in ([np.array([1.0, 1e300])] * 2, [1.0, 1e300], ragged("f8", [1e300, 1])):

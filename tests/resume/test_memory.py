@@ -3,7 +3,7 @@
 import gc
 
 import nbpipe
-from nbpipe.engine import lineage
+from nbpipe.engine import provenance
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
@@ -13,7 +13,14 @@ COUNT = 100_000
 # 1,024 cheap items for each call at once.
 AT_MOST = 40_000
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
-LOGS = (lineage.Drops, lineage.Arrivals, lineage.Children, join.ChoiceLog, BatchByCost, Shuffling)
+LOGS = (
+    provenance.DropLog,
+    provenance.ArrivalLog,
+    provenance.ChildLog,
+    join.ChoiceLog,
+    BatchByCost,
+    Shuffling,
+)
 
 
 def entries():

@@ -29,7 +29,7 @@ RICH = [
 ]
 
 
-# -- what it is made of -------------------------------------------------------------------
+# -- what it is made of ----------------------------------------------------------------------------
 
 
 def test_torch_saves_it_without_pickled_code(torch):
@@ -88,7 +88,7 @@ def test_an_indexed_source_is_not_read_again():
     assert sorted(calls.of) == list(range(12, 20))
 
 
-# -- when it is taken ---------------------------------------------------------------------
+# -- when it is taken ------------------------------------------------------------------------------
 
 
 def test_before_the_first_epoch():
@@ -215,7 +215,7 @@ def states_of_a_race(pipe):
     return {state["delivered"]: state for state in taken if state["epoch"] == 0}
 
 
-# -- when it is loaded --------------------------------------------------------------------
+# -- when it is loaded -----------------------------------------------------------------------------
 
 
 def test_set_epoch_after_load():

@@ -338,7 +338,7 @@ def test_source_that_shrank():
         assert [(one.source, one.index) for one in run.failures()] == [("", None)]
 
 
-# -- once more -----------------------------------------------------------------------------
+# -- once more -------------------------------------------------------------------------------------
 def test_retry_failed():
     """The pipeline of failed items has each source item once, and all stages but what cuts."""
     broken = {3, 10, 17}
@@ -409,7 +409,7 @@ def test_retry_in_a_process_of_its_own():
         assert len(run.retry_failed()) == 6
 
 
-# -- the table -----------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 def table_of(names):
     """Return the failures of a pipeline that fails on every file."""
 
@@ -445,7 +445,7 @@ def test_table_in_a_terminal():
     assert np.max([len(line) for line in text.splitlines()]) < 260
 
 
-# -- the open runs -------------------------------------------------------------------------
+# -- the open runs ---------------------------------------------------------------------------------
 def test_runs_and_close_all():
     """The open runs are listed as they were started, and all are closed at once."""
     pipe = nbpipe.source(range(3)).map(str)

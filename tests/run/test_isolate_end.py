@@ -11,7 +11,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
-from nbpipe.run.isolated import link, machine
+from nbpipe.run.isolated import link, remote
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
 from tests.leaks import processes_of
 from tests.scripts import ran
@@ -33,7 +33,7 @@ def is_gone(process):
     return bool(gone) or process.status() == psutil.STATUS_ZOMBIE
 
 
-# -- errors -------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 def fails_at(place):
     """Make a function that fails at one item."""
 
@@ -60,7 +60,7 @@ def test_a_timeout_keeps_its_type():
     assert (got, type(error)) == ([], StageTimeoutError)
 
 
-# -- kills --------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 def test_killed_in_mid_epoch():
     """A process that is killed is named after the items that came; the next epoch has another."""
     gate, calls = Gate(), Calls()
@@ -146,7 +146,7 @@ def test_asked_while_dead():
 @pytest.fixture
 def haste(monkeypatch):
     """Wait for numbers of the process no longer than a user does."""
-    monkeypatch.setattr(machine, "ANSWER_S", link.ANSWER_S)
+    monkeypatch.setattr(remote, "ANSWER_S", link.ANSWER_S)
 
 
 def test_asked_while_stuck(haste):
@@ -172,7 +172,7 @@ def test_a_stuck_process_is_killed_at_the_close(haste):
     assert is_gone(process)
 
 
-# -- the end of a run ---------------------------------------------------------------------
+# -- the end of a run ------------------------------------------------------------------------------
 def test_close_in_mid_epoch():
     """Closing ends the loop, the process and its workers; closing again does nothing."""
     gate, calls = Gate(), Calls()
@@ -231,7 +231,7 @@ def test_a_dropped_iterator_gives_its_epoch_up():
         assert (run.status().state, drained(run)) == ("cancelled", list(range(40)))
 
 
-# -- processes of their own ---------------------------------------------------------------
+# -- processes of their own ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["begun", "waiting", "not begun"])

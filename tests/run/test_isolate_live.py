@@ -25,7 +25,7 @@ def held(gate, calls, *, count=100):
     return nbpipe.source(range(count)).map(fn, name="work")
 
 
-# -- states -------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
 def test_a_state_is_waited_for(monkeypatch):
@@ -40,7 +40,7 @@ def test_a_state_is_waited_for(monkeypatch):
         assert [*had, *drained(run)] == [*range(1, 9)]
 
 
-# -- knobs --------------------------------------------------------------------------------
+# -- knobs -----------------------------------------------------------------------------------------
 
 
 def test_knobs_tuned_before_the_start_are_what_the_process_begins_with():
@@ -106,7 +106,7 @@ def test_a_knob_is_quick_while_large_items_cross():
         assert len(drained(items)) == 7
 
 
-# -- looking in ---------------------------------------------------------------------------
+# -- looking in ------------------------------------------------------------------------------------
 def test_stats_have_the_shape_of_a_plain_run():
     """The rows are the same, before the first epoch and after it."""
     chain = nbpipe.source(range(50)).shuffle().map(abs).batch(4, collate=list)
@@ -199,7 +199,7 @@ def test_log_records_are_logged_here(caplog):
     assert [(r.name, r.getMessage()) for r in caplog.records] == [("mine", "item 7")]
 
 
-# -- what is sent -------------------------------------------------------------------------
+# -- what is sent ----------------------------------------------------------------------------------
 def test_an_executor_object_is_refused_by_name():
     """An executor of this process cannot go along; the stage is named, and the way out."""
     from concurrent.futures import ThreadPoolExecutor
@@ -226,7 +226,7 @@ def test_a_source_that_cannot_be_pickled_is_named():
             chain.start(isolate=True)
 
 
-# -- failed items -------------------------------------------------------------------------
+# -- failed items ----------------------------------------------------------------------------------
 def fails(item):
     """Fail on every item but the first."""
     if item:

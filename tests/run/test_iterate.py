@@ -60,7 +60,7 @@ KINDS = {
 }
 
 
-# -- the order ----------------------------------------------------------------------------
+# -- the order -------------------------------------------------------------------------------------
 @isolated
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_iterable_of_ints(kind, isolate):
@@ -166,7 +166,7 @@ def test_random_orders_through_random_chains(order, steps, hands, lazily):
     assert own == passed(items, *steps)
 
 
-# -- paths and random numbers -------------------------------------------------------------
+# -- paths and random numbers ----------------------------------------------------------------------
 def test_an_index_given_twice_draws_twice():
     """Random numbers depend on the place in the order and the index, and on nothing else."""
     found = []
@@ -190,7 +190,7 @@ def test_failures_name_place_and_index():
     assert (found, paths) == ([10, 20], [(1, 4), (3, 4)])
 
 
-# -- how lazily it is drawn ---------------------------------------------------------------
+# -- how lazily it is drawn ------------------------------------------------------------------------
 
 
 def test_indices_are_drawn_as_far_as_the_source_reads_ahead():
@@ -261,7 +261,7 @@ def test_an_iterator_of_the_users_own_is_left_open():
         assert (closed, next(kept)) == (["made"], 1)
 
 
-# -- lengths ------------------------------------------------------------------------------
+# -- lengths ---------------------------------------------------------------------------------------
 @isolated
 def test_lengths_are_those_of_the_order(isolate):
     """Where the indices have a length, the iterator and the status know the batches."""
@@ -277,7 +277,7 @@ def test_lengths_are_those_of_the_order(isolate):
     assert (known, own) == ([3, 3, 2], [10, 10, 10])
 
 
-# -- caches -------------------------------------------------------------------------------
+# -- caches ----------------------------------------------------------------------------------------
 def test_caches_are_passed_by():
     """A cache holds the pipeline's own epoch: it neither keeps another order nor gives it."""
     made = []
@@ -295,7 +295,7 @@ def test_caches_are_passed_by():
     assert len(made) == len(ITEMS) + 2 * len(ORDER)
 
 
-# -- indices that are none ----------------------------------------------------------------
+# -- indices that are none -------------------------------------------------------------------------
 WRONG = [40, -1, 10**30, 1.0, True, "3", None, np.float64(2), np.array([1, 2])]
 
 
@@ -401,7 +401,7 @@ def test_pipelines_that_are_not_read_by_index_are_refused(name):
         assert run.status().state == "ready"
 
 
-# -- going on from a state ----------------------------------------------------------------
+# -- going on from a state -------------------------------------------------------------------------
 @isolated
 def test_an_epoch_goes_on_where_it_stood(isolate):
     """With the same indices, the rest of the epoch is what had not come yet."""
@@ -457,7 +457,7 @@ def test_loads_that_end_before_the_place_are_refused():
                 drained(epoch)
 
 
-# -- leaving ------------------------------------------------------------------------------
+# -- leaving ---------------------------------------------------------------------------------------
 def test_leaving_in_mid_epoch():
     """After a break, a stop or a drop the next epoch is whole."""
     with chain().start() as run:

@@ -70,7 +70,7 @@ def different(seen):
     return sorted({repr(one) for one in seen})
 
 
-# -- what is told -----------------------------------------------------------------------------
+# -- what is told ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_an_epoch_begins_at_one_moment(read_ahead):
     """A status is of the epoch behind it, or of the one that begins: never of both."""
@@ -162,7 +162,7 @@ def test_a_closed_run_knows_what_the_loop_has_had():
     assert different(seen) == different([3, 2])
 
 
-# -- what is done -----------------------------------------------------------------------------
+# -- what is done ----------------------------------------------------------------------------------
 def test_an_epoch_that_begins_can_be_stopped():
     """Up to its beginning there is nothing to be stopped; from then on it ends at once."""
     moments = joined_everywhere(second, begin, nbpipe.Run.stop)

@@ -132,7 +132,7 @@ def full(*, depth=2):
             gate.open()
 
 
-# -- what goes in comes out ---------------------------------------------------------------
+# -- what goes in comes out ------------------------------------------------------------------------
 def test_loads_come_out_in_order():
     """Items come in the order of the loads, and end after `end`."""
     with chain().start() as run:
@@ -262,7 +262,7 @@ def test_nothing_works_while_nothing_is_loaded():
         assert (first, running, finished(next, epoch)) == (10, 0, 20)
 
 
-# -- the bound ----------------------------------------------------------------------------
+# -- the bound -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_depth_bounds_the_loads_that_wait(depth):
     """No more than `depth` loads are taken beside the one that the source has begun."""
@@ -318,7 +318,7 @@ def test_a_kernel_is_served_while_a_load_waits():
         assert (drained(epoch), refused_at_once) == (ITEMS[:4], 3)
 
 
-# -- errors -------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 def test_a_wrong_index_fails_in_its_place():
     """Items before a wrong index come, also of its load; then an error that names it."""
     with chain().start() as run:
@@ -404,7 +404,7 @@ def test_nothing_is_loaded_after_the_end():
         assert (got, drained(epoch), next(epoch, "over")) == ([10], [], "over")
 
 
-# -- leaving ------------------------------------------------------------------------------
+# -- leaving ---------------------------------------------------------------------------------------
 def leave_with(run, epoch):
     """Leave a `with` block."""
     with epoch:
@@ -552,7 +552,7 @@ def test_a_forked_process_loads_nothing():
         assert (said, drained(epoch)) == ("refused", [10])
 
 
-# -- a process of its own -----------------------------------------------------------------
+# -- a process of its own --------------------------------------------------------------------------
 def test_an_isolated_run_opens_no_epoch():
     """What is pushed while it runs cannot be sent as a whole; the refusal says what to do."""
     with chain().start(isolate=True) as run:
@@ -561,7 +561,7 @@ def test_an_isolated_run_opens_no_epoch():
         assert (drained(run), run.epoch) == (ITEMS, 0)
 
 
-# -- going on from a state ----------------------------------------------------------------
+# -- going on from a state -------------------------------------------------------------------------
 @pytest.mark.parametrize("size", [1, 3, 20])
 def test_an_epoch_goes_on_where_it_stood(size):
     """The same loads, pushed again from the first, give what had not come yet."""

@@ -48,7 +48,7 @@ def workers():
     return [thread for thread in threading.enumerate() if thread.name.startswith("nbpipe")]
 
 
-# -- what comes is what came ------------------------------------------------------------------
+# -- what comes is what came -----------------------------------------------------------------------
 RECIPES = {
     "map": [["range", 12], ["map", 1]],
     "shuffled": [["range", 13], ["shuffle", 3, None], ["batch", 4, False]],
@@ -109,7 +109,7 @@ def test_coroutines_read_ahead():
     assert begun > 3 * COUNT
 
 
-# -- when it begins, and how much it holds ------------------------------------------------------
+# -- when it begins, and how much it holds ---------------------------------------------------------
 
 
 def test_it_begins_when_the_source_is_through():
@@ -215,7 +215,7 @@ def test_memory_holds_for_both_epochs():
     assert max(held_bytes) <= 200_000
 
 
-# -- what is thrown away ------------------------------------------------------------------------
+# -- what is thrown away ---------------------------------------------------------------------------
 def epoch_of_numbers(seen):
     """Make a source that notes the numbers of its epochs, and which of its iterators are open."""
 
@@ -354,7 +354,7 @@ def test_the_last_epoch_of_a_training_reads_no_further(epochs):
         assert got == epochs * list(range(COUNT))
 
 
-# -- failures, states, numbers ------------------------------------------------------------------
+# -- failures, states, numbers ---------------------------------------------------------------------
 def test_failures_belong_to_their_epoch():
     """Items that failed ahead are booked when their epoch begins, and count in its budget."""
     calls = Calls()

@@ -45,7 +45,7 @@ def chain(count=50, **calls):
     return nbpipe.source(range(count)).map(stage("thread", **calls), concurrency=2, name="w")
 
 
-# -- epochs -----------------------------------------------------------------------------------
+# -- epochs ----------------------------------------------------------------------------------------
 
 
 ISOLATED = [False, pytest.param(True, marks=pytest.mark.slow)]
@@ -342,7 +342,7 @@ def test_what_is_told_in_an_epoch_left_untouched_holds():
             assert (drained(run), run.epoch) == expected
 
 
-# -- two threads ------------------------------------------------------------------------------
+# -- two threads -----------------------------------------------------------------------------------
 def test_iterating_from_two_threads_is_refused():
     """While one thread iterates, another one is told so; afterwards it may."""
     with chain().start() as run:
@@ -398,7 +398,7 @@ def test_the_epoch_of_a_thread_that_ended_may_be_cancelled():
         assert drained(run) == list(range(50))
 
 
-# -- closed, reentrant, forked ----------------------------------------------------------------
+# -- closed, reentrant, forked ---------------------------------------------------------------------
 def test_closed_run_refuses_with_the_way_out():
     """A closed run says how to get another; reading numbers is still allowed."""
     run = chain().start()
@@ -488,7 +488,7 @@ def _in_child(run, items):
     return " ".join([*said, "threads", str(threading.active_count())])
 
 
-# -- the switch interval ----------------------------------------------------------------------
+# -- the switch interval ---------------------------------------------------------------------------
 def test_switch_interval_is_lowered_while_an_epoch_is_in_progress():
     """Two runs count together: the interval is back when the last epoch ended."""
     seen = [sys.getswitchinterval()]
@@ -524,7 +524,7 @@ def test_switch_interval_set_by_others_is_kept():
     assert after == pytest.approx(0.003)
 
 
-# -- dropped ----------------------------------------------------------------------------------
+# -- dropped ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("taken", [None, 0, 3])
 def test_collected_run_closes_itself(taken):
     """A run that nobody holds ends its threads, in mid-epoch too."""
@@ -562,7 +562,7 @@ def test_a_forgotten_run_blames_nobody(caplog):
     def others():
         return set(threading.enumerate()) - known - {threading.current_thread()}
 
-    until(lambda: life.closed and not life.scheduler._team._seats)
+    until(lambda: life.closed and not life.scheduler._pool._workers)
     gate.open()
     until(lambda: all(isinstance(one, threading._DummyThread) for one in others()))
     assert (others(), caplog.messages) == (set(), [])

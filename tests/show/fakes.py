@@ -10,7 +10,7 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.failures import Failure
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import addresses
-from nbpipe.show.watch import note_export
+from nbpipe.show.watch import record_export
 
 NOW_S = 1_763_700_000.0
 BEGUN_S = NOW_S - 40
@@ -131,7 +131,7 @@ def photographs(**changes):
     stages["batch"].knobs["concurrency"].set(2)
     knobs = {knob: knob.value for stage in stages.values() for knob in stage.knobs.values()}
     shared = stages["normalise"].knobs["concurrency"]
-    note_export({**knobs, knob: 4, shared: 1}, Path("/home/ada/loader <b>.py"))
+    record_export({**knobs, knob: 4, shared: 1}, Path("/home/ada/loader <b>.py"))
     rows = {
         "files": row(0.01, 0, 0.97, 845.2, queued=16, prefetch=16, latency_p50_s=2.1e-6),
         "read": row(

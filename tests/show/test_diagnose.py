@@ -46,7 +46,7 @@ STARVED = (0.02, 0.95, 0)
 DECODE_LIMITS = {"files": IDLE, "decode": (0.97, 0.01, 0), "batch": STARVED}
 
 
-# -- a stage is full ----------------------------------------------------------------------
+# -- a stage is full -------------------------------------------------------------------------------
 
 
 def test_full_stage_limits():
@@ -431,7 +431,7 @@ def test_turned_just_now():
     assert (found.stage, found.suggestion, "just now" in found.advice) == ("decode", None, True)
 
 
-# -- no stage is full ---------------------------------------------------------------------
+# -- no stage is full ------------------------------------------------------------------------------
 
 
 def test_data_keeps_up():
@@ -561,7 +561,7 @@ def test_advice_that_is_code(advice, code):
     assert not Diagnosis(None, "", advice, ("decode", "concurrency", 2)).code
 
 
-# -- whatever the numbers -----------------------------------------------------------------
+# -- whatever the numbers --------------------------------------------------------------------------
 
 SHARES = st.tuples(*[st.floats(0, 1)] * 4).map(lambda s: [x / max(1e-9, sum(s)) for x in s])
 ROWS = st.builds(

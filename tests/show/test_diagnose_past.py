@@ -55,7 +55,7 @@ def paced(rates, **changes):
     return past
 
 
-# -- how far the stats reach --------------------------------------------------------------
+# -- how far the stats reach -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_span(at_now, elapsed_s, last_row_s, reach_s):
     assert span_s(run, run.now) == pytest.approx(reach_s, abs=0.5 + 1e-6)
 
 
-# -- the last seconds of an epoch ---------------------------------------------------------
+# -- the last seconds of an epoch ------------------------------------------------------------------
 
 
 def stretch_s(run):
@@ -131,7 +131,7 @@ def test_an_epoch_that_is_over_is_told_with_one_share_of_waiting():
     assert told(watched(state="running", waited_s=16.0)) == (["62 %"], 0.62)
 
 
-# -- calls that wait for one another ------------------------------------------------------
+# -- calls that wait for one another ---------------------------------------------------------------
 
 
 def settings_of(*stretches, **changes):
@@ -176,7 +176,7 @@ def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, 
     assert (found.stage, found.suggestion) == ("decode", ("decode", "concurrency", 2))
 
 
-# -- a turn that made it slower ------------------------------------------------------------
+# -- a turn that made it slower --------------------------------------------------------------------
 
 
 def test_raise_that_made_it_slower(at_now, monkeypatch):
@@ -249,7 +249,7 @@ def test_rates_that_do_not_tell(rates):
     assert last is None or not last.made_it_slower
 
 
-# -- the same, seen in a run ----------------------------------------------------------------
+# -- the same, seen in a run -----------------------------------------------------------------------
 
 STEP_NS = 200_000_000  # the time of one call that has nothing to wait for
 
@@ -342,7 +342,7 @@ def test_no_more_of_calls_that_share_something(world, wanted):
     assert (found.stage, advised) == ("fetch", wanted)
 
 
-# -- what earlier runs tried ---------------------------------------------------------------
+# -- what earlier runs tried -----------------------------------------------------------------------
 
 
 def run_at(first, concurrency, rate, **changes):

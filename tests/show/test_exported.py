@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.show.watch import SinceExport, note_export, since_export
+from nbpipe.show.watch import ChangesSinceExport, changes_since_export, record_export
 
 FILE = Path("/home/ada/loader.py")
 
@@ -32,13 +32,13 @@ def values(stages):
 
 def test_knobs_that_differ(stages):
     """Each that differs is told once, in the order of the stages; one set back is not."""
-    note_export(values(stages), FILE)
+    record_export(values(stages), FILE)
     stages["widen"].knobs["concurrency"].set(8)
     stages["decode"].knobs["concurrency"].set(9)
     before = stages["decode"].prefetch
     for value in (99, before):
         stages["decode"].prefetch = value
-    assert since_export(stages).changes == (
+    assert changes_since_export(stages).changes == (
         ("decode", "concurrency", 4, 9),
         ("crop", "concurrency", 2, 8),
     )
@@ -47,23 +47,23 @@ def test_knobs_that_differ(stages):
 def test_value_that_was_written_counts(stages):
     """A knob that was turned while the file was written differs at once."""
     knob = stages["decode"].knobs["concurrency"]
-    note_export({knob: 3}, FILE)
-    assert since_export(stages).changes == (("decode", "concurrency", 3, 4),)
+    record_export({knob: 3}, FILE)
+    assert changes_since_export(stages).changes == (("decode", "concurrency", 3, 4),)
 
 
 def test_last_export_counts(stages):
     """What was noted before is forgotten; of knobs in an older file nothing is said."""
-    note_export(dict.fromkeys(values(stages), 99), FILE)
+    record_export(dict.fromkeys(values(stages), 99), FILE)
     knob = stages["decode"].knobs["concurrency"]
-    note_export({knob: 4}, Path("other.py"))
-    assert since_export(stages) == SinceExport(Path("other.py"), ())
+    record_export({knob: 4}, Path("other.py"))
+    assert changes_since_export(stages) == ChangesSinceExport(Path("other.py"), ())
 
 
 def test_no_knob_is_kept():
     """Knobs go with their stages, exported or not."""
     pipe = nbpipe.source(range(3)).map(abs)
     knobs = {knob: 3 for stage in pipe.stages for knob in stage.knobs.values()}
-    note_export(knobs, FILE)
+    record_export(knobs, FILE)
     knobs = [weakref.ref(knob) for knob in knobs]
     del pipe
     gc.collect()

@@ -1,4 +1,4 @@
-"""Remote: messages from a browser, checked and answered."""
+"""RunController: messages from a browser, checked and answered."""
 
 import gc
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe.base import knobs
 from nbpipe.errors import ArgumentError
-from nbpipe.show.messages import LEASE_S, Remote, Views
+from nbpipe.show.messages import LEASE_S, RunController, Views
 from nbpipe.show.snapshot import snapshot_key
 from tests.show.fakes import FAILURE, photographs
 
@@ -32,7 +32,7 @@ def run(pipe):
 @pytest.fixture
 def remote(run):
     """Give the remote of the run."""
-    return Remote(run)
+    return RunController(run)
 
 
 def setting(value, *, stage="decode", knob="concurrency", number=7):
@@ -55,7 +55,7 @@ def test_stages_are_called_as_they_are_shown(name):
     """The name that a snapshot gives a stage is the one by which it is reached."""
     pipe = nbpipe.source(range(4)).map(abs, name=name)
     with pipe.start() as run:
-        remote = Remote(run)
+        remote = RunController(run)
         shown = remote.snapshot()["stages"][1]["address"]
         ack = remote.handle(setting(2, stage=shown))
         assert (ack["ok"], remote.snapshot()["undo"]["stage"]) == (True, shown)
@@ -113,7 +113,7 @@ def test_no_message_does_harm(sent):
     """Whatever a browser sends is answered in bounded words, and knobs stay in range."""
     pipe = nbpipe.source(range(3)).map(abs, name="decode")
     with pipe.start() as run:
-        remote = Remote(run)
+        remote = RunController(run)
         acks = [remote.handle(message) for message in sent]
     sound = [
         ack["type"] == "ack" and isinstance(ack["id"], int) and len(ack.get("error", "")) <= 500
@@ -178,7 +178,7 @@ def test_closed_run_refuses(run, remote):
 def test_run_that_is_gone_looks_closed(pipe):
     """The remote does not keep the run; without it, the last look stays, as closed."""
     run = pipe.start()
-    remote = Remote(run)
+    remote = RunController(run)
     del run
     gc.collect()
     shown = remote.snapshot()
@@ -186,7 +186,7 @@ def test_run_that_is_gone_looks_closed(pipe):
     assert (shown["state"], shown["actions"], ack["ok"]) == ("closed", [], False)
 
 
-# -- stages that share their workers ----------------------------------------------------------
+# -- stages that share their workers ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def region():
 @pytest.fixture
 def shared(region):
     """Give the remote of that run."""
-    return Remote(region)
+    return RunController(region)
 
 
 def concurrencies(remote):
@@ -236,7 +236,7 @@ def test_undo_of_a_shared_knob(region, shared, monkeypatch):
     ]
 
 
-# -- views ----------------------------------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -292,7 +292,7 @@ def test_number_of_views_is_bounded():
     assert len(views._until_s) == 64
 
 
-# -- a look several times a second --------------------------------------------------------
+# -- a look several times a second -----------------------------------------------------------------
 @pytest.fixture
 def watched():
     """Return a run of fixed numbers."""
@@ -302,7 +302,7 @@ def watched():
 def test_quick_look_reads_numbers_alone(watched, monkeypatch):
     """Who looks again at once sees the new numbers beside the sentence of before."""
     monkeypatch.setattr("nbpipe.show.messages.monotonic", lambda: 1.0)
-    remote = Remote(watched)
+    remote = RunController(watched)
     before = remote.snapshot()
     watched.now = replace(watched.now, delivered=413)
     watched.rows["decode"] = replace(watched.rows["decode"], busy=0.1, starved=0.9, running=1)
@@ -331,7 +331,7 @@ def pause(watched):
 @pytest.mark.parametrize("change", [turn, fail, pause])
 def test_quick_look_sees_what_a_person_waits_for(watched, change):
     """A knob that was turned, an item that failed, another state: all of it is read at once."""
-    remote = Remote(watched)
+    remote = RunController(watched)
     remote.snapshot()
     change(watched)
     found = [remote.snapshot(lately=lately) for lately in (True, False)]
@@ -342,7 +342,7 @@ def test_glance_sees_what_was_published_just_now(watched, monkeypatch):
     """What a view is sent serves the list of runs of that moment; a second later it is old."""
     now_s = [1.0]
     monkeypatch.setattr("nbpipe.show.messages.monotonic", lambda: now_s[0])
-    remote = Remote(watched)
+    remote = RunController(watched)
     watched.now = replace(watched.now, delivered=413)
     shown = [remote.glance(), remote.publish(lately=True)]
     watched.now = replace(watched.now, delivered=414)

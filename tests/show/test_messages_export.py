@@ -9,7 +9,7 @@ from queue import Queue
 import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.show.messages import Remote
+from nbpipe.show.messages import RunController
 from tests.gates import HANG_S, still_alive
 from tests.show.fakes import Report, photographs
 
@@ -23,7 +23,7 @@ def run():
 @pytest.fixture
 def remote(run):
     """Give the remote of the run."""
-    return Remote(run)
+    return RunController(run)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_one_export_of_a_run_at_a_time(run, remote, told):
         return Report(Path(path))
 
     run.exporting = export
-    other = Remote(run)
+    other = RunController(run)
     acks = [one.handle(asking(), told.put) for one in (remote, other)]
     gate.set()
     told.get(timeout=HANG_S)
@@ -175,7 +175,7 @@ def in_a_script(folder):
 def test_real_run_in_mid_epoch(tmp_path, told, isolate):
     """A run is exported while its epoch goes on, wherever it runs; then what is turned is told."""
     with in_a_script(tmp_path).start(isolate=isolate) as run:
-        remote = Remote(run)
+        remote = RunController(run)
         epoch = iter(run)
         first = next(epoch)
         remote.handle(asking(str(tmp_path / "loader.py")), told.put)
@@ -201,7 +201,7 @@ def test_real_run_that_is_closed(tmp_path, told):
     path.write_text("mine = 1\n", encoding="utf-8")
     run = in_a_script(tmp_path).start()
     run.close()
-    remote = Remote(run)
+    remote = RunController(run)
     found = []
     for overwrite in (False, True):
         remote.handle(asking(str(path), overwrite=overwrite), told.put)
@@ -214,7 +214,7 @@ def test_real_run_that_is_closed(tmp_path, told):
 def test_run_that_is_gone_says_what_to_type(told):
     """Without the run there is nothing to export; its pipeline may still be there."""
     run = photographs()
-    remote = Remote(run)
+    remote = RunController(run)
     shown = [remote.snapshot()["actions"]]
     del run
     gc.collect()

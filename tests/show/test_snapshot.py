@@ -28,7 +28,7 @@ from nbpipe.show.snapshot import (
     snapshot,
     snapshot_key,
 )
-from nbpipe.show.watch import note_export
+from nbpipe.show.watch import record_export
 from tests.gates import finished
 from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
 
@@ -132,7 +132,7 @@ def test_export_is_bounded():
         pipe = pipe.map(abs)
     with pipe.start() as run:
         knobs = [stage.knobs["concurrency"] for stage in run.stages.values() if stage.fn]
-        note_export(dict.fromkeys(knobs, 99), Path("x" * 9999 + "\udcff.py"))
+        record_export(dict.fromkeys(knobs, 99), Path("x" * 9999 + "\udcff.py"))
         found = snapshot(run)["export"]
     assert (len(found["file"]), len(found["turned"])) == (200, 50)
 

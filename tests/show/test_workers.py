@@ -137,7 +137,7 @@ def test_real_workers():
     assert (shares, worker_words(seen[-1])) == ("abs", "no workers")
 
 
-# -- just after they start -----------------------------------------------------------------
+# -- just after they start -------------------------------------------------------------------------
 @pytest.mark.parametrize("p50_s", [0.0011, 0.02, 0.754])
 def test_calls_of_milliseconds_are_not_short(p50_s):
     """Calls that take more than 1 ms are worth their way, however much of the time it takes."""

@@ -18,16 +18,16 @@ import psutil
 from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
 from ...engine.external import Listed
-from ...engine.node import Stages
+from ...engine.node import StageStates
 from ...engine.stats import Row
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
+from ...executors.serialize import load
 from ...executors.settings import WorkerSettings, warn_once
-from ...executors.shipping import load
 from ...executors.worker import LineSender, LogSender
 from ...ops.checkpoint import caches
-from ...ops.remaining import Remaining
+from ...ops.ranges import IndexRanges
 from ...ops.stage import CONSUMER, Chain, addresses
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
@@ -106,7 +106,7 @@ class LoadedRun:
         number: int,
         epoch: int,
         given: Sequence[Any] | None,
-        node_state: Stages | None,
+        node_state: StageStates | None,
         settings: WorkerSettings,
     ) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
@@ -135,7 +135,7 @@ class LoadedRun:
             self.run.set_epoch(epoch)
             return self.run.begin_epoch(None if given is None else Listed(given), node_state)
 
-    def caches(self) -> Stages:
+    def caches(self) -> StageStates:
         """Tell of each cache which epoch made its items."""
         return caches(self._chain)
 
@@ -186,7 +186,7 @@ def _disconnect(chain: Chain) -> None:
     """Close the clients with which a chain that was built again is connected to clusters."""
     for stage in addresses(chain).values():
         if stage.executor == "dask":
-            given: Any = stage.placement and stage.placement.given
+            given: Any = stage.executor_spec and stage.executor_spec.given
             given.client.close()
 
 
@@ -401,6 +401,6 @@ class ControlServer:
         rows = [] if run is None else run.history()
         return [row for row in rows if row["stage"] != CONSUMER]
 
-    def _node_state(self, epoch: int, rest: list[Any]) -> Stages | None:
+    def _node_state(self, epoch: int, rest: list[Any]) -> StageStates | None:
         run = self._loaded.run
-        return None if run is None else run.node_state(epoch, Remaining.read(rest))
+        return None if run is None else run.node_state(epoch, IndexRanges.read(rest))

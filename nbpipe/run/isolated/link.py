@@ -21,9 +21,9 @@ from ...engine.stats import StageStats
 from ...errors import ArgumentError, WorkerDiedError, WorkerStartError
 from ...executors.channel import BUDGET_BYTES, Channel
 from ...executors.launch import LEAVE_S, Worker, launch
-from ...executors.shipping import Shipped, ship
+from ...executors.serialize import SerializedFunction, serialize
 from ...executors.worker import OUTPUT, show_output
-from ...ops.stage import Chain, Placement, addresses
+from ...ops.stage import Chain, ExecutorSpec, addresses
 
 _ENTRY = f"{__package__}.child:serve"
 ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer,
@@ -98,7 +98,7 @@ class Reply:
 class Link:
     """A process with a pipeline in it, and the two threads that talk with it.
 
-    One thread starts it and sends messages, so that no caller waits for a process that does
+    One thread starts it and sends messages, so that no executor waits for a process that does
     not read, and none is interrupted in the middle of a message; the other receives. Items
     come by a channel of their own, `data`, which is read by one thread at a time.
 
@@ -302,7 +302,7 @@ def _daemon(target: Callable[[], None], name: str) -> threading.Thread:
 Values = dict[tuple[str, str], int]  # of knobs, by the stage's address and the knob's name
 
 
-def pickled(chain: Chain) -> Shipped:
+def pickled(chain: Chain) -> SerializedFunction:
     """Make a chain ready to be sent; knobs go with the values that they were made with.
 
     Raises:
@@ -311,23 +311,23 @@ def pickled(chain: Chain) -> Shipped:
     """
     known = list(addresses(chain).items())  # sent, too: an error names a stage by its address
     for address, stage in known:
-        if stage.placement is not None:
-            _check_placement(stage.placement, address)
-    return ship((known, chain), stage=known[0][0])
+        if stage.executor_spec is not None:
+            _check_placement(stage.executor_spec, address)
+    return serialize((known, chain), stage=known[0][0])
 
 
-def _check_placement(placement: Placement, address: str) -> None:
-    if placement.executor == "executor":
-        kind = type(placement.given).__name__
+def _check_placement(executor_spec: ExecutorSpec, address: str) -> None:
+    if executor_spec.executor == "executor":
+        kind = type(executor_spec.given).__name__
         raise ArgumentError(
             f"stage {address!r} has an executor object ({kind}), which lives in this process "
             "and cannot be used with isolate=True; give executor='process' or 'thread', or "
             "start the run without isolate"
         )
-    if placement.executor == "dask":
+    if executor_spec.executor == "dask":
         from ...executors.dask import dask_executor_of
 
-        executor = dask_executor_of(placement.given or "dask")
+        executor = dask_executor_of(executor_spec.given or "dask")
         if executor is not None and executor.address.startswith("inproc:"):
             raise ArgumentError(
                 f"stage {address!r} uses a Dask cluster inside this process "
@@ -338,7 +338,7 @@ def _check_placement(placement: Placement, address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Workers of a stage, as its `Caller` knows them."""
+    """Workers of a stage, as its `Executor` knows them."""
 
     count: int = 0
     pids: tuple[int, ...] = ()

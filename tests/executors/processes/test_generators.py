@@ -17,8 +17,8 @@ placed = functools.partial(chain.placed, method="flat_map")
 
 def rested(run):
     """Wait until no worker has anything to do: else the next epoch starts another one."""
-    caller = run._machine.caller("fn")
-    until(lambda: len(caller._idle) == len(caller._slots))
+    executor = run._machine.executor("fn")
+    until(lambda: len(executor._idle) == len(executor._slots))
 
 
 def is_dead(pid):

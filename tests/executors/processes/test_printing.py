@@ -156,7 +156,7 @@ def test_a_warning_in_a_worker_is_shown(capfd):
     assert "careful with 0" in capfd.readouterr().err
 
 
-# -- log records --------------------------------------------------------------------------
+# -- log records -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("isolate", [False, True])
 def test_log_records(caplog, isolate):
     """What is logged is a record of this process, at the levels that its loggers have."""

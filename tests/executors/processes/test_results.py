@@ -128,7 +128,7 @@ ARRAYS = {
     "columns first": lambda: np.asfortranarray(np.arange(1200.0).reshape(30, 40)),
     "with gaps": lambda: np.arange(1200.0).reshape(30, 40)[::2, ::3],
     "backwards": lambda: np.arange(1200.0)[::-1],
-    "masked": lambda: np.ma.masked_less(np.arange(900.0), 30),
+    "redacted_source": lambda: np.ma.masked_less(np.arange(900.0), 30),
     "read-only": lambda: frozen(np.arange(900.0)),
     "none": lambda: np.zeros((0, 5)),
     "one number": lambda: np.array(1.5),

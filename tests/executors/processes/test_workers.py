@@ -24,7 +24,7 @@ def test_an_item_that_cannot_be_sent_costs_no_worker():
     assert (list(got), len(set(pids))) == ([n for n in range(300) if n != 200], 1)
 
 
-# -- worker_init --------------------------------------------------------------------------
+# -- worker_init -----------------------------------------------------------------------------------
 def test_worker_init_runs_once_in_each_worker(gate, bell):
     """It is called before the first item, and not again with the next epoch."""
 
@@ -87,7 +87,7 @@ def test_worker_init_of_a_region(bell):
     assert (got, len(bell.rings())) == (list(range(1, 11)), 1)
 
 
-# -- max_items_per_worker -----------------------------------------------------------------
+# -- max_items_per_worker --------------------------------------------------------------------------
 @pytest.mark.parametrize("ordered", [True, False])
 def test_workers_are_replaced(ordered):
     """A worker is replaced after so many items; nothing of the epoch shows it."""
@@ -99,7 +99,7 @@ def test_workers_are_replaced(ordered):
     assert not ordered or [n for n, _ in got] == list(range(60))
 
 
-# -- worker_info --------------------------------------------------------------------------
+# -- worker_info -----------------------------------------------------------------------------------
 def test_worker_info():
     """A stage's function can ask where it is: stage, worker, epoch and seed of the item."""
 
@@ -119,7 +119,7 @@ def test_worker_info():
     assert len({seed for epoch in got for _, _, _, seed, _ in epoch}) == 80
 
 
-# -- stats --------------------------------------------------------------------------------
+# -- stats -----------------------------------------------------------------------------------------
 def test_stats_tell_of_the_workers(gate, bell):
     """The row of a stage says how many workers it has, how many begin, what memory they take."""
     all_there = Gate()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
-from nbpipe.executors import device
-from nbpipe.executors.device import Holdings
+from nbpipe.executors import transfer as device
+from nbpipe.executors.transfer import CopyTracker
 from tests.executors.transfer.fake import FakeEvent, World, host, machine
 from tests.gates import delivered, finished
 
@@ -435,7 +435,7 @@ def test_sources_live_until_they_are_copied(world, monkeypatch):
     """Nobody else holds the source of a copy that is not carried out yet; the fake notices it."""
     read_all(world, numbers(pinned=True).to_device("fake"))
     assert (world.wrong, world.seen) == ([], list(range(ITEMS)))
-    monkeypatch.setattr(Holdings, "hold", lambda *_: None)
+    monkeypatch.setattr(CopyTracker, "hold", lambda *_: None)
     read_all(world, numbers(pinned=True).to_device("fake"))
     assert set(world.wrong) == {"a source was freed before its copy"}
 

@@ -96,7 +96,7 @@ class Part:
 @pytest.fixture
 def backend():
     """Give the backend over the stand-ins."""
-    from nbpipe.executors.device import Backend
+    from nbpipe.executors.transfer import Backend
 
     return Backend(Torch(), "cuda")
 

@@ -17,15 +17,15 @@ from ...engine.epoch import Epoch
 from ...engine.expand import EpochItems
 from ...engine.external import ExternalOrder, Listed
 from ...engine.failures import Failure
-from ...engine.machine import CarriedError, Consumer, Machine, RunRecord
-from ...engine.node import Stages
+from ...engine.machine import CarriedError, Consumer, Engine, RunRecord
+from ...engine.node import StageStates
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import CHUNK_MAX, Row, StageStats
-from ...executors.base import Answer, Caller, Job
+from ...executors.interface import Executor, Request, Response
 from ...executors.reloads import Versions, are_current, reloaded
+from ...executors.serialize import SerializedFunction
 from ...executors.settings import Modules, current_settings
-from ...executors.shipping import Shipped
-from ...ops.remaining import Remaining
+from ...ops.ranges import IndexRanges
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import (
@@ -74,7 +74,7 @@ class RemoteSource(EpochItems):
         self.consumer = consumer
         self.ready = ready
         self.settle = settle
-        self.node_state: Stages = {}
+        self.node_state: StageStates = {}
         self.settings = b""
         self._tickets = itertools.count(1)
         self._now = RemoteIterator(self, 0, None)
@@ -251,8 +251,8 @@ _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
 
 
 @final
-class IsolatedMachine(Machine):
-    """Stages in a process of their own, which lives from the start of the run to its end.
+class IsolatedMachine(Engine):
+    """StageStates in a process of their own, which lives from the start of the run to its end.
 
     In this process there is a run of one hidden source, from which the loop takes its items. A
     process that dies, or that imported a module that was reloaded since, is replaced when the next
@@ -278,7 +278,7 @@ class IsolatedMachine(Machine):
         count = sum(stage.executor != "device" for stage in chain)
         after = chain[count:]  # a batch stays where it was copied to
         self._after = frozenset(addresses(after))
-        shipped = pickled(chain[:count])
+        serialized = pickled(chain[:count])
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
         self._source = RemoteSource(self._current, record.consumer, ready, self._new_report)
         source = Stage(Source(self._source), name=HIDDEN, shared={"prefetch": ready})
@@ -308,25 +308,25 @@ class IsolatedMachine(Machine):
         self._reported_s = 0.0
         self._heard = 0, 0  # number of the program, and of its items that failed
         self._rows: list[Row] = []
-        self._link = self._linked(shipped)
+        self._link = self._linked(serialized)
 
     # -- the process ----------------------------------------------------------------------
-    def _linked(self, shipped: Shipped) -> Link:
+    def _linked(self, serialized: SerializedFunction) -> Link:
         """Start a process, and have the chain built there."""
         link = Link(self._title, memory_bytes=self.limit_bytes)
-        self._load(link, shipped)
+        self._load(link, serialized)
         if self._paused:
             link.request("pause", True)  # noqa: FBT003
         return link
 
-    def _load(self, link: Link, shipped: Shipped) -> None:
+    def _load(self, link: Link, serialized: SerializedFunction) -> None:
         self._program += 1
         self.sources_read()
-        self._digest, self._versions = shipped.digest, shipped.versions
-        self._modules = shipped.modules
-        self._storages = shipped.storages  # held until they were opened there
+        self._digest, self._versions = serialized.digest, serialized.versions
+        self._modules = serialized.modules
+        self._storages = serialized.storages  # held until they were opened there
         self._sent = values = self._values()
-        order = (self._program, shipped.data, values, self._seed, self.limit_bytes)
+        order = (self._program, serialized.data, values, self._seed, self.limit_bytes)
         self._loading = link.request("load", *order)
 
     def _values(self) -> Values:
@@ -356,8 +356,8 @@ class IsolatedMachine(Machine):
 
     # -- what it is told ------------------------------------------------------------------
     def begin(
-        self, external: ExternalOrder | None, node_state: Stages
-    ) -> tuple[int, ExternalOrder | None, Stages]:
+        self, external: ExternalOrder | None, node_state: StageStates
+    ) -> tuple[int, ExternalOrder | None, StageStates]:
         """Called when an epoch begins: send what a cell has changed, and the order."""
         self._source.node_state = node_state
         self._source.settings = current_settings(self._modules)
@@ -365,32 +365,34 @@ class IsolatedMachine(Machine):
         ticket = self._source.begin(indices)
         if self._stale:
             self._stale = False
-            shipped = pickled(self._chain)
-            if shipped.digest != self._digest and not reloaded(self._versions, shipped.versions):
+            serialized = pickled(self._chain)
+            if serialized.digest != self._digest and not reloaded(
+                self._versions, serialized.versions
+            ):
                 with self._lock:
-                    self._load(self._link, shipped)
+                    self._load(self._link, serialized)
         return ticket, None, node_state
 
-    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
+    def node_state(self, epoch: Epoch, delivered: int) -> StageStates | None:
         """Ask the stages here, then the process for its own."""
         with self.scheduler.lock:
-            here = epoch.node_state(Remaining(delivered))
+            here = epoch.node_state(IndexRanges(delivered))
         rest = here.pop(HIDDEN)["rest"]
-        if Remaining.read(rest).is_all:
+        if IndexRanges.read(rest).is_all:
             return {**self.caches(), **self._source.node_state, **here}
         with contextlib.suppress(NoAnswerError):
-            found: Stages | None = self._link.ask(
+            found: StageStates | None = self._link.ask(
                 "node_state", epoch.context.epoch, rest, timeout_s=STATE_S
             )
             return None if found is None else {**found, **here}
         return None
 
-    def caches(self) -> Stages:
+    def caches(self) -> StageStates:
         """Ask the process, which keeps them; one that is not there has none."""
         if not self._loaded:
             return {}
         with contextlib.suppress(NoAnswerError):
-            found: Stages = self._link.ask("caches", timeout_s=STATE_S)
+            found: StageStates = self._link.ask("caches", timeout_s=STATE_S)
             return found
         return {}
 
@@ -403,8 +405,8 @@ class IsolatedMachine(Machine):
     def cancel(self, ticket: int, epoch: Epoch) -> None:
         """Called when an epoch is about to end: tell the process how much the loop has had."""
         with self.scheduler.lock:
-            here = epoch.node_state(Remaining(epoch.at))
-        self._source.cancel(ticket, Remaining.read(here[HIDDEN]["rest"]).start)
+            here = epoch.node_state(IndexRanges(epoch.at))
+        self._source.cancel(ticket, IndexRanges.read(here[HIDDEN]["rest"]).start)
         self._reported_s = 0.0  # as above
 
     def refresh(self) -> None:
@@ -516,11 +518,11 @@ class IsolatedMachine(Machine):
         self._new_report()
         return tuple(sorted(super().failures(), key=lambda one: one.when_s))
 
-    def caller(self, address: str) -> Caller | None:
+    def executor(self, address: str) -> Executor | None:
         """Return what serves a stage from outside its run's threads."""
         if address in self._after:
-            return super().caller(address)
-        return RemoteCaller(self, address) if address in self._report.workers else None
+            return super().executor(address)
+        return RemoteExecutor(self, address) if address in self._report.workers else None
 
     def workers(self, address: str) -> Workers:
         """Tell what workers a stage has now."""
@@ -562,14 +564,14 @@ class IsolatedMachine(Machine):
 
 
 @final
-class RemoteCaller(Caller):
+class RemoteExecutor(Executor):
     """The workers of a stage, seen through the process that they work for."""
 
     def __init__(self, machine: IsolatedMachine, address: str) -> None:
         self._machine = machine
         self._address = address
 
-    def call(self, job: Job) -> Answer:
+    def call(self, job: Request) -> Response:
         """Refuse: the work is given in the other process."""
         raise TypeError("these workers are given their work in another process")
 
@@ -606,13 +608,15 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     """
     scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
     rows = stats(scheduler, perf_counter_ns())
-    served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
+    served = [
+        name for name in addresses(chain) if scheduler.fused_stages.executor(name) is not None
+    ]
     scheduler.close(0)
     workers = dict.fromkeys(served, Workers())
     return ChildReport(rows, (), (0, 0), None, None, None, workers, 0, 0, 0)
 
 
-# -- history: that of the process, and the rows of the loop here --------------------------
+# -- history: that of the process, and the rows of the loop here -----------------------------------
 def _shifted(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
     """Return rows with times since the beginning of this run, not of that in the child."""
     if not rows or not ours:

@@ -1,4 +1,4 @@
-"""Regions: stages that run together outside the run's threads, and the workers that run them."""
+"""Fused stages: neighbours that run together in workers, and these workers."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.base import ROW, Answer, Caller, Job
+from ..executors.interface import COUNTS, Executor, Request, Response
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy
-from ..ops.remaining import Remaining
-from ..ops.stage import Placement, Stage
+from ..ops.ranges import IndexRanges
+from ..ops.stage import ExecutorSpec, Stage
 from .epoch import Epoch
 from .expand import CallOpener, ExpandNode, checked_children, children
 from .failures import Failed
 from .map import MapNode
 from .node import Node, Task, keep_result
 from .stats import CHUNK_MAX, TIMING_NS, StageRuntime, most_at_once
-from .step import Chunk, EpochContext, Expansion, Step, Tally, step_of
+from .step import Chunk, EpochContext, OpenIterator, StageCounters, Step, step_of
 
-# -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
+# -- FusedProgram: the steps of a fused stage as one value that is sent to where it runs -----------
 Begun = Callable[[int, Path], object]
-ROUND_TRIP_NS = 20_000_000  # a job of several items should take about this long
-_PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a job has not begun after so long goes to others
+ROUND_TRIP_NS = 20_000_000  # a request of several items should take about this long
+_PATIENCE_NS = 2 * ROUND_TRIP_NS  # what a request has not begun after so long goes to others
 
 
 @dataclass(frozen=True, slots=True)
-class RegionPart:
-    """One stage of a region: its address and its operation."""
+class FusedPart:
+    """One stage of a fused_stage: its address and its operation."""
 
     stage: str
     spec: Call | Batch
 
 
-class RegionProgram:
-    """What the stages of one region do to items.
+class FusedProgram:
+    """What the stages of one fused stage do to items.
 
     Where it runs in another process than the one that made it, the global generators of
     `random`, numpy and torch are seeded before each call, by the item alone.
@@ -72,7 +72,7 @@ class RegionProgram:
 
     def __init__(
         self,
-        parts: Sequence[RegionPart],
+        parts: Sequence[FusedPart],
         *,
         seed: int,
         executor: str,
@@ -110,8 +110,8 @@ class RegionProgram:
         epoch: int,
         begun: Begun | None = None,
         kept: Callable[[Entry, Any], Any] | None = None,
-    ) -> Answer:
-        """Do the work of all stages; exceptions of user code become failures in the answer.
+    ) -> Response:
+        """Do the work of all stages; exceptions of user code become failures in the response.
 
         A failure that ends the epoch ends the work, and so does time: results wait no longer for
         those that are sent with them.
@@ -119,8 +119,8 @@ class RegionProgram:
         steps = self._steps(epoch)
         for step in steps:
             step.begun = begun
-        tally = Tally()
-        tally.rows = [[0] * ROW for _ in steps]
+        tally = StageCounters()
+        tally.counts = [[0] * COUNTS for _ in steps]
         began_ns = now_ns = perf_counter_ns()
         results: list[Any] = []
         for entry in entries:
@@ -135,9 +135,9 @@ class RegionProgram:
             if now_ns - began_ns > _PATIENCE_NS or (isinstance(result, Failed) and result.fatal):
                 break
         CALL.stage = ""
-        return Answer(results, tally.rows, tally.retried)
+        return Response(results, tally.counts, tally.retried)
 
-    def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
+    def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: StageCounters) -> Any:
         """Do so, and measure what processor time it takes."""
         begun_ns, before, (computed_ns, wanted_ns) = perf_counter_ns(), switches(), core_times_ns()
         result = self._made_of(entry, steps, tally)
@@ -146,12 +146,12 @@ class RegionProgram:
         cpu_ns, lacked_ns = cpu_ns - computed_ns, lacked_ns - wanted_ns
         timed_ns = ended_ns - begun_ns - lacked_ns
         wait = lock_wait(timed_ns - cpu_ns, lacked_ns, before, after)  # in threads of a pool
-        assert tally.rows is not None
-        tally.rows[0][-2] += timed_ns - (0 if wait is None else wait.most_ns)
-        tally.rows[0][-1] += cpu_ns
+        assert tally.counts is not None
+        tally.counts[0][-2] += timed_ns - (0 if wait is None else wait.most_ns)
+        tally.counts[0][-1] += cpu_ns
         return result
 
-    def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
+    def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: StageCounters) -> Any:
         """Send an entry through all steps; one for a batch holds the entries of its items."""
         gathering = next((step.number for step in steps if step.gathers), None)
         if gathering is None:
@@ -211,7 +211,7 @@ class PlacedStep(Step):
     """A stage's step in a worker.
 
     Args:
-        number: its place in the region.
+        number: its place in the fused stage.
         away: this process is not the one that the run lives in.
 
     Attributes:
@@ -238,7 +238,7 @@ class PlacedStep(Step):
         return super().call(entry)
 
 
-# -- RegionNode: stages that run together in workers outside the run's threads ---------------------
+# -- FusedNode: stages that run together in workers outside the run's threads ---------------------
 ROUND_TRIP_BYTES = 1 << 23  # nor should its results be larger: all are held at once
 ROUND_TRIPS_BYTES = 1 << 26  # unless those of all workers together are not,
 _FEWEST = 2  # taken to be so many at least
@@ -255,19 +255,19 @@ def _is_over(task: Task) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Stages that share their workers.
+class FusedStage:
+    """StageStates that share their workers.
 
     Attributes:
         program: what they do.
-        caller: has it done.
+        executor: has it done.
         steps: by address, for the failures that are noticed here.
         timeout_s: longest time of one call [s], or None.
         singly: items are sent one at a time.
     """
 
-    program: RegionProgram
-    caller: Caller
+    program: FusedProgram
+    executor: Executor
     steps: dict[str, Step]
     timeout_s: float | None = None
     singly: bool = False
@@ -288,38 +288,38 @@ class Region:
         if isinstance(error, _BROKEN):
             return None
         if isinstance(error, WorkerDiedError):
-            return 0.0 if attempts <= self.caller.retries_of_deaths else None
+            return 0.0 if attempts <= self.executor.retries_of_deaths else None
         return next(iter(self.steps.values())).wait_before_retry_s(attempts, error)
 
 
-class RegionNode(MapNode):
+class FusedNode(MapNode):
     """Has each item, or each batch, worked on elsewhere, while a thread of the run waits.
 
-    The runtime is that of the region's last stage, behind which results wait; the stages before
-    it have rows of their own.
+    The runtime is that of its last stage, after which results wait; the stages before it have
+    rows of their own.
 
     Args:
-        region: the stages.
+        fused_stage: the stages.
         gather: items that one call takes together; then each keeps its own path.
     """
 
-    __slots__ = ("busy_ns", "region")
+    __slots__ = ("busy_ns", "fused_stage")
     own_first = False
 
     def __init__(
         self,
         runtime: StageRuntime,
         epoch: Epoch,
-        region: Region,
+        fused_stage: FusedStage,
         *,
         ordered: bool = True,
         gather: int = 0,
         drop_last: bool = False,
     ) -> None:
-        last = list(region.steps.values())[-1]
+        last = list(fused_stage.steps.values())[-1]
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
-        self.region = region
-        self.lots = False
+        self.fused_stage = fused_stage
+        self.chunked = False
         self.sends = True
         self.counts_in = False  # the worker does
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
@@ -334,7 +334,7 @@ class RegionNode(MapNode):
 
         The way there and back costs the same for one as for several.
         """
-        if self.region.singly:
+        if self.fused_stage.singly:
             return 1
         runtime = self.runtime
         most = min(most_at_once(runtime.prefetch), available, CHUNK_MAX)
@@ -345,9 +345,9 @@ class RegionNode(MapNode):
         in_size = max(ROUND_TRIP_BYTES, share_bytes) / max(1.0, runtime.item_bytes)
         return max(1, min(most, int(in_time), int(in_size)))
 
-    def comes_in_lots(self, slow_ns: int) -> bool:
+    def comes_in_chunks(self, slow_ns: int) -> bool:
         """Tell whether several items are sent at once: then the consumer takes them so, too."""
-        return not self.region.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
+        return not self.fused_stage.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
 
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several, each with its own path."""
@@ -370,9 +370,9 @@ class RegionNode(MapNode):
         try:
             self._work_on(task)
         finally:
-            rows = task.rows or []
+            rows = task.counts or []
             task.sent = ()
-            task.inputs, task.rows = rows[-1][0], rows[:-1]
+            task.inputs, task.counts = rows[-1][0], rows[:-1]
             if rows[0][-2]:
                 with self.epoch.lock:
                     (*self.rest_runtimes, self.runtime)[0].learn_cpu(rows[0][-2], rows[0][-1])
@@ -382,21 +382,27 @@ class RegionNode(MapNode):
             each_ns = busy_ns / max(1, len(task.results))
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
-    def _prepared(self, task: Task) -> Job | None:
-        """Return the job of all items of a task; None where there are none."""
+    def _prepared(self, task: Task) -> Request | None:
+        """Return the request of all items of a task; None where there are none."""
         entries: list[Entry] = [*zip(task.paths, [*task.items], strict=False)]
         if entries:
             task.sent = entries
-            task.rows = [[0] * ROW for _ in self.region.program.stages]  # the last one is its own
-            following = None if self.region.singly else partial(self._follow, task)
-            task.job = self._job(entries, following)
-        return task.job
+            task.counts = [
+                [0] * COUNTS for _ in self.fused_stage.program.stages
+            ]  # the last one is its own
+            following = None if self.fused_stage.singly else partial(self._follow, task)
+            task.request = self._request(entries, following)
+        return task.request
 
-    def _job(self, entries: Sequence[Entry], following: Callable[[], Job | None] | None) -> Job:
-        region, number = self.region, self.first.context.epoch
-        return Job(region.program, number, entries, region.timeout_s, following=following)
+    def _request(
+        self, entries: Sequence[Entry], following: Callable[[], Request | None] | None
+    ) -> Request:
+        fused_stage, number = self.fused_stage, self.first.context.epoch
+        return Request(
+            fused_stage.program, number, entries, fused_stage.timeout_s, following=following
+        )
 
-    def _follow(self, task: Task) -> Job | None:
+    def _follow(self, task: Task) -> Request | None:
         """Choose what the worker of a task does next, while its results are read here.
 
         Its call goes over to that task, which the same thread sees to when this one is settled.
@@ -419,14 +425,14 @@ class RegionNode(MapNode):
 
     def _work_on(self, task: Task) -> None:
         """Have entries worked on; where a worker does not come back, each of them alone."""
-        entries, job, task.job = task.sent, task.job, None
+        entries, request, task.request = task.sent, task.request, None
         singly = 0  # entries before this place are sent one by one
         while (done := len(task.results)) < len(entries):
-            if job is None and (_is_over(task) or self.epoch.over):
+            if request is None and (_is_over(task) or self.epoch.over):
                 return
             until = done + 1 if done < singly else len(entries)
-            error = self._called(task, job or self._job(entries[done:until], None))
-            job = None
+            error = self._called(task, request or self._request(entries[done:until], None))
+            request = None
             if error is not None:
                 if task.following is not None:  # its worker may be the only one
                     self._work_on(task.following)
@@ -435,7 +441,7 @@ class RegionNode(MapNode):
                     continue
                 singly = until
                 if isinstance(error, WorkerDiedError):
-                    task.retried += (self.region.step_for(error).stage,)
+                    task.retried += (self.fused_stage.step_for(error).stage,)
                 continue
             left = entries[len(task.results) : until]
             if left and until == len(entries) and not _is_over(task):
@@ -445,30 +451,36 @@ class RegionNode(MapNode):
                 task.sent = entries[: len(task.results)]  # it may be seen to once more
                 return
 
-    def _called(self, task: Task, job: Job) -> BaseException | None:
-        """Have a job done and take its answer; return what went wrong."""
+    def _called(self, task: Task, request: Request) -> BaseException | None:
+        """Have a request done and take its response; return what went wrong."""
         try:
-            self._take_answer(task, self.region.caller.call(job))
+            self._take_response(task, self.fused_stage.executor.call(request))
         except BaseException as error:
             return error
         return None
 
     def _try_again(self, task: Task, entry: Entry, error: BaseException) -> None:
-        region, attempts = self.region, 1
-        while (wait_s := region.wait_before_retry_s(attempts, error)) is not None:
+        fused_stage, attempts = self.fused_stage, 1
+        while (wait_s := fused_stage.wait_before_retry_s(attempts, error)) is not None:
             if self.epoch.over or not self.first.wait(wait_s):
                 break
             attempts += 1
-            task.retried += (region.step_for(error).stage,)
-            job = Job(
-                region.program, self.first.context.epoch, [entry], region.timeout_s, suspect=True
+            task.retried += (fused_stage.step_for(error).stage,)
+            request = Request(
+                fused_stage.program,
+                self.first.context.epoch,
+                [entry],
+                fused_stage.timeout_s,
+                suspect=True,
             )
-            again = self._called(task, job)
+            again = self._called(task, request)
             if again is None:
                 return
             error = again
-        failure = region.failure(self._culprit(entry, error), error, attempts)
-        self._count(entry, region.program.stages.index(failure.record.stage), task.rows or [])
+        failure = fused_stage.failure(self._culprit(entry, error), error, attempts)
+        self._count(
+            entry, fused_stage.program.stages.index(failure.record.stage), task.counts or []
+        )
         keep_result(task, failure)
 
     def _culprit(self, entry: Entry, error: BaseException) -> Entry:
@@ -485,12 +497,12 @@ class RegionNode(MapNode):
         for row in tally[:place]:
             row[1] += items
 
-    def _take_answer(self, task: Task, answer: Answer) -> None:
-        for row, more in zip(task.rows or [], answer.tally, strict=True):
+    def _take_response(self, task: Task, response: Response) -> None:
+        for row, more in zip(task.counts or [], response.tally, strict=True):
             for place, count in enumerate(more):
                 row[place] += count
-        task.retried += answer.retried
-        for result in answer.results:
+        task.retried += response.retried
+        for result in response.results:
             keep_result(task, result)
 
 
@@ -501,7 +513,7 @@ class RegionExpandNode(ExpandNode):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.lots = False
+        self.chunked = False
 
     def chunk(self, available: int) -> int:
         """Return the number of items to draw at once: what there is place for, and for a while."""
@@ -510,40 +522,40 @@ class RegionExpandNode(ExpandNode):
 
     def work(self, task: Task) -> None:
         """Draw up to the quota; say how many are wanted, so that no more are made."""
-        expansion = task.expansion
-        assert expansion is not None
-        wanted = getattr(expansion.inner, "want", None)
+        iterator = task.iterator
+        assert iterator is not None
+        wanted = getattr(iterator.inner, "want", None)
         if wanted is not None:
             wanted(task.quota)
-        before_ns = getattr(expansion.inner, "away_ns", 0)
+        before_ns = getattr(iterator.inner, "away_ns", 0)
         super().work(task)
-        task.away_ns = max(0, getattr(expansion.inner, "away_ns", 0) - before_ns)
+        task.away_ns = max(0, getattr(iterator.inner, "away_ns", 0) - before_ns)
 
 
 class RegionOpener(CallOpener):
     """Opens the children of one item in a worker."""
 
-    def __init__(self, step: Step, region: Region) -> None:
+    def __init__(self, step: Step, fused_stage: FusedStage) -> None:
         super().__init__(step)
-        self._region = region
+        self._fused_stage = fused_stage
 
-    def open(self, expansion: Expansion) -> None:
+    def open(self, iterator: OpenIterator) -> None:
         """Have the function called on the item, somewhere else."""
-        entry = expansion.entry
+        entry = iterator.entry
         assert entry is not None
-        self._step.wait(expansion.wait_s)
+        self._step.wait(iterator.wait_s)
         path, value, *_ = entry  # its size is of no interest there
-        job = Job(self._region.program, self._step.context.epoch, [(path, value)])
-        expansion.inner = self._region.caller.expand(job)
-        expansion.entries = children(path, expansion.inner, expansion)
+        request = Request(self._fused_stage.program, self._step.context.epoch, [(path, value)])
+        iterator.inner = self._fused_stage.executor.expand(request)
+        iterator.entries = children(path, iterator.inner, iterator)
 
-    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+    def recover(self, iterator: OpenIterator, error: BaseException, task: Task) -> Failed | None:
         """Open again, also where a worker died, or give the failure."""
-        attempts = expansion.attempts + 1
+        attempts = iterator.attempts + 1
         died = isinstance(error, WorkerDiedError)
-        if not died or attempts > self._region.caller.retries_of_deaths:
-            return super().recover(expansion, error, task)
-        expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
+        if not died or attempts > self._fused_stage.executor.retries_of_deaths:
+            return super().recover(iterator, error, task)
+        iterator.attempts, iterator.entries, iterator.wait_s = attempts, None, 0.0
         task.retried += (self._step.stage,)
         return None
 
@@ -552,8 +564,8 @@ def node_of(
     group: Sequence[Stage],
     runtime: StageRuntime,
     epoch: Epoch,
-    region: Region,
-    known: dict[Path, Remaining],
+    fused_stage: FusedStage,
+    known: dict[Path, IndexRanges],
 ) -> Node:
     """Make the node of stages that share their workers.
 
@@ -561,27 +573,29 @@ def node_of(
         group: the stages.
         runtime: that of the last one.
         epoch: what it belongs to.
-        region: does the work.
+        fused_stage: does the work.
         known: of a `flat_map`, the children that are wanted, where those are not all.
     """
     specs: list[Any] = [stage.spec for stage in group]
     if specs[-1].expands:
-        (step,) = region.steps.values()
-        opener = RegionOpener(step, region)
-        return RegionExpandNode(runtime, epoch, opener, ordered=specs[-1].ordered, known=known)
+        (step,) = fused_stage.steps.values()
+        factory = RegionOpener(step, fused_stage)
+        return RegionExpandNode(runtime, epoch, factory, ordered=specs[-1].ordered, known=known)
     batch = next((spec for spec in specs if spec.runs == "batch"), None)
     if batch is not None:
-        return RegionNode(runtime, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
+        return FusedNode(
+            runtime, epoch, fused_stage, gather=int(batch.size), drop_last=batch.drop_last
+        )
     ordered = all(spec.ordered for spec in specs if spec.runs == "call")
-    return RegionNode(runtime, epoch, region, ordered=ordered)
+    return FusedNode(runtime, epoch, fused_stage, ordered=ordered)
 
 
-# -- Regions: the workers of a run outside its own threads ----------------------------------------
+# -- FusedStages: the workers of a run outside its own threads -------------------------------------
 _RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
 
 
-class Regions:
-    """Makes the callers of a run, and ends them with it.
+class FusedStages:
+    """Makes the executors of a run, and ends them with it.
 
     Args:
         seed: the run's seed.
@@ -591,18 +605,18 @@ class Regions:
     def __init__(self, seed: int, memory_bytes: int | None) -> None:
         self._seed = seed
         self._memory_bytes = memory_bytes
-        self._programs: dict[str, RegionProgram] = {}
-        self._callers: dict[str, Caller] = {}
+        self._programs: dict[str, FusedProgram] = {}
+        self._executors: dict[str, Executor] = {}
         self._of: dict[str, str] = {}
 
-    def region(
+    def fused_stage(
         self, group: Sequence[Stage], addresses: Sequence[str], context: EpochContext
-    ) -> Region:
-        """Return the region of some stages for one epoch; its workers are kept from the last."""
+    ) -> FusedStage:
+        """Fuse some stages for one epoch; the workers of the last epoch are kept."""
         head = addresses[0]
-        caller = self._callers.get(head)
-        if caller is None:
-            caller = self._callers[head] = self._caller(group)
+        executor = self._executors.get(head)
+        if executor is None:
+            executor = self._executors[head] = self._executor(group)
             self._programs[head] = self._program(group, addresses)
             self._of.update(dict.fromkeys(addresses, head))
         steps = {
@@ -611,48 +625,48 @@ class Regions:
         }
         calls: list[Any] = [stage.spec for stage in group if stage.spec.runs == "call"]
         timeout_s = calls[0].timeout_s if calls else None
-        wears = group[0].placement is not None and group[0].placement.max_items_per_worker
+        wears = group[0].executor_spec is not None and group[0].executor_spec.max_items_per_worker
         singly = timeout_s is not None or bool(wears)
-        return Region(self._programs[head], caller, steps, timeout_s, singly)
+        return FusedStage(self._programs[head], executor, steps, timeout_s, singly)
 
-    def _program(self, group: Sequence[Stage], addresses: Sequence[str]) -> RegionProgram:
+    def _program(self, group: Sequence[Stage], addresses: Sequence[str]) -> FusedProgram:
         parts = [
-            RegionPart(address, _spec(stage))
+            FusedPart(address, _spec(stage))
             for stage, address in zip(group, addresses, strict=True)
         ]
-        placements = [stage.placement for stage in group if stage.placement is not None]
+        placements = [stage.executor_spec for stage in group if stage.executor_spec is not None]
         inits = [one.worker_init for one in placements if one.worker_init is not None]
-        return RegionProgram(
+        return FusedProgram(
             parts, seed=self._seed, executor=group[0].executor, inits=list(dict.fromkeys(inits))
         )
 
-    def _caller(self, group: Sequence[Stage]) -> Caller:
-        placement = group[0].placement
-        assert placement is not None
-        if placement.executor == "process":
-            return self._process_caller(placement, group)
-        if placement.executor == "dask":
-            from ..executors.dask import DaskCaller, dask_executor_of
+    def _executor(self, group: Sequence[Stage]) -> Executor:
+        executor_spec = group[0].executor_spec
+        assert executor_spec is not None
+        if executor_spec.executor == "process":
+            return self._process_executor(executor_spec, group)
+        if executor_spec.executor == "dask":
+            from ..executors.dask import ClusterExecutor, dask_executor_of
 
-            spec = dask_executor_of(placement.given or "dask")
+            spec = dask_executor_of(executor_spec.given or "dask")
             assert spec is not None
-            return DaskCaller(spec)
-        from ..executors.futures import ForeignCaller
+            return ClusterExecutor(spec)
+        from ..executors.futures import ForeignExecutor
 
-        return ForeignCaller(cast("concurrent.futures.Executor", placement.given))
+        return ForeignExecutor(cast("concurrent.futures.Executor", executor_spec.given))
 
-    def _process_caller(self, placement: Placement, group: Sequence[Stage]) -> Caller:
-        from ..executors.process import ProcessCaller
+    def _process_executor(self, executor_spec: ExecutorSpec, group: Sequence[Stage]) -> Executor:
+        from ..executors.process import ProcessExecutor
 
         limit = group[0].knob("concurrency")
         budget = {}
         if self._memory_bytes is not None:
             budget["budget_bytes"] = self._memory_bytes // _RING_SHARE
-        copies = all(stage.placement.copy for stage in group if stage.placement is not None)
-        return ProcessCaller(
+        copies = all(stage.executor_spec.copy for stage in group if stage.executor_spec is not None)
+        return ProcessExecutor(
             limit=lambda: limit.value,
             copy=copies,
-            max_items=placement.max_items_per_worker,
+            max_items=executor_spec.max_items_per_worker,
             **budget,
         )
 
@@ -661,13 +675,13 @@ class Regions:
         """Whether any stage is served from outside the run's threads."""
         return bool(self._of)
 
-    def caller(self, address: str) -> Caller | None:
+    def executor(self, address: str) -> Executor | None:
         """Return the caller that serves a stage, or None."""
         head = self._of.get(address)
-        return None if head is None else self._callers[head]
+        return None if head is None else self._executors[head]
 
     def head(self, address: str) -> str | None:
-        """Return the first stage of the region that a stage belongs to, or None."""
+        """Return the first stage of the fused stage that a stage belongs to, or None."""
         return self._of.get(address)
 
     def prepare(self) -> None:
@@ -676,26 +690,26 @@ class Regions:
         Raises:
             UnpicklableError: a function cannot be sent to where it would run.
         """
-        for head, caller in self._callers.items():
-            caller.renew()
-            caller.prepare(self._programs[head])
+        for head, executor in self._executors.items():
+            executor.renew()
+            executor.prepare(self._programs[head])
 
-    def tell(self, hear: Callable[[Caller], object]) -> None:
-        """Call a function with every caller."""
-        for caller in list(self._callers.values()):
-            hear(caller)
+    def each(self, action: Callable[[Executor], object]) -> None:
+        """Call a function with every executor."""
+        for executor in list(self._executors.values()):
+            action(executor)
 
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; give the stages that were still inside user code."""
         deadline_s = monotonic() + timeout_s
         late: list[str] = []
-        for caller in self._callers.values():
-            late += caller.close(max(0.0, deadline_s - monotonic()))
+        for executor in self._executors.values():
+            late += executor.close(max(0.0, deadline_s - monotonic()))
         return late
 
 
 def _spec(stage: Stage) -> Call | Batch:
-    """Return what a stage of a region does; the run decides on a `flat_map` that failed."""
+    """Return what a stage of a fused stage does; the run decides on a `flat_map` that failed."""
     if stage.spec.expands:
         return dataclasses.replace(cast("Call", stage.spec), policy=FailurePolicy())
     return cast("Call | Batch", stage.spec)

@@ -64,12 +64,12 @@ class TaskSource(Protocol):
 # A row of a tally: of one stage its calls, its results and the time inside the user's function; in
 # the first row also, of the entries that were measured, the time of all stages, and the processor
 # time that they took [ns].
-ROW = 5  # numbers
+COUNTS = 5  # numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of the entries of one job.
+class Response:
+    """What came of the entries of one request.
 
     Attributes:
         results: one for each entry, in order: an entry, or what takes its place where it was
@@ -113,8 +113,8 @@ class Program(Protocol):
         epoch: int,
         begun: Callable[[int, Any], object] | None = None,
         kept: Callable[[Any, Any], Any] | None = None,
-    ) -> Answer:
-        """Do the work of all stages; exceptions of user code become failures in the answer.
+    ) -> Response:
+        """Do the work of all stages; exceptions of user code become failures in the response.
 
         Args:
             entries: pairs of path and value.
@@ -133,17 +133,17 @@ class Program(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Request:
     """Entries that a program is to work on.
 
     Attributes:
-        program: the work; the same object for every job of a region.
+        program: the work; the same object for every request of a region.
         epoch: number of the epoch.
         entries: pairs of path and value.
         timeout_s: longest time of one call of one function [s], or None.
         suspect: the only entry did not come back before: note in which stage it is.
-        following: may be called when a worker has done the job, before its results are read;
-            returns the job that is called for next, in the same thread, if there is one.
+        following: may be called when a worker has done the request, before its results are read;
+            returns the request that is called for next, in the same thread, if there is one.
     """
 
     program: Program
@@ -151,11 +151,11 @@ class Job:
     entries: Sequence[Any]
     timeout_s: float | None = None
     suspect: bool = False
-    following: Callable[[], Job | None] | None = None
+    following: Callable[[], Request | None] | None = None
 
 
-class Caller(ABC):
-    """Has jobs of one region done elsewhere; at most `concurrency` threads call it at once.
+class Executor(ABC):
+    """Has requests of one region done elsewhere; at most `concurrency` threads call it at once.
 
     Attributes:
         link: address of a page that shows the workers, or None.
@@ -166,17 +166,17 @@ class Caller(ABC):
     retries_of_deaths = 0
 
     @abstractmethod
-    def call(self, job: Job) -> Answer:
-        """Have a job done, and wait for it in this thread.
+    def call(self, request: Request) -> Response:
+        """Have a request done, and wait for it in this thread.
 
         Raises:
-            StageError: what ended the job was no exception of the user's function: a worker
+            StageError: what ended the request was no exception of the user's function: a worker
                 died, a call took too long, something cannot be pickled. Its `path` is that of
                 the entry that was worked on, where it is known.
         """
 
-    def expand(self, job: Job) -> Iterator[Any]:
-        """Have the function called on the job's one entry; return an iterator over its children."""
+    def expand(self, request: Request) -> Iterator[Any]:
+        """Call the function on the request's one entry; return an iterator over its children."""
         raise TypeError(f"{type(self).__name__} makes no children of an item")
 
     def trim(self) -> None:
@@ -222,7 +222,7 @@ class Caller(ABC):
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[str]:
-        """End what this caller started; return the stages still inside user code, if any.
+        """End what this executor started; return the stages still inside user code, if any.
 
         Work in progress has `timeout_s` to end; a process is killed then.
         """

@@ -134,7 +134,7 @@ class Device(ABC):
         self.name = name
         self.given = given
         self.batch_memory: BatchMemory | None = None
-        self._holdings = Holdings(ahead)
+        self._holdings = CopyTracker(ahead)
         self._lock = threading.Lock()  # held during a call
         self._closed = False
         self._copies: dict[int, tuple[Any, Any]] = {}  # of one batch, by the id of a leaf
@@ -205,11 +205,11 @@ class Device(ABC):
         found, marks = placed(made), {}
         for _, backend, device in found:
             if device not in marks:
-                marks[device] = Mark(backend, device, backend.current_stream(device))
+                marks[device] = RecordedEvent(backend, device, backend.current_stream(device))
         self._settle(marks.get(self.name))
         return InFlight(made, (*marks.values(),), found, self._holdings) if marks else made
 
-    def _settle(self, mark: Mark | None = None) -> None:
+    def _settle(self, mark: RecordedEvent | None = None) -> None:
         """Keep the sources of copies that were begun until an event has come."""
 
     def run(self, call: Callable[..., Any], value: Any, /, **options: Any) -> Any:
@@ -296,7 +296,7 @@ class _StreamDevice(Device):
         self._begun.append(source)
         return backend.copy(source, self.name)
 
-    def _settle(self, mark: Mark | None = None) -> None:
+    def _settle(self, mark: RecordedEvent | None = None) -> None:
         """Keep the sources of copies that were begun until an event has come."""
         if self._begun:
             event = mark.event if mark else self._backend.record_event(self._stream)
@@ -384,7 +384,11 @@ class InFlight:
     __slots__ = ("__weakref__", "batch", "holdings", "marks", "placed")
 
     def __init__(
-        self, batch: Any, marks: tuple[Mark, ...], placed: Sequence[Placed], holdings: Holdings
+        self,
+        batch: Any,
+        marks: tuple[RecordedEvent, ...],
+        placed: Sequence[Placed],
+        holdings: CopyTracker,
     ) -> None:
         self.batch = batch
         self.marks = marks
@@ -423,7 +427,7 @@ class InFlight:
         return size_bytes(self.batch)
 
 
-class Mark:
+class RecordedEvent:
     """An event, and the stream it was recorded on."""
 
     __slots__ = ("backend", "device", "event", "stream")
@@ -513,7 +517,7 @@ def _inside(one: Any) -> list[Any]:
 
 # -- What is held: sources of copies under way, batches that nobody opened -------------------------
 @final
-class Holdings:
+class CopyTracker:
     """Sources of copies under way, and batches on their way to their readers; from any thread.
 
     Args:

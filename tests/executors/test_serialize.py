@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.regions import RegionPart, RegionProgram
+from nbpipe.engine.fused import FusedPart, FusedProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
-from nbpipe.executors.shipping import captured, load, ship, warn_if_large
+from nbpipe.executors.serialize import captured, load, serialize, warn_if_large
 from nbpipe.ops.call import Map
 from tests import gates
 from tests.executors.conftest import loose_module, output_of
@@ -29,7 +29,7 @@ from tests.executors.conftest import loose_module, output_of
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """
 import json, sys
-from nbpipe.executors.shipping import load
+from nbpipe.executors.serialize import load
 functions = load(sys.stdin.buffer.read())
 print(json.dumps({name: function(4) for name, function in functions.items()}))
 """
@@ -48,11 +48,11 @@ def cell(code, names=None):
 
 
 def digest(value):
-    """Give the digest of a value that is shipped."""
-    return ship(value, stage="work").digest
+    """Give the digest of a value that is serialized."""
+    return serialize(value, stage="work").digest
 
 
-# -- what arrives -------------------------------------------------------------------------
+# -- what arrives ----------------------------------------------------------------------------------
 CELL = """
 import functools, math
 import numpy as np
@@ -198,7 +198,7 @@ def arrived(loose):
         "module loaded from a path": lambda _: loose.OFFSET,
         "data": {4: 12}.get,
     }
-    return in_child(ship(functions, stage="work").data)
+    return in_child(serialize(functions, stage="work").data)
 
 
 @pytest.mark.parametrize("kind", ARRIVES)
@@ -211,9 +211,9 @@ def test_program_of_a_script(tmp_path):
     """What a script defines, its classes included, arrives from a script run by its name."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom nbpipe.executors.shipping import ship\n"
+        "import sys\nfrom nbpipe.executors.serialize import serialize\n"
         f"{CELL}\n"
-        "data = ship({'a': Adder(5), 'b': uses_helper}, stage='work').data\n"
+        "data = serialize({'a': Adder(5), 'b': uses_helper}, stage='work').data\n"
         "sys.stdout.buffer.write(data)\n"
         "raise SystemExit\n"
     )
@@ -226,7 +226,7 @@ def test_program_of_a_script(tmp_path):
 def test_functions_share_their_globals():
     """Two functions of one program that share a global variable share it there, too."""
     names = cell("seen = []\ndef add(x): seen.append(x)\ndef count(): return len(seen)\n")
-    add, count = load(ship((names["add"], names["count"]), stage="work").data)
+    add, count = load(serialize((names["add"], names["count"]), stage="work").data)
     add(1)
     assert (count(), names["seen"]) == (1, [])
 
@@ -235,7 +235,7 @@ def test_cloudpickle_is_left_as_it_was(loose):
     """No module stays registered to be sent by value, but those that the user registered."""
     cloudpickle.register_pickle_by_value(gates)
     try:
-        ship((loose.move, gates.Gate), stage="work")
+        serialize((loose.move, gates.Gate), stage="work")
         after = cloudpickle.list_registry_pickle_by_value()
     finally:
         cloudpickle.unregister_pickle_by_value(gates)
@@ -245,7 +245,7 @@ def test_cloudpickle_is_left_as_it_was(loose):
 BACK = """
 import sys
 from nbpipe.executors.pickling import dumps
-from nbpipe.executors.shipping import load
+from nbpipe.executors.serialize import load
 make, change = load(sys.stdin.buffer.read())
 change()
 sys.stdout.buffer.write(dumps([make(3), change]))
@@ -266,14 +266,14 @@ def test_class_that_comes_home():
         "def change(): Point.limit = 6\n"
     )
     point, further = names["Point"], names["Point"].further
-    data = ship((point, names["change"]), stage="work").data
+    data = serialize((point, names["change"]), stage="work").data
     back, _ = load(output_of(BACK, data))
     names["step"] = 10
     seen = (type(back) is point, point.further is further, point.limit, back.further())
     assert seen == (True, True, 5, 23)
 
 
-# -- by name or by value ------------------------------------------------------------------
+# -- by name or by value ---------------------------------------------------------------------------
 def test_modules_that_a_fresh_process_finds(tmp_path, monkeypatch, loose):
     """A module is sent by name where its file is what the import path leads to."""
     package = tmp_path / "package_of_test"
@@ -298,12 +298,12 @@ def test_another_file_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "one")
     module = importlib.import_module("twice_there")
     monkeypatch.syspath_prepend(tmp_path / "two")
-    data = ship({"f": module.f}, stage="work").data
+    data = serialize({"f": module.f}, stage="work").data
     del sys.modules["twice_there"]
     assert in_child(data) == {"f": "one"}
 
 
-# -- digests ------------------------------------------------------------------------------
+# -- digests ---------------------------------------------------------------------------------------
 class Thing:
     """Stands for an object with a state."""
 
@@ -331,7 +331,7 @@ def test_digest_is_stable():
     for _ in range(3):
         work(4)
         names["cached"](9)
-        copy = load(ship(program, stage="work").data)
+        copy = load(serialize(program, stage="work").data)
         copy[0](2)
         digest(copy)
     assert digest(program) == first
@@ -355,7 +355,7 @@ def test_redefined_in_a_cell(change):
     assert digest(outer) != first
 
 
-# -- what cannot be sent ------------------------------------------------------------------
+# -- what cannot be sent ---------------------------------------------------------------------------
 class Reader:
     """Stands for an object that holds what cannot be sent."""
 
@@ -400,8 +400,8 @@ class Refuses:
 def refusal(fn):
     """Give the message about a function that cannot be sent, without its beginning."""
     with pytest.raises(UnpicklableError) as caught:
-        ship(
-            RegionProgram([RegionPart("decode", Map(fn))], seed=0, executor="process"),
+        serialize(
+            FusedProgram([FusedPart("decode", Map(fn))], seed=0, executor="process"),
             stage="region",
         )
     start = "stage 'decode' cannot be sent to a process: its function "
@@ -534,17 +534,17 @@ def test_way_out(kind):
 
 def test_worker_init_is_told_apart():
     """A lock that `worker_init` uses is blamed on it."""
-    program = RegionProgram(
-        [RegionPart("decode", Map(len))], seed=0, executor="process", inits=[enclosing(LOCK)]
+    program = FusedProgram(
+        [FusedPart("decode", Map(len))], seed=0, executor="process", inits=[enclosing(LOCK)]
     )
     with pytest.raises(UnpicklableError, match="its worker_init uses the variable 'held'"):
-        ship(program, stage="decode")
+        serialize(program, stage="decode")
 
 
 def test_cause_is_kept():
     """What pickle said is the cause; without a stage of its own, the one given is named."""
     with pytest.raises(UnpicklableError, match="stage 'region' cannot") as caught:
-        ship(lambda x: LOCK, stage="region")
+        serialize(lambda x: LOCK, stage="region")
     assert str(caught.value.__cause__) == "cannot pickle '_thread.lock' object"
 
 
@@ -555,7 +555,7 @@ def test_tensor_on_a_gpu(torch):
     assert "capture tensor.cpu()" in refusal(enclosing({"weights": held}))
 
 
-# -- what goes along ----------------------------------------------------------------------
+# -- what goes along -------------------------------------------------------------------------------
 def test_captured():
     """What a function takes along is listed by size, that of its helpers included."""
     names = cell(
@@ -601,20 +601,20 @@ def test_shared_memory_is_the_same_whatever_is_in_it(torch):
     def first(n):
         return float(rows[n])
 
-    before = ship(first, stage="first")
+    before = serialize(first, stage="first")
     rows.fill_(3)
-    assert (ship(first, stage="first").digest, load(before.data)(0)) == (before.digest, 3)
+    assert (serialize(first, stage="first").digest, load(before.data)(0)) == (before.digest, 3)
     assert {(one.name, one.size_bytes) for one in captured(first)} == {("rows", 0)}
     rows = torch.zeros(1000).share_memory_()
-    assert ship(first, stage="first").digest != before.digest
+    assert serialize(first, stage="first").digest != before.digest
 
 
 def test_shared_memory_is_held_until_it_is_opened(torch):
-    """A program that was shipped finds its memory though nobody else holds it any more."""
+    """A program that was serialized finds its memory though nobody else holds it any more."""
     rows = torch.ones(10).share_memory_()
-    shipped = ship({"rows": rows, "bare": rows.untyped_storage()}, stage="fn")
+    serialized = serialize({"rows": rows, "bare": rows.untyped_storage()}, stage="fn")
     del rows
-    loaded = load(shipped.data)
+    loaded = load(serialized.data)
     assert loaded["rows"].is_shared()
     assert (loaded["rows"].sum(), loaded["bare"].data_ptr()) == (10, loaded["rows"].data_ptr())
 
@@ -624,7 +624,7 @@ def test_shared_memory_that_nobody_can_open(torch, tmp_path):
     rows = torch.from_file(str(tmp_path / "rows"), shared=True, size=8)
     (tmp_path / "rows").unlink()
     with pytest.raises(UnpicklableError, match="must be there") as caught:
-        ship(lambda n: rows[n], stage="fn")
+        serialize(lambda n: rows[n], stage="fn")
     assert "uses the variable 'rows' (torch.Tensor)" in str(caught.value)
     assert "tensor.clone().share_memory_()" in str(caught.value)
 
@@ -634,7 +634,7 @@ def test_memory_that_is_not_shared_is_copied(torch, tmp_path):
     (tmp_path / "rows").write_bytes(bytes(32))
     rows = torch.from_file(str(tmp_path / "rows"), shared=False, size=8)
     rows.fill_(1)
-    loaded = load(ship({"rows": rows}, stage="fn").data)
+    loaded = load(serialize({"rows": rows}, stage="fn").data)
     rows.fill_(2)
     assert loaded["rows"].tolist() == [1] * 8
 
@@ -642,6 +642,6 @@ def test_memory_that_is_not_shared_is_copied(torch, tmp_path):
 def test_workers_elsewhere_get_copies(torch):
     """Where workers may be on other machines shared memory is copied."""
     rows = torch.zeros(4).share_memory_()
-    loaded = load(ship({"rows": rows}, stage="far", afar=True).data)
+    loaded = load(serialize({"rows": rows}, stage="far", afar=True).data)
     loaded["rows"].fill_(1)
     assert rows.tolist() == [0] * 4

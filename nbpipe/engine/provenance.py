@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from ..base.seeding import Path
-from ..ops.remaining import Remaining, Rows
+from ..ops.ranges import IndexRanges, Indices
 from .failures import Failed
 from .step import Dropped
 
@@ -32,7 +32,7 @@ def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
 
 
 @final
-class Drops:
+class DropLog:
     """Of a node that keeps the order: the inputs that gave no result."""
 
     __slots__ = ("_dropped", "_steps", "count", "more")
@@ -43,7 +43,7 @@ class Drops:
         self._dropped: list[int] = []
         self._steps: list[int] = []  # number of the result that follows each of them
 
-    def note(self, first: int, results: Sequence[Any]) -> None:
+    def record(self, first: int, results: Sequence[Any]) -> None:
         """Add the results of the inputs from number `first` on."""
         for number in _dropped_in(first, results):
             self.count += 1
@@ -54,7 +54,7 @@ class Drops:
         """Return the number of the input of a result, or of the next one behind what was seen."""
         return result + self.more + bisect_right(self._steps, result)
 
-    def inputs(self, rest: Remaining) -> Remaining:
+    def inputs(self, rest: IndexRanges) -> IndexRanges:
         """Tell which inputs are wanted, given which results are."""
         if not self._dropped:
             return rest.moved(self.more) if self.more else rest
@@ -63,7 +63,9 @@ class Drops:
         firsts, ends = rest.arrays
         firsts = firsts + self.more + np.searchsorted(steps, firsts, side="right")
         ends = ends + self.more + np.searchsorted(steps, ends - 1, side="right")
-        return Remaining.of_arrays(start, np.append(firsts, dropped), np.append(ends, dropped + 1))
+        return IndexRanges.of_arrays(
+            start, np.append(firsts, dropped), np.append(ends, dropped + 1)
+        )
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
@@ -74,7 +76,7 @@ class Drops:
 
 
 @final
-class Arrivals:
+class ArrivalLog:
     """Of a node in completion order: the input of each result, and the inputs that gave none."""
 
     __slots__ = ("_base", "_inputs", "_past", "count")
@@ -83,9 +85,9 @@ class Arrivals:
         self.count = 0  # inputs without results
         self._base = 0  # number of the first result whose input is known
         self._inputs = array("q")
-        self._past = Remaining()  # inputs that are not among those forgotten, or dropped
+        self._past = IndexRanges()  # inputs that are not among those forgotten, or dropped
 
-    def note(self, first: int, results: Sequence[Any]) -> None:
+    def record(self, first: int, results: Sequence[Any]) -> None:
         """Add the results of the inputs from number `first` on."""
         lost = Dropped, Failed
         kept = [n for n, result in enumerate(results, first) if type(result) not in lost]
@@ -95,12 +97,12 @@ class Arrivals:
             self.count += len(dropped)
             self._past = _without(self._past, dropped)
 
-    def inputs(self, rest: Remaining) -> Remaining:
+    def inputs(self, rest: IndexRanges) -> IndexRanges:
         """Tell which inputs are wanted, given which results are."""
         inputs = np.array(self._inputs)
         return _without(self._past, inputs[~rest.mask(self._base, len(inputs))])
 
-    def order(self, rest: Remaining) -> list[int]:
+    def order(self, rest: IndexRanges) -> list[int]:
         """Return the inputs of the results that are wanted, in the order in which those came."""
         return list(compress(self._inputs, rest.mask(self._base, len(self._inputs))))
 
@@ -111,22 +113,24 @@ class Arrivals:
         self._past = _without(self._past, past)
 
 
-def _taken(log: array[int], count: int) -> Rows:
+def _taken(log: array[int], count: int) -> Indices:
     """Take the oldest numbers out of a log."""
     past = np.array(log[: max(0, count)], np.int64)
     del log[: len(past)]
     return past
 
 
-def _without(rest: Remaining, numbers: Rows) -> Remaining:
+def _without(rest: IndexRanges, numbers: Indices) -> IndexRanges:
     if not len(numbers):
         return rest
     firsts, ends = rest.arrays
-    return Remaining.of_arrays(rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1))
+    return IndexRanges.of_arrays(
+        rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1)
+    )
 
 
 @final
-class Children:
+class ChildLog:
     """Of a node that expands: whose children its results are.
 
     Args:
@@ -137,18 +141,18 @@ class Children:
         "_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results", "failed",
     )  # fmt: skip
 
-    def __init__(self, known: dict[Path, Remaining]) -> None:
+    def __init__(self, known: dict[Path, IndexRanges]) -> None:
         self.failed: set[int] = set()  # inputs that did, of those that results are known of
         self._known = known
         self._base = 0
         self._results = array("q")  # for each, the number of its input
         self._paths: dict[int, Path] = {}  # of the inputs that results are known of, or may come
-        self._limits: dict[int, Remaining] = {}  # of those, the children that are wanted at all
+        self._limits: dict[int, IndexRanges] = {}  # of those, the children that are wanted at all
         self._given: dict[int, int] = {}  # of those, the children that were forgotten
         self._open: set[int] = set()  # those that may have more children
-        self._past = Remaining()
+        self._past = IndexRanges()
 
-    def begin(self, number: int, path: Path) -> Remaining | None:
+    def begin(self, number: int, path: Path) -> IndexRanges | None:
         """Called when an input is expanded; give the children that are wanted, or None for all."""
         self._paths[number] = path
         self._open.add(number)
@@ -157,7 +161,7 @@ class Children:
             self._limits[number] = known
         return known
 
-    def note(self, number: int, count: int) -> None:
+    def record(self, number: int, count: int) -> None:
         """Add results that are handed on."""
         self._results.extend([number] * count)
 
@@ -172,7 +176,7 @@ class Children:
         at = result - self._base
         return self._results[at] if at < len(self._results) else None
 
-    def inputs(self, rest: Remaining) -> tuple[Remaining, list[list[Any]]]:
+    def inputs(self, rest: IndexRanges) -> tuple[IndexRanges, list[list[Any]]]:
         """Tell which inputs are wanted, and of which of them only some children."""
         wanted: dict[int, list[bool]] = {number: [] for number in self._paths}
         flags = rest.mask(self._base, len(self._results)).tolist()
@@ -187,11 +191,11 @@ class Children:
                 rests.pop(path, None)
             elif first or limit is not None or not all(mine):
                 gaps = [(n, n + 1) for n, is_wanted in enumerate(mine, first) if not is_wanted]
-                rests[path] = (limit or Remaining()).of_wanted(Remaining.of(first, gaps))
+                rests[path] = (limit or IndexRanges()).of_wanted(IndexRanges.of(first, gaps))
         parts = [[_plain(path), left.data] for path, left in rests.items()]
         return _without(self._past, np.array(over, np.int64)), parts
 
-    def order(self, rest: Remaining) -> list[int]:
+    def order(self, rest: IndexRanges) -> list[int]:
         """Return the input of each result that is wanted, in the order in which those came."""
         return list(compress(self._results, rest.mask(self._base, len(self._results))))
 

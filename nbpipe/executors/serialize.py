@@ -24,7 +24,7 @@ from cloudpickle import cloudpickle as names
 from ..base.format import format_bytes, shortened
 from ..base.tree import is_tensor
 from ..errors import UnpicklableError
-from .base import Program
+from .interface import Program
 from .memory import SharingPickler, is_mapped, is_shared
 from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
 from .reloads import Versions, reloaded, versions_in
@@ -72,7 +72,7 @@ _warned: set[tuple[str, tuple[_Captured, ...]]] = set()
 
 # -- Programs as bytes -----------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shipped:
+class SerializedFunction:
     """A program as it is sent to workers.
 
     Attributes:
@@ -94,7 +94,7 @@ class Shipped:
     storages: tuple[Any, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
-def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
+def serialize(value: object, *, stage: str, afar: bool = False) -> SerializedFunction:
     """Pickle a program for other processes.
 
     Args:
@@ -117,7 +117,9 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     digest.update(repr(versions).encode())
     modules = modules_in(data, dict(versions))
     settings = b"" if afar else current_settings(modules)
-    return Shipped(digest.hexdigest(), data, len(data), versions, modules, settings, storages)
+    return SerializedFunction(
+        digest.hexdigest(), data, len(data), versions, modules, settings, storages
+    )
 
 
 def can_be_sent(function: object) -> bool:
@@ -150,11 +152,11 @@ def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
     return UnpicklableError(f"stage {stage!r} cannot be sent to a process: {what}")
 
 
-class Shipper:
+class FunctionSerializer:
     """The program of a caller as bytes: pickled once, and again when it may have changed.
 
     Args:
-        afar: as of `ship`.
+        afar: as of `serialize`.
         measures: name once what makes a program large.
 
     Attributes:
@@ -167,10 +169,10 @@ class Shipper:
         self._measures = measures
         self._versions: Versions = ()  # of modules, as the workers have them
         self._measured = ""  # digest: measuring takes as long as pickling
-        self._shipped: Shipped | None = None
+        self._shipped: SerializedFunction | None = None
         self._lock = threading.Lock()
 
-    def of(self, program: Program) -> Shipped:
+    def of(self, program: Program) -> SerializedFunction:
         """Return a program as it is sent.
 
         Raises:
@@ -179,7 +181,7 @@ class Shipper:
         with self._lock:
             if self._shipped is None or self.program is not program:
                 self.program = program
-                self._shipped = ship(program, stage=program.label, afar=self._afar)
+                self._shipped = serialize(program, stage=program.label, afar=self._afar)
                 if self._afar:
                     self._warn_of_reloads(program.label, self._shipped.versions)
                 large = self._measures and self._shipped.size_bytes > LARGE_BYTES
@@ -378,7 +380,7 @@ def _error(value: object) -> BaseException | None:
     return None
 
 
-# -- that in words, and the way out -------------------------------------------------------
+# -- that in words, and the way out ----------------------------------------------------------------
 def _described(culprit: _Culprit) -> str:
     """Tell what cannot be pickled, and the way out."""
     steps = list(_steps(culprit.trail))

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from ..base.seeding import Entry
 
-Rows: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int64]
 _MOST = 2**62
 
-Run = tuple[int, int]  # numbers from the first one to below the second
+Span = tuple[int, int]  # numbers from the first one to below the second
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class IndexRanges:
     """The items of a stream from number `start` on, but for those in `gaps`.
 
     Attributes:
@@ -31,12 +31,12 @@ class Remaining:
     """
 
     start: int = 0
-    gaps: tuple[Run, ...] = ()
+    gaps: tuple[Span, ...] = ()
 
     @classmethod
-    def of(cls, start: int, gaps: Iterable[Run]) -> Remaining:
+    def of(cls, start: int, gaps: Iterable[Span]) -> IndexRanges:
         """Join runs that touch, in ascending order of their beginnings, and what `start` meets."""
-        joined: list[Run] = []
+        joined: list[Span] = []
         for first, end in gaps:
             if first <= start:
                 start = max(start, end)
@@ -47,7 +47,7 @@ class Remaining:
         return cls(start, tuple(joined))
 
     @classmethod
-    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Remaining:
+    def of_arrays(cls, start: int, firsts: Indices, ends: Indices) -> IndexRanges:
         """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
         order = np.argsort(firsts, kind="stable")
         firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
@@ -62,7 +62,7 @@ class Remaining:
         return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
 
     @classmethod
-    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Remaining:
+    def only(cls, wanted: Iterable[int] | Indices, frontier: int) -> IndexRanges:
         """Want the numbers given, in ascending order, and all from `frontier` on."""
         numbers = np.fromiter(wanted, np.int64) if not isinstance(wanted, np.ndarray) else wanted
         firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
@@ -70,7 +70,7 @@ class Remaining:
         return cls.of_arrays(0, firsts[gaps], ends[gaps])
 
     @classmethod
-    def read(cls, data: Any) -> Remaining:
+    def read(cls, data: Any) -> IndexRanges:
         """Read what `data` wrote."""
         start, gaps = data
         return cls.of(start, sorted((first, end) for first, end in gaps))
@@ -90,23 +90,25 @@ class Remaining:
         """Items that are not wanted."""
         return self.start + sum(end - first for first, end in self.gaps)
 
-    def moved(self, by: int) -> Remaining:
+    def moved(self, by: int) -> IndexRanges:
         """Count the stream from another beginning."""
-        return Remaining(self.start + by, tuple((first + by, end + by) for first, end in self.gaps))
+        return IndexRanges(
+            self.start + by, tuple((first + by, end + by) for first, end in self.gaps)
+        )
 
-    def behind_start(self) -> Remaining:
+    def behind_start(self) -> IndexRanges:
         """Count from the first item that is wanted."""
         return self.moved(-self.start)
 
-    def since(self, begun: int) -> Remaining:
+    def since(self, begun: int) -> IndexRanges:
         """Return what is wanted from number `begun` on, counted from there."""
         gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
-        return Remaining.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
+        return IndexRanges.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
 
-    def within(self, count: int) -> Remaining:
+    def within(self, count: int) -> IndexRanges:
         """Tell the same of a stream that has `count` items."""
         gaps = [(first, min(end, count)) for first, end in self.gaps if first < count]
-        return Remaining(min(self.start, count), tuple(gaps))
+        return IndexRanges(min(self.start, count), tuple(gaps))
 
     def first_from(self, number: int) -> int:
         """Return the first wanted number that is not below `number`."""
@@ -126,18 +128,18 @@ class Remaining:
         yield from range(at, end)
 
     @property
-    def arrays(self) -> tuple[Rows, Rows]:
+    def arrays(self) -> tuple[Indices, Indices]:
         """The beginnings and the ends of the gaps, arrays of shape (n,) int64."""
         flat = np.fromiter(itertools.chain.from_iterable(self.gaps), np.int64)
         return flat[::2], flat[1::2]
 
-    def places(self) -> tuple[Rows, Rows]:
+    def places(self) -> tuple[Indices, Indices]:
         """Return for each run of wanted items its first number, and how many are wanted before."""
         firsts, ends = self.arrays
         begins = np.append(self.start, ends)
         return begins, np.append(0, np.cumsum(firsts - begins[:-1]))
 
-    def of_wanted(self, inner: Remaining) -> Remaining:
+    def of_wanted(self, inner: IndexRanges) -> IndexRanges:
         """Want only part of this: `inner` counts the items that are wanted here."""
         if self.is_all or inner.is_all:
             return inner if self.is_all else self
@@ -145,7 +147,7 @@ class Remaining:
         firsts, ends = inner.arrays
         mine = self.arrays
         gaps = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
-        return Remaining.of_arrays(start, *gaps)
+        return IndexRanges.of_arrays(start, *gaps)
 
     def mask(self, begin: int, count: int) -> NDArray[np.bool_]:
         """Tell of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
@@ -157,42 +159,42 @@ class Remaining:
         wanted[: max(0, self.start - begin)] = False
         return wanted
 
-    def both(self, other: Remaining) -> Remaining:
+    def both(self, other: IndexRanges) -> IndexRanges:
         """Want what both want."""
         firsts, ends = (np.append(*pair) for pair in zip(self.arrays, other.arrays, strict=True))
-        return Remaining.of_arrays(max(self.start, other.start), firsts, ends)
+        return IndexRanges.of_arrays(max(self.start, other.start), firsts, ends)
 
-    def ranked(self, other: Remaining) -> Remaining:
+    def ranked(self, other: IndexRanges) -> IndexRanges:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
         (start,) = self.ranks(np.array([other.start])).tolist()
         firsts, ends = map(self.ranks, other.arrays)
-        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
+        return IndexRanges.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
 
-    def ranks(self, numbers: Rows) -> Rows:
+    def ranks(self, numbers: Indices) -> Indices:
         """Return how many items below each of `numbers`, of shape (n,) int64, are wanted."""
         begins, counts = self.places()
         most = np.append(np.diff(counts), _MOST)
         run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
-        found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
+        found: Indices = counts[run] + np.clip(numbers - begins[run], 0, most[run])
         return found
 
-    def pick(self, rows: Rows) -> Rows:
+    def pick(self, rows: Indices) -> Indices:
         """Return the numbers of the wanted items `rows`, an array of shape (n,) int64."""
         begins, counts = self.places()
         run = np.searchsorted(counts, rows, side="right") - 1
-        found: Rows = begins[run] + rows - counts[run]
+        found: Indices = begins[run] + rows - counts[run]
         return found
 
 
 NodeState = dict[str, Any]  # where a stage stands; JSON-ready
 
 
-class Fold(ABC):
+class StatefulOp(ABC):
     """One pass over a stream: gives at most one entry for each it is given.
 
     Attributes:
         finished: no further input is wanted.
-        holds_items: what `flush` gives are items from before; they come also before an error.
+        holds_items: what `finish` gives are items from before; they come also before an error.
         commits: it wants to know when all that it gave was consumed.
     """
 
@@ -201,18 +203,18 @@ class Fold(ABC):
     commits = False
 
     @abstractmethod
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Take an entry; give the next one, or None."""
 
-    def flush(self) -> Iterator[Entry]:
+    def finish(self) -> Iterator[Entry]:
         """Return what is left at the end of the input."""
         return iter(())
 
     @abstractmethod
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Tell which inputs are wanted, given which results are; note what else is to know.
 
-        A thread may be in `push` meanwhile: only what it changes in one step is to be read.
+        A thread may be in `process` meanwhile: only what it changes in one step is to be read.
         """
 
     def forget(self, start: int) -> None:  # noqa: B027  most have nothing to forget
@@ -221,7 +223,7 @@ class Fold(ABC):
     def commit(self) -> None:  # noqa: B027  most keep nothing
         """Keep what was made: all of it was consumed, or moved on; without the lock."""
 
-    def take_back(self) -> None:  # noqa: B027  most keep nothing
+    def undo_commit(self) -> None:  # noqa: B027  most keep nothing
         """Undo `commit`: what was moved on was not consumed in the end; without the lock."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
@@ -229,27 +231,27 @@ class Fold(ABC):
 
 
 @final
-class Dropping(Fold):
+class Dropping(StatefulOp):
     """What is left of a stream whose stages begin again with items that the loop has had.
 
     Args:
         rest: the items that are left.
     """
 
-    def __init__(self, rest: Remaining) -> None:
+    def __init__(self, rest: IndexRanges) -> None:
         self._rest = rest
         self._pushed = 0
 
-    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+    def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
         """Count among all items; what has not come yet is left out when it comes."""
         left, seen = self._rest.of_wanted(rest), self._pushed
-        inputs = Remaining.of(min(left.start, seen), left.within(seen).gaps)
+        inputs = IndexRanges.of(min(left.start, seen), left.within(seen).gaps)
         later = inputs.ranked(left)
         if not later.is_all:
             node_state["drop"] = later.data
         return inputs
 
-    def push(self, entry: Entry) -> Entry | None:
+    def process(self, entry: Entry) -> Entry | None:
         """Let an item pass that is left."""
         self._pushed += 1
         return entry if self._pushed - 1 in self._rest else None

@@ -14,10 +14,10 @@ from ..base.seeding import Entry
 from ..errors import ArgumentError
 from ..ops.index import LONGEST
 from ..ops.join import ChoiceLog, Join
-from ..ops.remaining import Remaining
+from ..ops.ranges import IndexRanges
 from ..ops.route import Route
 from .map import StreamNode, keeping
-from .node import Node, NodeEpoch, Stages, Task, leave, nodes_above, note, stages_of
+from .node import Node, NodeEpoch, StageStates, Task, leave, nodes_above, record_state, stages_of
 from .stats import CHEAP_NS, StageRuntime, most_at_once
 
 
@@ -55,7 +55,7 @@ class PumpNode(Node):
         if self.done or self.halted or self._aside is not None:
             return False
         room = self.room()
-        if room > 0 and all(above.comes_in_lots(CHEAP_NS) for above in self.upstream):
+        if room > 0 and all(above.comes_in_chunks(CHEAP_NS) for above in self.upstream):
             room = most_at_once(self.runtime.prefetch)
         entries = self.move(room) if room > 0 else []
         if entries:
@@ -91,9 +91,9 @@ class PumpNode(Node):
         else:
             then()
 
-    def comes_in_lots(self, slow_ns: int) -> bool:
+    def comes_in_chunks(self, slow_ns: int) -> bool:
         """Tell whether the inputs do."""
-        return all(above.comes_in_lots(slow_ns) for above in self.upstream)
+        return all(above.comes_in_chunks(slow_ns) for above in self.upstream)
 
     def has_input(self) -> bool:
         """Tell whether any input holds something."""
@@ -135,16 +135,16 @@ class JoinNode(PumpNode):
         return entries
 
     def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> Sequence[IndexRanges | None]:
         """Let the join tell what is wanted of each input."""
         (rest,) = below.values()
         node_state: dict[str, Any] = {}
         rests = self._join.rest_of_inputs(rest, len(self.upstream), node_state)
-        note(stages, self.runtime.address, node_state)
+        record_state(stages, self.runtime.address, node_state)
         return rests
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Let the join forget what nobody wants any more."""
         self._join.forget(min(rest.start for rest in below.values()))
 
@@ -155,7 +155,7 @@ def numbers_of(spec: Route) -> dict[Any, int]:
     return {value: number for number, value in enumerate(spec.values)}
 
 
-class Chooser:
+class Selector:
     """Finds the branch of an item: gives its number and the item.
 
     Args:
@@ -187,8 +187,8 @@ class Chooser:
 
 
 @final
-class Outlet(PumpNode):
-    """The beginning of one branch: a queue that a `SplitNode` fills."""
+class RouteOutput(PumpNode):
+    """The beginning of one branch: a queue that a `Demux` fills."""
 
     __slots__ = ()
 
@@ -196,7 +196,7 @@ class Outlet(PumpNode):
         """Take nothing: it is given what comes."""
         return []
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Know nothing that could be forgotten."""
 
     def exhausted(self) -> bool:
@@ -205,7 +205,7 @@ class Outlet(PumpNode):
 
 
 @final
-class SplitNode(PumpNode):
+class Demux(PumpNode):
     """Moves each item to the outlet that its key chose, and notes the order.
 
     Attributes:
@@ -214,7 +214,7 @@ class SplitNode(PumpNode):
 
     __slots__ = ("_draws", "_outlets", "order")
 
-    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, outlets: list[Outlet]) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, outlets: list[RouteOutput]) -> None:
         super().__init__(runtime, epoch)
         self._outlets = outlets
         self._draws = ChoiceLog(len(outlets))
@@ -232,7 +232,7 @@ class SplitNode(PumpNode):
             entry = queue.popleft()
             outlet.emit_entries([(entry[0], value, *entry[2:])], epoch.now_ns)
             self.order.append(branch)
-            self._draws.note(branch)
+            self._draws.record(branch)
             epoch.changed = True
         if above.done:
             self.done = epoch.changed = True
@@ -241,15 +241,15 @@ class SplitNode(PumpNode):
         return []
 
     def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> Sequence[IndexRanges | None]:
         """Want the items of which an outlet wants anything."""
         return (self._gathered(below),)
 
-    def _gathered(self, below: Mapping[int, Remaining]) -> Remaining:
+    def _gathered(self, below: Mapping[int, IndexRanges]) -> IndexRanges:
         return self._draws.gathered([below[id(outlet)] for outlet in self._outlets])
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Forget to which outlets the items went of which none wants anything."""
         self._draws.forget(self._gathered(below).start)
 
@@ -270,13 +270,13 @@ class Branch:
 
     __slots__ = ("_nodes", "last", "passed", "taken")
 
-    def __init__(self, outlet: Outlet, last: Node) -> None:
+    def __init__(self, outlet: RouteOutput, last: Node) -> None:
         self.last = last
         self.taken = self.passed = 0
         nodes: list[Node] = []
         while last is not outlet:
             nodes.append(last)
-            last = last.head if isinstance(last, MergeNode) else last.upstream[0]
+            last = last.head if isinstance(last, Mux) else last.upstream[0]
         self._nodes = tuple(nodes)
 
     def reached(self) -> int:
@@ -288,7 +288,7 @@ class Branch:
 
 
 @final
-class MergeNode(PumpNode):
+class Mux(PumpNode):
     """Takes the results of branches in the order in which the items were parted.
 
     A result stands where the item stood at which it came: that of a batch, where its last item
@@ -303,7 +303,7 @@ class MergeNode(PumpNode):
     __slots__ = ("_base", "_branches", "_draws", "_inputs", "_passed", "_split")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: NodeEpoch, split: SplitNode, branches: list[Branch]
+        self, runtime: StageRuntime, epoch: NodeEpoch, split: Demux, branches: list[Branch]
     ) -> None:
         super().__init__(runtime, epoch)
         self._split = split
@@ -319,8 +319,8 @@ class MergeNode(PumpNode):
         return self._split.upstream[0]
 
     def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> Sequence[IndexRanges | None]:
         """Part what is wanted by the branches that the items came from."""
         (rest,) = below.values()
         return self._draws.parted(rest)[0]
@@ -330,7 +330,7 @@ class MergeNode(PumpNode):
         at = result - self._base
         return self._inputs[at] if at < len(self._inputs) else self._passed
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Forget from which branches the items came that nobody wants any more."""
         start = min(rest.start for rest in below.values())
         self._draws.forget(start)
@@ -362,7 +362,7 @@ class MergeNode(PumpNode):
     def _next_of(self, number: int) -> Entry:
         branch = self._branches[number]
         branch.taken += 1
-        self._draws.note(number)
+        self._draws.record(number)
         self._inputs.append(self._passed)
         return branch.last.out.popleft()
 
@@ -395,7 +395,7 @@ class _PastPass:
     begun: int
     end: int
 
-    def part(self, rest: Remaining) -> Remaining:
+    def part(self, rest: IndexRanges) -> IndexRanges:
         """Return what is wanted of this pass, given what is of all."""
         return rest.within(self.end).since(self.begun)
 
@@ -407,7 +407,7 @@ class _TakenBack:
     node: StreamNode
 
     def close(self) -> None:
-        self.node.take_back()
+        self.node.undo_commit()
 
 
 @final
@@ -440,7 +440,7 @@ class RepeatNode(PumpNode):
         build: Callable[[int], Sequence[Node]],
         look: Callable[[], None],
         node_state: Mapping[str, Any],
-        later: Mapping[int, Stages],
+        later: Mapping[int, StageStates],
     ) -> None:
         super().__init__(runtime, epoch)
         self._times = times
@@ -455,21 +455,21 @@ class RepeatNode(PumpNode):
         self.kept: list[tuple[int, Sequence[StreamNode]]] = []
 
     def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> Sequence[IndexRanges | None]:
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
         return (None if self._past_wanted(rest) else rest.since(self._begun),)
 
-    def _past_wanted(self, rest: Remaining) -> list[_PastPass]:
+    def _past_wanted(self, rest: IndexRanges) -> list[_PastPass]:
         return [one for one in self._past if rest.start < one.end]
 
-    def tell(self, below: Mapping[int, Remaining], stages: Stages) -> None:
+    def record_order(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
         """Note where the stages above stand in each pass of which something is wanted."""
         (rest,) = below.values()
         passes = self._past_wanted(rest)
         node_state: dict[str, Any] = {"pass": self._built, "moved": self._moved}
-        told: list[Stages] = []
+        told: list[StageStates] = []
         if passes:
             first, *later = passes
             stages.update(stages_of(first.last, first.part(rest)))
@@ -480,9 +480,9 @@ class RepeatNode(PumpNode):
         told += (self._later.get(number, {}) for number in to_come)
         while told and not told[-1]:
             told.pop()
-        note(stages, self.runtime.address, node_state | ({"later": told} if told else {}))
+        record_state(stages, self.runtime.address, node_state | ({"later": told} if told else {}))
 
-    def _part_of(self, one: _PastPass, rest: Remaining) -> Stages:
+    def _part_of(self, one: _PastPass, rest: IndexRanges) -> StageStates:
         """Tell where the stages of a later pass stand; nothing where it is to begin afresh."""
         part = one.part(rest)
         stages = stages_of(one.last, part, alone=True)
@@ -494,19 +494,19 @@ class RepeatNode(PumpNode):
         """Whether a cache may have kept what the loop has not had."""
         return bool(self.kept or self._past)
 
-    def forget(self, below: Mapping[int, Remaining]) -> None:
+    def forget(self, below: Mapping[int, IndexRanges]) -> None:
         """Forget the passes of which nothing is wanted any more."""
         start = min(rest.start for rest in below.values())
         while self._past and self._past[0].end <= start:
             self._past.popleft()
         self.kept = [one for one in self.kept if one[0] > start]
 
-    def leave(self, below: Mapping[int, Remaining]) -> None:
+    def leave(self, below: Mapping[int, IndexRanges]) -> None:
         """Have no pass kept of which the loop has not had everything, nor any within a pass."""
         (rest,) = below.values()
         for count, nodes in self.kept:
             if count > rest.start:
-                self.epoch.litter += map(_TakenBack, nodes)
+                self.epoch.pending_close += map(_TakenBack, nodes)
         for one in self._past:
             leave(one.last, rest.within(one.end).since(one.begun))
 
