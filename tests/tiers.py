@@ -12,7 +12,7 @@ from time import perf_counter
 
 import pytest
 
-LIMIT_S = 0.5
+LIMIT_S = 0.35
 MOMENT_S = 0.25  # what takes less is not written down
 TABLE = Path(__file__).parent / "data" / "durations.json"
 # What a change to the engine, the panel or the exporter usually breaks, though it takes longer:
