@@ -115,7 +115,7 @@ class _JobServer:
         answer = self._program.work(entries, epoch, begun, kept)
         results = answer.results
         goes_on = len(results) == len(entries) and not getattr(results[-1], "fatal", False)
-        return ("answer", results, answer.tally, answer.retried, self._results.end(), goes_on)
+        return ("response", results, answer.tally, answer.retried, self._results.end(), goes_on)
 
     def _kept(self, entry: Any, result: Any) -> Any:
         """Pickle an item before the next call begins; a failure is sent in place of a bad one."""
