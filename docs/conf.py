@@ -110,7 +110,7 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         found += [(heading, target) for target in _LINK.findall(line)]
     reference = (Path(__file__).parent / "reference.md").read_text(encoding="utf-8")
     found += [("Reference", target) for target in _LINK.findall(reference)]
-    found += [("Behind it", target) for target in _FURTHER]
+    found += [("Project", target) for target in _FURTHER]
     for caption, group in groupby(found, key=lambda pair: pair[0]):
         targets = "\n".join(target for _, target in group)
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{targets}\n```"
