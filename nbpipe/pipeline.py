@@ -112,7 +112,8 @@ class Pipeline:
             prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
                 a live knob. 8, and 2 from the first batch on, where not given.
             ordered: keep the order of the input; False delivers in completion order, but not on a
-                device.
+                device, nor before a stage that needs the order for a resume: `dedupe`,
+                `window`, `batch(cost=)`, or one that takes batches apart.
             on_error: "raise" ends the epoch with a `StageError` after every earlier item was
                 delivered; "skip" drops the item; `Retry(times)` tries again.
             max_failures: with skipping, how many items of an epoch may fail: an int is a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -13,7 +12,7 @@ from ..executors.transfer import Device
 from ..ops.batch import BatchByCost, Collate, split_batch
 from ..ops.cache import CacheStore, Kept, Made, Recording
 from ..ops.call import Map
-from ..ops.chain import absorbed, unit_behind, unordered
+from ..ops.chain import absorbed, held_in_order, unit_behind
 from ..ops.device import Devices, device_of
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.ranges import Dropping, IndexRanges, StatefulOp
@@ -32,7 +31,7 @@ from .external import Feed, GivenItems
 from .failures import Budget
 from .fused import FusedNode, FusedStages, node_of
 from .map import FoldStep, GroupNode, MapNode, StreamNode
-from .node import Node, StageStates, numbers_in
+from .node import Node, StageStates
 from .provenance import DropLog
 from .pumps import (
     Branch,
@@ -133,10 +132,8 @@ class Part:
         previous = self._nodes[-1]
         flat = spec.expands
         fuses = self._builder.fused_stages is not None and stage.executor == "inline" and not flat
-        order = self._order((runtime,))
-        if fuses and _takes_fused(previous) and not order:
+        if fuses and _takes_fused(previous):
             previous.rest += (step,)
-            previous.free += self._free((runtime,))
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
             previous.watch(budget, len(previous.rest_budgets))
@@ -144,33 +141,20 @@ class Part:
         if stage.executor == "inline":
             runtime.cost_ns = 0.0  # run by whoever comes next
         remote = stage.executor == "coroutine"
+        ordered = spec.ordered or runtime.address in self._builder.held_in_order
         node: Node
         if flat:
             factory = CallOpener(step, own=not remote)
             known = self._children(runtime)
             node = ExpandNode(
-                runtime, self._epoch, factory, ordered=spec.ordered, remote=remote, known=known
+                runtime, self._epoch, factory, ordered=ordered, remote=remote, known=known
             )
         else:
-            node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
-        node.order, node.free = order, self._free((runtime,))
+            node = MapNode(runtime, self._epoch, step, ordered=ordered, remote=remote)
         if spec.max_failures is not None:
             node.budget = budget
             node.watch(budget, 0)
         self._append(node)
-
-    def _free(self, runtimes: Sequence[StageRuntime]) -> tuple[str, ...]:
-        """Return the addresses of stages that keep no order, where stages behind mind it."""
-        return tuple(one.address for one in runtimes if one.address in self._builder.unordered)
-
-    def _order(self, runtimes: Sequence[StageRuntime]) -> deque[int]:
-        """Return in which order the results of stages that run together came before."""
-        order: list[int] | None = None
-        for runtime in runtimes:
-            if runtime.address in self._builder.unordered:
-                own = numbers_in(self._node_state(runtime).get("order", ()))
-                order = own if order is None else [order[n] for n in own if n < len(order)]
-        return deque(order or ())
 
     def _children(self, runtime: StageRuntime) -> dict[Path, IndexRanges]:
         """Return for the paths of items of which only some children are wanted, those."""
@@ -193,8 +177,9 @@ class Part:
         )
         budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
         self._batched = self._batched or any(one.spec.unit == "batches" for one in group)
-        node = node_of(group, runtimes[-1], self._epoch, fused_stage, self._children(runtimes[0]))
-        node.order, node.free = self._order(runtimes), self._free(runtimes)
+        held = any(runtime.address in self._builder.held_in_order for runtime in runtimes)
+        known = self._children(runtimes[0])
+        node = node_of(group, runtimes[-1], self._epoch, fused_stage, known, held_in_order=held)
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
         self._append_group(node, runtimes, budgets)
@@ -465,7 +450,7 @@ class Builder:
 
     Attributes:
         budgets: of failures, by address: the next pass of a repeat counts on.
-        unordered: addresses of the stages that keep no order, where stages behind them mind it.
+        held_in_order: addresses of the stages that keep input order despite `ordered=False`.
     """
 
     def __init__(
@@ -486,7 +471,7 @@ class Builder:
         self.epoch = epoch
         self._runtime_of = runtime_of
         self._addresses = address_book(chain)
-        self.unordered = unordered(chain)
+        self.held_in_order = held_in_order(chain)
         self.fused_stages = fused_stages
         self.devices = devices
 

@@ -7,7 +7,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from time import perf_counter_ns
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -484,8 +483,7 @@ class ExpandNode(Node):
     """Draws from one iterator for each item, `concurrency` of them side by side.
 
     In order, the first iterator hands on at once; later ones work ahead into buffers that
-    count against the same bound, which always leaves one place to the first. Where results come in
-    the order of before (`Node.order`), those of other expansions wait in buffers, too.
+    count against the same bound, which always leaves one place to the first.
 
     Args:
         factory: makes the iterator of an iterator and says what a failure does.
@@ -578,11 +576,6 @@ class ExpandNode(Node):
         if not self._may_start:
             return None
         runtime, room = self.runtime, self.room()
-        if self.order and not self.running:
-            awaited = self._awaited()
-            if awaited is not None or self.inbox.count:
-                is_free = awaited is None or awaited.owner is None
-                return (awaited, max(room, 1)) if is_free else None
         calls = runtime.active - self.running
         for place, iterator in enumerate(self.live):
             calls += not iterator.over
@@ -612,12 +605,6 @@ class ExpandNode(Node):
         if not self._may_start:
             return
         room = self.room()
-        if self.order and not self.running:
-            awaited = self._awaited()
-            if awaited is not None and awaited.owner is not None:
-                yield awaited, max(room, 1)
-            if awaited is not None or self.inbox.count:
-                return
         for place, iterator in enumerate(self.live):
             if iterator.owner is not None and not (iterator.held or iterator.over):
                 allowed = self._allowed(place, room)
@@ -639,11 +626,6 @@ class ExpandNode(Node):
                 task.cheap = False  # this thread does nothing else: others are woken for the rest
                 return task
         return None
-
-    def _awaited(self) -> OpenIterator | None:
-        """Return the iterator whose turn it is, where it has begun and is not over."""
-        found = (x for x in self.live if x.seq == self.order[0])
-        return next((x for x in found if not (x.held or x.over)), None)
 
     def _room_ahead(self) -> int:
         """Return the places for results of expansions that work ahead: all but one for the first.
@@ -748,58 +730,33 @@ class ExpandNode(Node):
         iterator.owed -= settled
         iterator.held = iterator.held and not final
         iterator.drawn += len(results)
-        if not self.order and (not self.ordered or self.live[0] is iterator):
+        if not self.ordered or self.live[0] is iterator:
             self._hand_on(iterator, results, now_ns, irregular=task.irregular)
         else:
             iterator.buffer.extend(results)
             iterator.irregular = iterator.irregular or task.irregular
             self.buffered += len(results)
-        self._next_in_order(now_ns, over=False)
+        self._next_in_order(now_ns)
         if final:
             self.note_state(now_ns)
 
-    def _next_in_order(self, now_ns: int, *, over: bool) -> None:
+    def _next_in_order(self, now_ns: int) -> None:
         if not self.ordered:
-            if self.order:
-                self._hand_on_as_before(now_ns, over=over)
-            for x in [x for x in self.live if x.over and not x.held and not x.buffer]:
+            for x in [x for x in self.live if x.over and not x.held]:
                 self.live.remove(x)
                 self._ended(x)
             return
         while self.live and not self.done and self.live[0].over and not self.live[0].held:
             self._ended(self.live.pop(0))
             if self.live and self.live[0].buffer and not self.done:
-                self._hand_on_waiting(self.live[0], len(self.live[0].buffer), now_ns)
+                self._hand_on_waiting(self.live[0], now_ns)
 
-    def _hand_on_waiting(self, iterator: OpenIterator, count: int, now_ns: int) -> None:
-        """Hand on the first results that wait in a buffer."""
-        results, iterator.buffer = iterator.buffer[:count], iterator.buffer[count:]
+    def _hand_on_waiting(self, iterator: OpenIterator, now_ns: int) -> None:
+        """Hand on the results that wait in a buffer."""
+        results, iterator.buffer = iterator.buffer, []
         self.buffered -= len(results)
         self.epoch.deferred_release.append(results)
         self._hand_on(iterator, results, now_ns, irregular=iterator.irregular)
-
-    def _hand_on_as_before(self, now_ns: int, *, over: bool) -> None:
-        """Hand on what waits, in the order in which it came before; the rest behind it.
-
-        Args:
-            now_ns: when.
-            over: no input comes any more.
-        """
-        order, live = self.order, {x.seq: x for x in self.live}
-        while order and not self.done:
-            if order[0] >= self.seq_in and not over:
-                return
-            iterator = live.get(order[0])
-            if iterator is not None:
-                items = (n for n, one in enumerate(iterator.buffer, 1) if type(one) is tuple)
-                count = next(items, 0)
-                if not count and (iterator.held or not iterator.over):
-                    return
-                self._hand_on_waiting(iterator, count or len(iterator.buffer), now_ns)
-            order.popleft()
-        for x in self.live:
-            if x.buffer and not self.done:
-                self._hand_on_waiting(x, len(x.buffer), now_ns)
 
     def _ended(self, iterator: OpenIterator) -> None:
         """Note that nothing more comes of an iterator; one that failed was counted then."""
@@ -837,10 +794,6 @@ class ExpandNode(Node):
             stages.setdefault(address, {})["children"] = parts
         return inputs
 
-    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
-        """Return which inputs are wanted, and in which order their children came."""
-        return None if self.source else (self.children.inputs(rest)[0], self.children.order(rest))
-
     def input_of(self, result: int) -> int:
         """Return the number of the input whose child a result is."""
         found = self.children.input_of(result)
@@ -863,8 +816,6 @@ class ExpandNode(Node):
 
     def exhausted(self) -> bool:
         """Tell whether every iterator came to its end."""
-        if self.order and not self.inbox.count and not self.running:
-            self._next_in_order(perf_counter_ns(), over=True)
         return not self.inbox.count and not self.live
 
     def let_go(self) -> None:

@@ -566,6 +566,8 @@ def node_of(
     epoch: Epoch,
     fused_stage: FusedStage,
     known: dict[Path, IndexRanges],
+    *,
+    held_in_order: bool,
 ) -> Node:
     """Make the node of stages that share their workers.
 
@@ -575,18 +577,20 @@ def node_of(
         epoch: what it belongs to.
         fused_stage: does the work.
         known: of a `flat_map`, the children that are wanted, where those are not all.
+        held_in_order: keep input order despite `ordered=False`.
     """
     specs: list[Any] = [stage.spec for stage in group]
     if specs[-1].expands:
         (step,) = fused_stage.steps.values()
         factory = RegionOpener(step, fused_stage)
-        return RegionExpandNode(runtime, epoch, factory, ordered=specs[-1].ordered, known=known)
+        ordered = specs[-1].ordered or held_in_order
+        return RegionExpandNode(runtime, epoch, factory, ordered=ordered, known=known)
     batch = next((spec for spec in specs if spec.runs == "batch"), None)
     if batch is not None:
         return FusedNode(
             runtime, epoch, fused_stage, gather=int(batch.size), drop_last=batch.drop_last
         )
-    ordered = all(spec.ordered for spec in specs if spec.runs == "call")
+    ordered = held_in_order or all(spec.ordered for spec in specs if spec.runs == "call")
     return FusedNode(runtime, epoch, fused_stage, ordered=ordered)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter_ns
 from typing import Any, cast
 
 from ..base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
@@ -103,13 +102,7 @@ class MapNode(Node):
             return self.returned[0][0] < self.ends_at
         if self.ends_at < _NEVER or self.inbox.count < self.needs:
             return False
-        has_place = self.room() > 0 or self.is_awaited
-        return has_place and (self.epoch.memory is None or self.epoch.admits(self))
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether results wait for that of an item which nobody is at work on."""
-        return bool(self.order) and not self.running
+        return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
@@ -122,9 +115,7 @@ class MapNode(Node):
         under_way = self.reserved if chunk_size > 1 else self.waiting + self.running
         places = runtime.prefetch + runtime.concurrency * chunk_size + self.gathers
         places -= under_way + out.count + out.lent  # as `room` does, without a call
-        if available < self.needs or self.done or self.ends_at < _NEVER:
-            return None
-        if places < chunk_size and not self.is_awaited:
+        if available < self.needs or places < chunk_size or self.done or self.ends_at < _NEVER:
             return None
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
@@ -245,15 +236,12 @@ class MapNode(Node):
         if isinstance(task.results, Sized):
             sizes = task.results.sizes[at : at + count]
         made = chunk_of((paths, results, sizes))
-        if self.order:
-            self._await_turn(seq, made, now_ns, irregular=irregular)
-            return
         if self.ordered and seq != self.seq_out:
             self.ready[seq] = (made, irregular)
             self.waiting += count
             return
         while True:
-            count = len(made.values)  # as `_hand_on` does, without a call
+            count = len(made.values)
             self.reserved -= count
             self.seq_out += count
             self.emit(made, now_ns, irregular=irregular)
@@ -264,13 +252,6 @@ class MapNode(Node):
                 return
             made, irregular = self._ready(seq)
 
-    def _hand_on(self, seq: int, made: Chunk, now_ns: int, *, irregular: bool) -> None:
-        count = len(made.values)
-        self.reserved -= count
-        self.seq_out += count
-        self.emit(made, now_ns, irregular=irregular)
-        self.log.record(seq, made.values)
-
     def _ready(self, seq: int) -> tuple[Chunk, bool]:
         """Take results whose turn has come."""
         made, irregular = self.ready.pop(seq)
@@ -279,44 +260,12 @@ class MapNode(Node):
             self.epoch.deferred_release.append(made)  # what is left out of it ends without the lock
         return made, irregular
 
-    def _await_turn(self, seq: int, made: Chunk, now_ns: int, *, irregular: bool) -> None:
-        """Hand results on in the order in which they came before, and all others behind those.
-
-        An error that ends the epoch comes at once: what waits is wanted again then.
-        """
-        rows = zip(*(made if made.sizes is not None else made[:2]), strict=True)
-        for number, row in enumerate(rows, seq):
-            one = Chunk.of([row])
-            if self.ends_at == number:
-                self._hand_on(number, one, now_ns, irregular=True)
-            else:
-                self.ready[number] = (one, irregular)
-                self.waiting += 1
-        self._hand_on_ready(now_ns)
-
-    def _hand_on_ready(self, now_ns: int) -> None:
-        """Hand on what waits and whose turn has come; all of it where nobody else has one."""
-        order, ready = self.order, self.ready
-        while order and order[0] in ready and not self.done:
-            seq = order.popleft()
-            made, irregular = self._ready(seq)
-            self._hand_on(seq, made, now_ns, irregular=irregular)
-        for seq in sorted(ready) if not order else ():
-            if not self.done:
-                made, irregular = self._ready(seq)
-                self._hand_on(seq, made, now_ns, irregular=irregular)
-
     def rest_of_input(self, rest: IndexRanges, stages: StageStates) -> IndexRanges:
         """Leave out what was dropped; a batch stands for all of its items."""
         inputs, size = self.log.inputs(rest), self.gather
         if not size:
             return inputs
         return IndexRanges(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
-
-    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
-        """Return which inputs are wanted, and in which order the results came."""
-        log = self.log
-        return (log.inputs(rest), log.order(rest)) if isinstance(log, ArrivalLog) else None
 
     def input_of(self, result: int) -> int:
         """Return the number of the input of a result; of a batch, that of its last item."""
@@ -348,9 +297,6 @@ class MapNode(Node):
         """Tell whether all input was handed on."""
         if self.inbox.count < self.needs:
             self.epoch.drop(self.inbox)
-        if self.order and not (self.inbox.count or self.running or self.returned):
-            self.order.clear()  # what they wait for does not come any more
-            self._hand_on_ready(perf_counter_ns())
         return not self.inbox.count and not self.reserved
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import compress, islice
 from time import perf_counter_ns
 from typing import Any, ClassVar, Protocol
-
-import numpy as np
 
 from ..base.checks import holds_coroutine
 from ..base.gil import lock_wait, switches
@@ -305,9 +302,6 @@ class Node(ABC):
         judged: budgets that are limited, each with its stage's place among those that run here.
         own_first: items come to this stage first, then to those that run with it; else last.
         gives_one: each of its results, those that are left out too, is that of one input.
-        order: numbers of the inputs whose results come first, in the order in which they came
-            before the epoch went on here; what comes early waits.
-        free: addresses of the stages that keep no order, where stages behind them mind it.
         new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
@@ -347,8 +341,6 @@ class Node(ABC):
     judged: tuple[tuple[int, Budget], ...] = ()
     counts_in: bool = True
     gives_one: bool = True
-    order: deque[int] = field(default_factory=deque)
-    free: tuple[str, ...] = ()
     perform: Callable[[Task], object] = field(init=False)
     new_results: type[list[Any]] = field(init=False)
 
@@ -749,35 +741,10 @@ class Node(ABC):
         """
         return result
 
-    def arrivals(self, rest: IndexRanges) -> tuple[IndexRanges, list[int]] | None:
-        """Return which inputs are wanted, given which results are, and whose those are.
-
-        The input of each wanted result, in the order in which they came; None for that of the
-        inputs.
-        """
-        return None
-
-    def record_order(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
-        """Note what it takes time to find out; called where a state is taken, with what is wanted.
-
-        Of a stage that keeps no order that is in which order the results came, by the numbers of
-        the inputs that are wanted again.
-        """
-        if not self.free:
-            return
-        (rest,) = below.values()
-        ranks: Iterable[int]
-        arrivals = self.arrivals(rest)
-        if arrivals is None:
-            ranks = range(self.out.total - rest.within(self.out.total).left_out)
-        else:
-            inputs, came = arrivals
-            came += (number for number in self.order if number in inputs)
-            ranks = inputs.ranks(np.array(came, np.int64)).tolist()
-        order = runs_of(ranks)
-        for address in self.free if order else ():
-            record_state(stages, address, {"order": order})
-            order = [[0, sum(end - first for first, end in order)]]  # behind it, as they come
+    def record_state(  # noqa: B027  most have nothing more to record
+        self, below: Mapping[int, IndexRanges], stages: StageStates
+    ) -> None:
+        """Record what is slow to find out; called only where a state is taken."""
 
     @abstractmethod
     def forget(self, below: Mapping[int, IndexRanges]) -> None:
@@ -815,22 +782,6 @@ def _row(result: Any, *, sized: bool) -> tuple[Any, ...]:
     return (*row, 0) if sized else row
 
 
-def runs_of(numbers: Iterable[int]) -> list[list[int]]:
-    """Write numbers as runs of successive ones: the first, and one more than the last."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, number + 1])
-    return runs
-
-
-def numbers_in(runs: Iterable[Sequence[int]]) -> list[int]:
-    """Return the numbers that were written as runs."""
-    return [number for first, end in runs for number in range(first, end)]
-
-
 # -- Where the stages of an epoch stand: from what the loop has had, upwards to the sources --------
 def stages_of(last: Node, rest: IndexRanges, *, alone: bool = False) -> StageStates:
     """Tell where all stages stand, given what is wanted of the last one.
@@ -843,7 +794,7 @@ def stages_of(last: Node, rest: IndexRanges, *, alone: bool = False) -> StageSta
     stages: StageStates = {}
     for node, below in _walked(last, rest, stages):
         _note_failures(node, *node.done_with(below), stages, alone=alone)
-        node.record_order(below, stages)
+        node.record_state(below, stages)
     return stages
 
 

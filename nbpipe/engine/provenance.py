@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import Any, final
 
 import numpy as np
@@ -102,10 +101,6 @@ class ArrivalLog:
         inputs = np.array(self._inputs)
         return _without(self._past, inputs[~rest.mask(self._base, len(inputs))])
 
-    def order(self, rest: IndexRanges) -> list[int]:
-        """Return the inputs of the results that are wanted, in the order in which those came."""
-        return list(compress(self._inputs, rest.mask(self._base, len(self._inputs))))
-
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
         past = _taken(self._inputs, start - self._base)
@@ -194,10 +189,6 @@ class ChildLog:
                 rests[path] = (limit or IndexRanges()).of_wanted(IndexRanges.of(first, gaps))
         parts = [[_plain(path), left.data] for path, left in rests.items()]
         return _without(self._past, np.array(over, np.int64)), parts
-
-    def order(self, rest: IndexRanges) -> list[int]:
-        """Return the input of each result that is wanted, in the order in which those came."""
-        return list(compress(self._results, rest.mask(self._base, len(self._results))))
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""

@@ -464,7 +464,7 @@ class RepeatNode(PumpNode):
     def _past_wanted(self, rest: IndexRanges) -> list[_PastPass]:
         return [one for one in self._past if rest.start < one.end]
 
-    def record_order(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
+    def record_state(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
         """Note where the stages above stand in each pass of which something is wanted."""
         (rest,) = below.values()
         passes = self._past_wanted(rest)
@@ -486,8 +486,7 @@ class RepeatNode(PumpNode):
         """Tell where the stages of a later pass stand; nothing where it is to begin afresh."""
         part = one.part(rest)
         stages = stages_of(one.last, part, alone=True)
-        told = one.number in self._later or any("order" in about for about in stages.values())
-        return {} if part.is_all and not told else stages
+        return {} if part.is_all and one.number not in self._later else stages
 
     @property
     def has_kept(self) -> bool:

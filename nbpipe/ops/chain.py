@@ -147,33 +147,40 @@ def _is_shuffled_later(chain: Chain) -> bool:
     return next((bool(effect) for effect in effects if effect is not False), False)
 
 
-def unordered(chain: Chain) -> list[str]:
-    """Return the addresses of the stages that keep no order, where stages behind them mind it.
+def held_in_order(chain: Chain) -> set[str]:
+    """Return the addresses of the stages that keep input order despite `ordered=False`.
 
-    So does, where items come again, one that remembers some, and one that takes apart again what
-    was made of several.
+    A later stage needs the same items in the same order to continue an epoch: one that remembers
+    earlier items, or one that takes apart what was made of several.
     """
-    return list(_unordered(chain, "", (), address_book(chain)))
+    return set(_held_in_order(chain, "", (), address_book(chain)))
 
 
-def _unordered(chain: Chain, place: str, behind: Chain, book: Mapping[str, str]) -> Iterator[str]:
+def _held_in_order(
+    chain: Chain, place: str, later: Chain, book: Mapping[str, str]
+) -> Iterator[str]:
     for used, stage in enumerate(chain, 1):
-        following = (*chain[used:], *behind)
+        following = (*chain[used:], *later)
         for number, inner in enumerate(() if stage.spec.branches else stage.inputs):
-            yield from _unordered(inner, f"{place}{number}/", (stage, *following), book)
-        if not stage.spec.in_order and _minds_order(following):
+            yield from _held_in_order(inner, f"{place}{number}/", (stage, *following), book)
+        if not stage.spec.in_order and _needs_order(following):
             yield book[place + stage.name]
 
 
-def _minds_order(chain: Chain, *, gathers: bool = False) -> bool:
-    """Tell of stages; `gathers`: what comes to them is made of several items."""
+def _needs_order(chain: Chain, *, gathers: bool = False) -> bool:
+    """Report whether any stage of a chain needs the same items in the same order again.
+
+    Args:
+        chain: the stages.
+        gathers: the items that come to them are made of several.
+    """
     for stage in chain:
         spec = stage.spec
         takes_apart = spec.expands or spec.runs == "unbatch"
         if spec.remembers or (gathers and takes_apart):
             return True
         inner = [one for branch in stage.inputs for one in branch]
-        if _minds_order(tuple(inner), gathers=gathers):
+        if _needs_order(tuple(inner), gathers=gathers):
             return True
         joins = bool(inner) and not spec.branches
         gathers = gathers or joins or spec.gathers or any(one.spec.gathers for one in inner)

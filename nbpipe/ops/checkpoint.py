@@ -9,12 +9,12 @@ from typing import Any, final
 from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
-from .chain import absorbed, index_plan, unordered
+from .chain import absorbed, index_plan
 from .ranges import IndexRanges, Span, are_inside
 from .stage import Chain, Stage, addresses
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
-_ANEW = _BUFFER | {"order"}
+_ANEW = _BUFFER | {"order"}  # earlier versions wrote in which order results had come
 
 
 def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -235,7 +235,7 @@ def _behind_batches(chain: Chain) -> set[str]:
 
 
 FORMAT = 2
-_READ = (1, FORMAT)  # the first does not tell in which order results came
+_READ = (1, FORMAT)
 
 State = dict[str, Any]
 
@@ -294,7 +294,6 @@ def written(chain: Chain, seed: int, place: EpochPlace) -> State:
         "chain": [_outline(stage) for stage in chain],
         "lengths": _lengths(chain),
         "ranks": _ranks(chain),
-        "unordered": unordered(chain),
         "stages": place.node_state or {},
     }
     return state | {"seal": seal(state)}
@@ -367,7 +366,6 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
             f"start it with pipe.start(seed={state.get('seed')!r})"
         )
-    _check_orders(unordered(chain), state.get("unordered"))
     for address, length in _lengths(chain).items():
         before = state["lengths"].get(address)
         if before != length:
@@ -408,25 +406,6 @@ def _varies_before(chain: Chain, cache: Stage) -> bool:
         if any(_varies_before(inner, cache) for inner in stage.inputs):
             return True
     return False
-
-
-def _check_orders(ours: list[str], theirs: list[str] | None) -> None:
-    """Refuse another order in front of a stage that minds it: it would meet other items."""
-    if theirs is None:
-        if ours:
-            raise StateError(
-                f"the state does not tell in which order results of stage {ours[0]!r} came, and a "
-                "stage behind it looks again at what it had; it was written by an earlier version "
-                "of nbpipe: begin the epoch again"
-            )
-        return
-    for address in {*ours} ^ {*theirs}:
-        was, now = ("completion", "input") if address in theirs else ("input", "completion")
-        raise StateError(
-            f"stage {address!r} kept {was} order when the state was taken, it keeps {now} order "
-            "now, and a stage behind it looks again at what it had; give ordered= as before, or "
-            "begin the epoch again"
-        )
 
 
 def _check_chain(ours: list[Any], theirs: Any) -> None:

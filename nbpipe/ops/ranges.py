@@ -260,7 +260,7 @@ class Dropping(StatefulOp):
 def are_inside(stages: Mapping[str, Any]) -> bool:
     """Tell whether stages stand inside an epoch.
 
-    What they tell of caches is no place, nor in which order items came that nobody has had.
+    Entries about caches are no position, nor is "order", which earlier versions wrote.
     """
     about_none_had = {"rest", "by", "made", "whole", "order"}
     return any(set(about) - about_none_had for about in stages.values())

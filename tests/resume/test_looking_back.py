@@ -1,4 +1,4 @@
-"""Behind completion order: stages that look at items again meet them in the order of before."""
+"""Stages that look back at items, or take batches apart, after `ordered=False`."""
 
 import collections
 import itertools
@@ -18,7 +18,7 @@ ITEMS = list(range(COUNT))
 
 
 class Uneven:
-    """A stage whose calls take 0 to 4 ms, so that results come in an order of its own."""
+    """A stage whose calls take 0 to 4 ms, so that they end out of order."""
 
     def __init__(self, turn):
         self.turn = turn
@@ -168,7 +168,7 @@ CHAINS = {
 @pytest.mark.parametrize("cuts", [(1, 8), (6, 11), (13, 0), (17, 3, 2), (24, 0, 1)])
 @pytest.mark.parametrize("name", CHAINS)
 def test_each_comes_once(name, cuts):
-    """However often an epoch is cut, its parts are those of one epoch."""
+    """An epoch that is resumed several times gives each item once."""
     build, check = CHAINS[name]
     got, state = [], None
     for turn, count in enumerate(cuts):
@@ -185,7 +185,7 @@ def test_each_comes_once(name, cuts):
 
 
 def test_stages_inside_a_source_keep_the_order():
-    """Those that run inline, in the thread of the source: what comes again stands in front."""
+    """Stages that run inline, in the thread of the source."""
     pipe = begin().map(abs, executor="inline", ordered=False)
     pipe = pipe.filter(lambda item: item % 4 != 1, executor="inline", ordered=False)
     got, state = at(five(pipe).unbatch(), 7)
@@ -200,7 +200,7 @@ KNOBS = [{"concurrency": 1, "prefetch": 1}, {"executor": "process"}, {"executor"
 @pytest.mark.parametrize("options", KNOBS, ids=str)
 @pytest.mark.parametrize("cut", [3, 12])
 def test_other_knobs_and_executors(options, cut):
-    """The order of before does not depend on what has the places, or is at work, now."""
+    """Knobs and executors may be others after the resume."""
 
     def build(turn, **options):
         work = Uneven(turn)
@@ -214,7 +214,7 @@ def test_other_knobs_and_executors(options, cut):
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_two_stages_together_in_workers_or_apart(executor):
-    """Stages that share their workers give the order of both; so they do where they do not."""
+    """Stages may share their workers before the resume, or after it, or not."""
     other = {"thread": "process", "process": "thread"}[executor]
 
     def build(turn, executor):
@@ -228,7 +228,7 @@ def test_two_stages_together_in_workers_or_apart(executor):
 
 
 def test_isolated():
-    """In a process of its own, too."""
+    """A run in a process of its own resumes likewise."""
     build, check = CHAINS["unbatch"]
     got, state = at(build(Uneven(1)), 8, isolate=True)
     check([*got, *rest_of(build(Uneven(2)), carried(state), isolate=True)])
@@ -236,7 +236,7 @@ def test_isolated():
 
 @pytest.mark.parametrize("op", ["map", "flat_map"])
 def test_an_item_that_does_not_come_again(op):
-    """Others do not wait for an item that a filter leaves out now."""
+    """A filter may leave out an item that it let pass before."""
     gone = set()
 
     def build(turn):
@@ -251,52 +251,8 @@ def test_an_item_that_does_not_come_again(op):
     assert len(got) + len(rest) < (COUNT if op == "map" else 2 * COUNT) - 1
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_what_no_order_tells_of_comes_behind_it(gone):
-    """An item that is expanded before those of the order waits for them, or for the end."""
-    later, gates, calls = Gate(), {0: Gate()}, Calls()
-
-    def arrive(item):
-        if item > 2:
-            later.wait()
-        return item
-
-    def many(item):
-        calls.enter(item)
-        try:
-            if item in gates:
-                gates[item].wait()
-            yield from both(item)
-        finally:
-            calls.leave()
-
-    def build(keep):
-        pipe = nbpipe.source(range(6)).filter(keep, name="keep").map(arrive, prefetch=1)
-        return pipe.flat_map(many, ordered=False, concurrency=4, name="many").window(2)
-
-    with build(lambda item: True).start() as run:
-        items = iter(run)
-        got = [finished(next, items) for _ in range(2)]  # 1 and 2, whichever is first
-        state = carried(run.state_dict())
-        later.open()
-        gates[0].open()
-    if gone:
-        assert finished(lambda: rest_of(build(lambda item: not item), state)) == [[0, 100]]
-        return
-    begun, again = calls.begun, got[-1][-1] % 100
-    gates[again] = Gate()
-    with build(lambda item: True).start() as run, ThreadPoolExecutor(1) as pool:
-        run.load_state_dict(state)
-        rest = pool.submit(list, run)
-        calls.wait_begun(begun + 5)
-        calls.wait_running(1)
-        gates[again].open()
-        windows = [*got, *finished(rest.result)]
-    once([*range(6), *range(100, 106)])([windows[0][0], *(window[1] for window in windows)])
-
-
-def test_an_error_in_the_midst_of_what_comes_again():
-    """It ends the epoch at once; what waited for its turn comes the next time, and once."""
+def test_an_error_after_a_resume():
+    """What an error kept back comes after the next resume, and once."""
     fails = set()
 
     def work(item):
@@ -326,7 +282,7 @@ def test_an_error_in_the_midst_of_what_comes_again():
 
 @pytest.mark.parametrize("more", [0, 2])
 def test_failures_of_later_passes_count_once(more):
-    """Where a state stands in two passes, each failure is one in the next runs, too."""
+    """Each failure counts once, also in a state that is in two passes at once."""
 
     def work(item):
         time.sleep(item % 3 / 1000)
@@ -350,44 +306,55 @@ def test_failures_of_later_passes_count_once(more):
             rest_of(build(2, 5), state)
 
 
+def test_results_keep_the_order_of_the_input():
+    """The stages before one that looks back keep input order, whatever `ordered` says."""
+    first, later = Gate(), Calls()
+
+    def work(item):
+        if item == 0:
+            first.wait()
+        else:
+            later.enter(item)
+        return item
+
+    with free(begin(), work).dedupe().start() as run, ThreadPoolExecutor(1) as pool:
+        got = pool.submit(list, run)
+        later.wait_begun(3)
+        first.open()
+        assert finished(got.result) == ITEMS
+
+
 @pytest.mark.parametrize("ordered", [False, True])
-def test_another_order_is_refused(ordered):
-    """In front of a stage that minds it; elsewhere it does not matter."""
+@pytest.mark.parametrize("looks_back", [False, True])
+def test_another_order_than_before(ordered, looks_back):
+    """A state loads whether its stages were in completion order or not."""
 
     def build(ordered):
-        return begin().map(abs, ordered=ordered, name="work")
+        pipe = begin().map(abs, ordered=ordered, name="work")
+        return pipe.window(3, 3) if looks_back else pipe
 
-    _, state = at(build(ordered).window(2), 5)
-    words = ["input", "completion"]
-    was, now = words if ordered else words[::-1]
-    with pytest.raises(nbpipe.StateError, match=f"stage 'work' kept {was} order .* {now} order"):
-        rest_of(build(not ordered).window(2), state)
     got, state = at(build(ordered), 5)
-    once(ITEMS)([*got, *rest_of(build(not ordered), state)])
+    both = [*got, *rest_of(build(not ordered), carried(state))]
+    once(ITEMS)(itertools.chain.from_iterable(both) if looks_back else both)
 
 
-def test_a_state_that_tells_no_order_is_refused():
-    """One of the first format; where no order is needed it is as good as any."""
-
-    def old(pipe):
-        _, state = at(pipe, 5)
-        fields = {key: state[key] for key in state if key not in {"unordered", "seal"}}
-        fields["nbpipe"] = 1
-        return fields | {"seal": seal(fields)}
-
-    ordered, ours = begin().map(abs).window(2), free(begin(), abs).window(2)
-    assert len(rest_of(ordered, old(ordered))) == COUNT - 1 - 5
-    with pytest.raises(nbpipe.StateError, match="in which order results of stage 'free1' came"):
-        rest_of(ours, old(ours))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_state_of_an_earlier_version_loads(number):
+    """It says in which order results had come; that is ignored."""
+    _, state = at(begin().map(abs, ordered=False, name="work").window(2), 5)
+    fields = {key: state[key] for key in state if key != "seal"}
+    stages = state["stages"] | {"work": {"order": [[0, 5], [6, 7], [5, 6]]}}
+    fields |= {"nbpipe": number, "unordered": ["work"], "stages": stages}
+    rest = rest_of(
+        begin().map(abs, ordered=False, name="work").window(2), fields | {"seal": seal(fields)}
+    )
+    assert rest == [[item, item + 1] for item in range(5, COUNT - 1)]
 
 
-def test_states_stay_small():
-    """Where no stage looks back, no order is told; where one does, in runs."""
-    with five(free(nbpipe.source(range(10_000)), abs)).start() as run:
-        next(iter(run))
-        assert "'order'" not in str(run.state_dict())
-    with free(nbpipe.source(range(10_000)), abs, concurrency=1).dedupe().start() as run:
+def test_states_tell_no_order():
+    """However many items were done out of order, a state stays short."""
+    with free(nbpipe.source(range(10_000)), abs).dedupe().start() as run:
         items = iter(run)
         for _ in range(5_000):
             next(items)
-        assert len(str(run.state_dict())) < 2_000
+        assert len(str(run.state_dict())) < 1_000
