@@ -82,11 +82,11 @@ def leaks(run: Run) -> Leaks:
     Raises:
         ArgumentTypeError: something else than a run.
     """
-    if not hasattr(run, "devices"):
+    if not isinstance(run, Run):
         raise ArgumentTypeError(
             f"leaks needs a run, as pipe.start() gives it, got {shortened(repr(run))}"
         )
-    return Leaks(tuple(map(_held, run.devices)))
+    return Leaks(tuple(map(_held, run._core.devices)))
 
 
 def _held(device: Device) -> DeviceLeaks:

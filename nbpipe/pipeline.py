@@ -32,7 +32,8 @@ from .ops.shuffle import append_shuffle
 from .ops.source import Source, source_of
 from .ops.stage import Chain, Operation, Stage, addresses, stage_at
 from .run.iterator import EpochIterator
-from .run.run import Run, ShownRun
+from .run.run import Run, single_epoch
+from .run.shown import ShownRun
 
 if TYPE_CHECKING:
     from .export.store import Exported
@@ -71,7 +72,7 @@ class Pipeline:
         raise TypeError("cannot pickle a pipeline: it lives in the process it runs in")
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("chain", "export_goal"))
+        return shown(self, ("chain",))
 
     def _with(self, chain: Chain) -> Pipeline:
         return Pipeline(chain)
@@ -500,19 +501,19 @@ class Pipeline:
                 read_ahead=read_ahead,
                 pipeline=Pipeline,
             )
-        from .run.isolated.remote import IsolatedMachine
+        from .run.isolated.isolated_engine import IsolatedEngine
 
         return Run(
             chain,
             seed=seed,
             memory_bytes=budget,
-            machine=IsolatedMachine,
+            engine=IsolatedEngine,
             pipeline=Pipeline,
         )
 
     def __iter__(self) -> EpochIterator:
         """Run one epoch, number 0; everything is closed after it, also after `break`."""
-        return self.start().single_epoch()
+        return single_epoch(self.start())
 
     def __len__(self) -> int:
         """Return the number of items of an epoch.
@@ -602,7 +603,7 @@ class Pipeline:
             assets=assets,
         )
 
-    def export_goal(self) -> str:
+    def _export_goal_(self) -> str:
         """Return what an export appends to this object's expression to get its pipeline."""
         return ""
 

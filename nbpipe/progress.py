@@ -17,9 +17,11 @@ from .engine.stats import worker_count
 from .errors import ArgumentTypeError
 from .ops.stage import CONSUMER
 from .pipeline import Pipeline
-from .run.run import Run, ShownRun
+from .run.run import Run, single_epoch
+from .run.shown import ShownRun
 from .show.diagnose import hang_of
 from .show.empty import nothing_came
+from .show.watch import RunView
 
 _EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
 _REWRITTEN_S = 0.2  # so often is the line of a terminal written anew [s]
@@ -112,7 +114,7 @@ class Progress(Iterator[Any]):
     def _now_s(self) -> float:
         if self._clock is not None:
             return self._clock()
-        return float(self._run.active_s)
+        return float(self._run._core.active_s)
 
     def _start_epoch(self) -> Iterator[Any]:
         given = self._given
@@ -123,7 +125,7 @@ class Progress(Iterator[Any]):
         last = self._is_owned and not self._left
         items = given if self._is_loader else self._run
         try:
-            self._epoch = self._run.single_epoch() if last else iter(items)
+            self._epoch = single_epoch(self._run) if last else iter(items)
         except BaseException:
             self.close()
             raise
@@ -203,7 +205,7 @@ class Progress(Iterator[Any]):
         if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
             return
         if not getattr(self, "_done", True) and isinstance(self._run, Run):
-            self._run.close_dropped(self.close)
+            self._run._core.close_dropped(self.close)
 
 
 class _Tally:
@@ -269,7 +271,7 @@ def _waits(waited_s: float, elapsed_s: float) -> str:
     return f"waited for data {format_share(share)} of the time"
 
 
-def _stages(run: ShownRun) -> str:
+def _stages(run: RunView) -> str:
     """Name the stage that was busiest in the last seconds, and those whose workers only start."""
     rows = {name: row for name, row in run.stats().items() if name != CONSUMER}
     phrases = [

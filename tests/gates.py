@@ -334,9 +334,9 @@ def quiet(run):
 
 
 def _is_quiet(run):
-    if run._machine.isolated:
+    if run._core.engine.isolated_stages:
         return _rests(run)
-    scheduler = run._scheduler
+    scheduler = run._core.life.scheduler
     with scheduler.lock:
         rests = scheduler._pool.rests
         return rests and not any(runtime.active for runtime in scheduler.runtimes.values())

@@ -111,7 +111,7 @@ def joined_everywhere(prepare, act, other, *, step=3):
     while where is not None:
         with prepare() as run:
             said = []
-            life, lock = run._life, run._scheduler.lock
+            life, lock = run._core.life, run._core.life.scheduler.lock
             interrupter = Interrupter(
                 number,
                 lambda run=run, said=said: said.append(_answer(other, run)),

@@ -57,6 +57,7 @@ def test_pipeline_and_run_show_their_contract(pipe, run):
     """A pipeline, a run, its iterator and its stages offer what is documented."""
     shown = {name: public(one) for name, one in {"pipe": pipe, "run": run}.items()}
     assert shown == {"pipe": set(PIPELINE.split()), "run": set(RUN.split())}
+    assert public(nbpipe.Run) == set(RUN.split())  # `help(nbpipe.Run)` lists these
     assert public(iter(run)) == {"close"}
     knobs = {"concurrency", "prefetch"}
     assert public(pipe["double"]) == {"executor", "fn", "knob", "knobs", "name", "op", *knobs}

@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..ops.stage import MAX_PREFETCH, placed
 from ..pipeline import Pipeline
-from ..run.run import ShownRun
+from ..run.shown import ShownRun
 from .chain import (
     READ,
     Batches,
@@ -219,7 +219,7 @@ class LoaderEpoch(Iterator[Any]):
             raise StopIteration
         progress = self._progress
         progress.asked = True
-        timeout = None if progress.run is None else progress.run.between_waits
+        timeout = None if progress.run is None else progress.run._core.between_waits
         if isinstance(timeout, BatchTimeout):
             timeout.begin()
         try:
@@ -751,7 +751,7 @@ class DataLoader:
         run = self._pipeline.start(seed=seed)
         load_into(run, position)
         if self.timeout:
-            run.between_waits = BatchTimeout(self.timeout, run)
+            run._core.between_waits = BatchTimeout(self.timeout, run)
         stays = self.persistent_workers and (kept is None or kept.run.closed)
         made = WorkerRun(run, indices, seed, self._readers, stays)
         self._kept = made if stays else kept
@@ -788,7 +788,7 @@ class DataLoader:
         self._live.close(_CLOSE_S)
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("chain_code", "export_goal"))
+        return shown(self, ("chain_code",))
 
     def export(
         self,
@@ -833,7 +833,7 @@ class DataLoader:
             )
         return replace(done, notes=(_NO_TIMEOUT, *done.notes)) if self.timeout else done
 
-    def export_goal(self) -> str:
+    def _export_goal_(self) -> str:
         """Return what an export appends to this object's expression to get its pipeline."""
         return ".pipeline"
 

@@ -17,16 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.machine import (
-    CANCELLED,
-    EVENTS_KEPT,
-    FAILED,
-    FINISHED,
-    STOPPED,
-    RunRecord,
-    slowdown,
-)
-from ..engine.machine import READY as UNBEGUN
+from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
+from ..engine.lifecycle import READY as UNBEGUN
+from ..engine.record import EVENTS_KEPT, RunRecord, slowdown
 from ..engine.stats import (
     BLOCKED,
     READY,
@@ -44,8 +37,10 @@ from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.failed import Failures
 from ..run.iterator import ATTEND_S, LOOK_UP_S
-from ..run.run import LiveStage, Run, ShownRun
-from ..show.watch import AttendedRun, Shown, loader_made
+from ..run.live_stage import LiveStage
+from ..run.run import Run
+from ..run.shown import ShownRun
+from ..show.watch import AttendedRun, Shown, loader_made, title_of
 from .chain import READER, SAMPLES, EpochIndices, is_local
 from .state import EpochProgress, Position, begun
 
@@ -338,8 +333,6 @@ class LocalRun(Iterator[Any]):
         with self._lock:
             return tuple(self._record.failures)
 
-    unnamed_failures = failures
-
 
 # -- an epoch that workers make --------------------------------------------------------------------
 _MOST_OF_LIMIT = 0.25  # of the time to wait for a batch, one round of the wait counts at most this
@@ -384,7 +377,7 @@ class BatchTimeout:
 
     def __init__(self, limit_s: float, run: Run) -> None:
         self._limit_s = limit_s
-        self._others = run.between_waits
+        self._others = run._core.between_waits
         self._run = weakref.ref(run)  # which holds this
         self._waited_s = self._since_s = 0.0
 
@@ -394,7 +387,7 @@ class BatchTimeout:
 
     def _now_s(self) -> float:
         run = self._run()
-        return self._since_s if run is None else run.active_s
+        return self._since_s if run is None else run._core.active_s
 
     def __call__(self) -> None:
         """Called at the beginning of a wait, and after each round of it.
@@ -466,7 +459,9 @@ class _Begun(NamedTuple):
     @property
     def is_at_hand(self) -> bool:
         """Whether its maker has begun it, and no other behind it."""
-        return self.maker.epoch + self.later == self.number and self.maker.outcome != UNBEGUN
+        maker = self.maker
+        begun = isinstance(maker, LocalRun) or maker._core.life.outcome != UNBEGUN
+        return begun and maker.epoch + self.later == self.number
 
     def renumbered(self, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
         """Return failures of the maker with the loader's numbers of epochs."""
@@ -485,9 +480,9 @@ class _Begun(NamedTuple):
 # What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
 _OURS = (
     "active_s",
-    *("begins", "between_waits", "chain_code", "close_epochs", "ended", "export_goal"),
+    *("begins", "between_waits", "chain_code", "close_epochs", "ended"),
     *("follow", "is_busy"),
-    *("knobs", "local_run", "moved", "not_begun", "on_run", "shown", "title", "turn"),
+    *("knobs", "local_run", "moved", "not_begun", "on_run", "shown", "turn"),
     "unnamed_failures",
 )
 
@@ -601,11 +596,16 @@ class LoaderRun(ShownRun):
         if not any(one is maker for one in self._makers):
             self._makers = [*(one for one in self._makers if not one.closed), maker]
             if isinstance(maker, Run):
-                maker.go_on_timing(self._steps)
+                maker._core.time_steps(self._steps)
             if self.on_run is not None and isinstance(maker, Run):
                 self.on_run(maker)
 
     # -- looking in --------------------------------------------------------------------------
+    @property
+    def _core(self) -> LoaderRun:
+        """What panel and kernel use: methods of its own."""
+        return self
+
     @property
     def _current(self) -> _Begun | None:
         """The newest epoch that is under way, else the newest."""
@@ -663,11 +663,10 @@ class LoaderRun(ShownRun):
             total = known_length(self._pipeline.chain)
             status = Status("ready", 0, total=total, by_loop=is_local(self._pipeline))
         else:
-            going, outcome = current.going, current.maker.outcome
-            status = current.maker.status()
+            going, status = current.going, current.maker.status()
             if status.epoch + current.later != current.number:  # the next one has begun meanwhile
                 return self.status()
-            state = status.state if going else outcome
+            state = status.state if going else status.outcome
             status = dataclasses.replace(status, state=state, epoch=current.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")
@@ -704,7 +703,12 @@ class LoaderRun(ShownRun):
     def unnamed_failures(self) -> tuple[Failure, ...]:
         """Return `failures()` without the items of the source."""
         current = self._current
-        return () if current is None else current.renumbered(current.maker.unnamed_failures())
+        if current is None:
+            return ()
+        maker = current.maker
+        if isinstance(maker, LocalRun):
+            return current.renumbered(maker.failures())
+        return current.renumbered(maker._core.unnamed_failures())
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
         """Return a stage; one with workers also tells how many, and their process ids.
@@ -724,7 +728,7 @@ class LoaderRun(ShownRun):
         state = "closed" if self.closed else "paused" if self.paused else "open"
         if current is not None and current.going:
             state += f", epoch {current.number} in progress"
-        return f"LoaderRun({self.title}; {state})"
+        return f"LoaderRun({title_of(self)}; {state})"
 
     # -- reaching in -------------------------------------------------------------------------
     def _open_loader(self) -> Any:

@@ -1,1 +1,1 @@
-"""The machine: moves items between stages."""
+"""The engine: moves items between stages."""

@@ -197,7 +197,7 @@ def _is_of(value: Any, chain: Chain) -> bool:
 
 
 def _suffix(receiver: Any) -> str:
-    return str(getattr(receiver, "export_goal", str)())
+    return str(getattr(receiver, "_export_goal_", str)())
 
 
 def _unstarted(name: str, suffix: str, record: Record) -> str:
@@ -408,7 +408,7 @@ def _read_by(one: Statement, record: Record) -> set[str]:
 def _holds_pipeline(value: Any) -> bool:
     inner = value.values() if isinstance(value, dict) else value
     several = isinstance(value, dict | list | tuple)
-    return any(hasattr(one, "export_goal") for one in (inner if several else (value,)))
+    return any(hasattr(one, "_export_goal_") for one in (inner if several else (value,)))
 
 
 class _Copy:

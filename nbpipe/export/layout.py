@@ -263,7 +263,7 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
 
 def _begins_with_pipeline(one: Statement, record: Record) -> bool:
     """Tell whether a function is given a pipeline where it is defined, as by a default."""
-    return any(hasattr(record.namespace.get(name), "export_goal") for name in one.needed)
+    return any(hasattr(record.namespace.get(name), "_export_goal_") for name in one.needed)
 
 
 def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statement]) -> None:

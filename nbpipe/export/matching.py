@@ -190,7 +190,7 @@ class Match:
     def _widen(self, names: set[str]) -> bool:
         """Take also what may change some names; tell whether that is new."""
         space = self._record.namespace  # what is called on a pipeline does not change it
-        names = {name for name in names if not hasattr(space.get(name), "export_goal")}
+        names = {name for name in names if not hasattr(space.get(name), "_export_goal_")}
         new = not names <= self._part.widened
         self._part.widened |= names
         return new
@@ -285,7 +285,7 @@ class Match:
         value = self._record.namespace.get(name)
         inner = value.values() if isinstance(value, dict) else value
         several = isinstance(value, dict | list | tuple)
-        return any(hasattr(one, "export_goal") for one in (inner if several else (value,)))  # type: ignore[union-attr]
+        return any(hasattr(one, "_export_goal_") for one in (inner if several else (value,)))  # type: ignore[union-attr]
 
     def _differs(self, name: str, words: str) -> ExportError:
         one = self._record.binding(name, END)
@@ -471,7 +471,7 @@ class Match:
                 live = handle_in(name, _of_shell(space[name]))
                 if live is None or self._opens_later(one, name, live.attribute, statements):
                     continue
-                if hasattr(live.value, "export_goal"):  # a pipeline that a builder begins with
+                if hasattr(live.value, "_export_goal_"):  # a pipeline that a builder begins with
                     continue
                 words = live.words.removeprefix(f"{name} ")
                 what = f"variable {name!r}{'' if words != live.words else ':'} {words}"

@@ -608,7 +608,7 @@ def _as_bytes(array: Any) -> bytes:
 
 def _inside_secret(step: _Step) -> Iterator[_Step]:
     """Return what a value holds; what has no name there has that of what holds it."""
-    if hasattr(type(step.value), "export_goal"):  # the stages of a pipeline are looked at apart
+    if hasattr(type(step.value), "_export_goal_"):  # the stages of a pipeline are looked at apart
         return
     value = step.value
     if isinstance(value, (*_PLAIN, np.generic)):

@@ -77,7 +77,7 @@ class Slice:
         """
         words = []
         while one is not None:
-            if not any(hasattr(self._value(name), "export_goal") for name in one.binds):
+            if not any(hasattr(self._value(name), "_export_goal_") for name in one.binds):
                 words.append("the pipeline" if one is self.goal else one.words)
             one = self.taken.get(one)
         return " <- ".join(dict.fromkeys([*words, "the pipeline"]))

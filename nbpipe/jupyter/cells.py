@@ -29,12 +29,12 @@ from ..ops.stage import CodeLocation, Stage
 from ..show.watch import (
     AttendedLoader,
     AttendedRun,
-    NotebookRun,
     RunView,
     loader_made,
     open_runs,
     run_closed,
     run_started,
+    title_of,
 )
 from .display import OUTSIDE, RunDisplay, listen, unlisten
 from .execution import Execution, ExecutionInfo, Executions, NotebookCell
@@ -183,9 +183,8 @@ class CellRules:
         threads = execution.earlier_threads
         for loader in tuple(self._loaders) if threads else ():
             if loader.close_epochs(threads):
-                _print(
-                    f"nbpipe: ended the epoch that a thread of this cell iterated ({loader.title})"
-                )
+                found = title_of(loader)
+                _print(f"nbpipe: ended the epoch that a thread of this cell iterated ({found})")
         self.display.begin(_place(execution))
         for other in self._executions.elsewhere(execution.cell):
             self._look_at_page(other)
@@ -213,10 +212,10 @@ class CellRules:
         before = self._executions.end(None if result is None else result.info)
         if before is not None and (result is None or not result.success):
             for run in self._attended():
-                if before.get(run) != run.turn:
-                    run.close_epochs()
+                if before.get(run) != run._core.turn:
+                    run._core.close_epochs()
         for run in self._open_runs():
-            run.renew_functions()
+            run._core.renew_functions()
         self.display.keep_all()
 
     # -- runs -----------------------------------------------------------------------------
@@ -226,7 +225,7 @@ class CellRules:
         self._runs.add(run)
         self.magic.runs.note(run, "" if execution is None else execution.cell.id)
         if self._pump is not None:
-            run.between_waits = self._pump.poll
+            run._core.between_waits = self._pump.poll
         lost = self._lost_values(run)
         if execution is None:  # there is no cell to tell it in
             return
@@ -248,7 +247,7 @@ class CellRules:
         self.magic.runs.note(run, "" if execution is None else execution.cell.id)
         run.on_run = self._leave_to_loader
         if self._pump is not None:
-            run.between_waits = self._pump.poll
+            run._core.between_waits = self._pump.poll
 
     def _leave_to_loader(self, run: AttendedRun) -> None:
         self.magic.runs.leave_out(run)
@@ -288,7 +287,7 @@ class CellRules:
     def _open_runs(self) -> list[AttendedRun]:
         return [run for run in tuple(self._runs) if not run.closed]
 
-    def _attended(self) -> list[NotebookRun]:
+    def _attended(self) -> list[RunView]:
         return [*self._open_runs(), *self._loaders]
 
 
@@ -302,7 +301,7 @@ def _place(execution: Execution | None) -> NotebookCell | str | None:
 def _runs_that(runs: Sequence[RunView], end: str) -> str:
     """Write "the run that `end` (its stages)", or "2 runs that `end`"."""
     if len(runs) == 1:
-        return f"the run that {end} ({shortened(runs[0].title)})"
+        return f"the run that {end} ({shortened(title_of(runs[0]))})"
     return f"{len(runs)} runs that {end}"
 
 

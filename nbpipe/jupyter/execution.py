@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, final
 
-from ..show.watch import AttendedRun, NotebookRun
+from ..show.watch import AttendedRun, RunView
 from .kernel import Pump, execution_of_cell
 
 Turn = tuple[int, int]  # epochs started, items handed out
@@ -99,7 +99,7 @@ class _UnderWay(NamedTuple):
 
     cell: NotebookCell
     execution: Execution
-    before: Mapping[NotebookRun, Turn]
+    before: Mapping[RunView, Turn]
 
 
 @final
@@ -119,7 +119,7 @@ class Executions:
         self._defined_in: dict[str, NotebookCell] = {}  # by the file name of their code
 
     # -- cells ----------------------------------------------------------------------------
-    def begin(self, info: ExecutionInfo, runs: Iterable[NotebookRun]) -> Execution | None:
+    def begin(self, info: ExecutionInfo, runs: Iterable[RunView]) -> Execution | None:
         """Note that a cell begins.
 
         Args:
@@ -139,7 +139,7 @@ class Executions:
         self._enter(cell, execution, runs, info.raw_cell)
         return execution
 
-    def begin_late(self, runs: Iterable[NotebookRun]) -> None:
+    def begin_late(self, runs: Iterable[RunView]) -> None:
         """Note the cell that is running now, if there is one: it began before the rules.
 
         Args:
@@ -157,9 +157,9 @@ class Executions:
         self._enter(cell, Execution(cell), runs, code)
 
     def _enter(
-        self, cell: NotebookCell, execution: Execution, runs: Iterable[NotebookRun], code: str
+        self, cell: NotebookCell, execution: Execution, runs: Iterable[RunView], code: str
     ) -> None:
-        before = weakref.WeakKeyDictionary({run: run.turn for run in runs})
+        before = weakref.WeakKeyDictionary({run: run._core.turn for run in runs})
         self._newest[execution.cell] = execution
         self._under_way.setdefault(threading.get_ident(), []).append(
             _UnderWay(cell, execution, before)
@@ -169,7 +169,7 @@ class Executions:
             self._defined_in[file] = execution.cell
         execution_of_cell.set(execution)
 
-    def end(self, info: ExecutionInfo | None) -> Mapping[NotebookRun, Turn] | None:
+    def end(self, info: ExecutionInfo | None) -> Mapping[RunView, Turn] | None:
         """Note that a cell has ended.
 
         Args:

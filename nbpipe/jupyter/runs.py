@@ -346,7 +346,7 @@ def _chain(run: RunView, number: int) -> dict[str, Any]:
     """Write the code of a pipeline, or tell why there is none; may take seconds."""
     answer = {"type": "chain", "id": number, "ok": False, "code": "", "error": ""}
     try:
-        code = run.chain_code()
+        code = run._core.chain_code()
         if len(code) > _LONGEST_CODE:
             return {**answer, "error": _TOO_LONG.format(len(code))}
         return {**answer, "ok": True, "code": plain(code)}

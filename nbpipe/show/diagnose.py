@@ -187,7 +187,7 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
 
 def _failed(status: Status, watched: RunView) -> Diagnosis:
     named = [name for name in watched.stages if f"stage {name!r}" in status.error]
-    failures = watched.unnamed_failures()
+    failures = watched._core.unnamed_failures()
     lost = [failure for failure in failures if failure.epoch == status.epoch]
     name = max(named, key=len) if named else lost[-1].stage if lost else None
     who = "the epoch" if name is None else short_name(name)

@@ -13,7 +13,7 @@ from ..engine.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER, LOOP
 from .history import Tick, steady_ticks, unix_zero_s, with_gaps
-from .watch import RunView
+from .watch import RunView, title_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -76,7 +76,7 @@ def figure(watched: RunView) -> Figure:
 
     ticks = steady_ticks(watched.history())
     if not ticks:
-        return _styled(graph_objects.Figure(), 220, watched.title, empty=True)
+        return _styled(graph_objects.Figure(), 220, title_of(watched), empty=True)
     past = _columns_of(ticks, watched.status().units)
     groups = _groups(past)
     stages = watched.stages
@@ -92,7 +92,7 @@ def figure(watched: RunView) -> Figure:
     changes = watched.events[-_MOST_MARKS:]
     _draw_changes(drawn, past, changes, unix_zero_s(ticks), next(iter(groups.values())))
     drawn.update_xaxes(title_text=f"time since the run began [{past.unit}]", row=rows, col=1)
-    return _styled(drawn, round(130 + 62 * sum(heights)), watched.title)
+    return _styled(drawn, round(130 + 62 * sum(heights)), title_of(watched))
 
 
 # -- the numbers -----------------------------------------------------------------------------------

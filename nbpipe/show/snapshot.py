@@ -18,7 +18,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import diagnose_from
 from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
-from .watch import RunView, changes_since_export
+from .watch import RunView, changes_since_export, title_of
 
 VERSION = 1
 TRACE = 4000  # most characters of a traceback
@@ -254,7 +254,7 @@ def frame_of(watched: RunView, status: Status, stats: Mapping[str, StageStats]) 
     """Return the frame of a run, of which a status and stats were read."""
     stages = watched.stages
     return Frame(
-        title=shortened(label(watched.title), NAME),
+        title=shortened(label(title_of(watched)), NAME),
         rows=[
             _row(address, stages[address], region, status, stats)
             for region in regions(stages)
@@ -263,7 +263,7 @@ def frame_of(watched: RunView, status: Status, stats: Mapping[str, StageStats]) 
         ],
         diagnosis=_diagnosis(diagnose_from(watched, status, stats)),
         changes=_change_parts(watched.events[-CHANGES:]),
-        failures=_failures(watched.unnamed_failures()[-FAILURES:]),
+        failures=_failures(watched._core.unnamed_failures()[-FAILURES:]),
         export=_export(stages),
     )
 

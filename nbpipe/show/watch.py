@@ -1,4 +1,4 @@
-"""What those who show or turn a run know of it: protocols, open runs, and the note of an export."""
+"""A run as others see it: protocols, the open runs, and what was exported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..ops.stage import Stage
 
 # -- A run, seen from outside ----------------------------------------------------------------------
 class ExportReport(Protocol):
-    """What an export says of the module that it wrote."""
+    """The report of an export."""
 
     @property
     def path(self) -> Path:
@@ -28,26 +28,56 @@ class ExportReport(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the module should know."""
+        """Notes for a reader of the module."""
 
 
 class Exportable(Protocol):
-    """A run or a pipeline, as its export sees it."""
+    """A run or a pipeline that can be exported."""
 
     def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
-        """Write the pipeline, as it is tuned now, to a module of plain Python.
+        """Write the pipeline with its present knob values to a module of plain Python.
 
         Raises:
-            ExportError: it cannot be written; nothing was.
+            ExportError: it cannot be written; no file was changed.
         """
 
 
-class RunView(Exportable, Protocol):
-    """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
+class ViewCore(Protocol):
+    """What panel and kernel use of a run, and users do not need.
+
+    Attributes:
+        between_waits: the training loop calls it before it takes a batch, and while it waits.
+    """
+
+    between_waits: Callable[[], object] | None
 
     @property
-    def title(self) -> str:
-        """Names of its stages."""
+    def turn(self) -> tuple[int, int]:
+        """Epochs begun, and items delivered in all of them."""
+
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return the last failed items, oldest first, without their source items.
+
+        To find those reads the source, which is too slow for several times a second.
+        """
+
+    def chain_code(self) -> str:
+        """Return the pipeline with its present knob values, as code for a cell.
+
+        Raises:
+            ExportError: it cannot be written.
+        """
+
+    def close_epochs(self) -> object:
+        """Cancel the epochs that this thread iterates: its cell has failed."""
+
+
+class RunView(Exportable, Protocol):
+    """A run: it is shown, and its knobs are turned."""
+
+    @property
+    def _core(self) -> ViewCore:
+        """What users do not need."""
 
     @property
     def stages(self) -> Mapping[str, Stage]:
@@ -55,134 +85,125 @@ class RunView(Exportable, Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether it is closed."""
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
         """Every knob change, oldest first."""
 
     def status(self) -> Status:
-        """Tell where it is."""
+        """Return where it is."""
 
     def stats(self) -> Mapping[str, StageStats]:
-        """Return stats by address, and of the training loop as "consumer"."""
+        """Return stats by address; "consumer" is the training loop."""
 
     def history(self) -> list[Row]:
-        """Return one row a second and stage."""
-
-    def unnamed_failures(self) -> tuple[Failure, ...]:
-        """Return the last failed items, oldest first, without asking what they were made of.
-
-        That reads the source, which may take long: a look several times a second does without.
-        """
+        """Return one row for each second and stage."""
 
     def pause(self) -> None:
         """Start no further call."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause()`."""
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
 
-    def chain_code(self) -> str:
-        """Return its pipeline, as it is tuned now, as code for a cell.
 
-        Raises:
-            ExportError: it cannot be written.
-        """
+def title_of(run: RunView) -> str:
+    """Return the addresses of the stages, in one line."""
+    return " > ".join(run.stages)
 
 
-# -- What the rules of a notebook look after; they hold none of it ---------------------------------
+# -- Runs that the cells of a notebook own; the rules for cells hold them weakly -------------------
 class Shown(Protocol):
-    """What shows a run."""
+    """A display of a run."""
 
     def rest(self) -> None:
-        """Called when the run has come to rest."""
+        """Called when an epoch has ended."""
 
 
-class NotebookRun(RunView, Protocol):
-    """A run that the cells of a notebook look after.
+class AttendedCore(ViewCore, Protocol):
+    """What a kernel uses of a run that belongs to a cell."""
 
-    Attributes:
-        between_waits: called by the training loop before it takes a batch, or None.
-    """
+    def renew_functions(self) -> None:
+        """Send functions to the workers again: a cell may have changed them."""
 
-    between_waits: Callable[[], object] | None
+
+class AttendedRun(RunView, Protocol):
+    """A run that belongs to the cell that started it."""
 
     @property
-    def turn(self) -> tuple[int, int]:
-        """How far it is: epochs begun, items delivered in all of them."""
-
-    def close_epochs(self) -> object:
-        """Cancel the epochs that this thread iterates: the code that did so is gone."""
-
-
-class AttendedRun(NotebookRun, Protocol):
-    """A run that belongs to the cell that started it."""
+    def _core(self) -> AttendedCore:
+        """What users do not need."""
 
     def close(self, timeout_s: float = 5) -> None:
         """End it."""
 
-    def renew_functions(self) -> None:
-        """Called after each cell: workers get the functions that it changed."""
 
-
-class AttendedLoader(NotebookRun, Protocol):
-    """All epochs of a loader; its workers stay when the cell that trains is run again.
+class AttendedLoader(RunView, Protocol):
+    """All epochs of a loader; its workers stay when the training cell runs again.
 
     Attributes:
         on_run: called with every run that makes batches for it, or None.
-        shown: what shows it.
+        shown: the displays of it.
     """
 
     on_run: Callable[[AttendedRun], object] | None
     shown: weakref.WeakSet[Shown]
 
     def close_epochs(self, threads: Collection[int] = ()) -> bool:
-        """Cancel the epochs that threads iterate, by their numbers; tell whether there were any."""
+        """Cancel the epochs that these threads iterate; return whether there were any."""
 
 
 run_started: list[Callable[[AttendedRun], None]] = []  # called with every run that starts
-run_closed: list[Callable[[RunView], None]] = []  # called with every run that was closed
-loader_made: list[Callable[[AttendedLoader], None]] = []  # called as every loader is made
+run_closed: list[Callable[[RunView], None]] = []  # called with every run that closed
+loader_made: list[Callable[[AttendedLoader], None]] = []  # called with every new loader
 
 
-# -- Open runs: closed when the interpreter ends, disowned where it was forked ---------------------
-_END_S = 1.0  # runs that are open as the interpreter ends have so long to close
+# -- Open runs: closed when the interpreter ends, dropped in a fork --------------------------------
+_END_S = 1.0  # when the interpreter ends, open runs may take this long to close
+
+
+class OpenCore(Protocol):
+    """What a fork needs of an open run."""
+
+    def disown(self) -> None:
+        """Drop it in a forked process: it stayed in the parent."""
 
 
 class Open(Protocol):
-    """Something that has to be closed."""
+    """A run to be closed."""
+
+    @property
+    def _core(self) -> OpenCore:
+        """What users do not need."""
 
     def close(self, timeout_s: float = 5) -> None:
         """End it."""
 
-    def disown(self) -> None:
-        """Called where this process was forked: it stayed in the other one."""
 
-
-_open: weakref.WeakValueDictionary[int, Open] = weakref.WeakValueDictionary()  # by id, as begun
+_open: weakref.WeakValueDictionary[int, Open] = weakref.WeakValueDictionary()  # by id, oldest first
 
 
 def add(one: Open) -> None:
-    """Close a run when the interpreter ends, before all that was there when it began."""
+    """Close a run when the interpreter ends, before everything that existed when it started."""
     _open[id(one)] = one
     _at_exit.register()
 
 
 def discard(one: Open) -> None:
-    """Forget a run: it was closed."""
+    """Forget a closed run."""
     _open.pop(id(one), None)
 
 
 def open_runs() -> tuple[Open, ...]:
-    """Return what is open, in the order in which it was started."""
+    """Return the open runs, oldest first."""
     return tuple(_open.values())
 
 
 def _close_all(hurried: bool) -> None:  # noqa: FBT001
-    run_closed.clear()  # what shows runs is about to end, too
+    run_closed.clear()  # their displays end as well
     for one in open_runs():
         one.close(0 if hurried else _END_S)
 
@@ -192,16 +213,16 @@ _at_exit = ExitCall(_close_all)
 
 def _after_fork() -> None:
     for one in open_runs():
-        one.disown()
+        one._core.disown()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# -- The note of an export: which values of knobs are in which file; it keeps no knob alive --------
+# -- Exports: which values of knobs are in which file; no knob is kept alive -----------------------
 class TurnedKnob(NamedTuple):
-    """A knob that was turned since: the stage's address, its name, the value written, and now."""
+    """A knob that was turned since the export: its value in the file, and now."""
 
     stage: str
     knob: str
@@ -211,12 +232,12 @@ class TurnedKnob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangesSinceExport:
-    """What became of a pipeline since it was exported.
+    """The changes of a pipeline since its export.
 
     Attributes:
         path: the file.
-        changes: the knobs whose values are not those in the file, in the order of the stages;
-            one that stages share is the first's.
+        changes: the knobs whose values differ from the file, in the order of the stages; a
+            shared knob is listed with its first stage.
     """
 
     path: Path
@@ -235,10 +256,10 @@ _lock = threading.Lock()
 
 
 def record_export(knobs: Mapping[Knob, int], path: Path) -> None:
-    """Note that knobs were written to a file; what was noted of them before is forgotten.
+    """Record that knobs were written to a file; this replaces earlier records of them.
 
     Args:
-        knobs: the value that was written of each.
+        knobs: the value written for each.
         path: the file.
     """
     with _lock:
@@ -248,13 +269,13 @@ def record_export(knobs: Mapping[Knob, int], path: Path) -> None:
 
 
 def changes_since_export(stages: Mapping[str, Stage]) -> ChangesSinceExport | None:
-    """Tell what was turned since the last export of some stages.
+    """Return which knobs were turned since the last export of some stages.
 
     Args:
         stages: the stages by address.
 
     Returns:
-        The file and the knobs that differ from it; None where no knob was ever exported.
+        The file and the knobs that differ from it; None if no knob was exported.
     """
     if not _notes:
         return None

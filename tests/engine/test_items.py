@@ -89,7 +89,7 @@ def test_what_items_hold_is_given_back(name):
     chain = CHAINS[name](nbpipe.source(range(20)).map(lambda _: np.zeros(1000, np.uint8)))
     with chain.start(memory="50 kB") as run:
         items = iter(run)
-        memory = run._scheduler.epoch.memory
+        memory = run._core.life.scheduler.epoch.memory
         held = [run.status().held_bytes for _ in items]
     assert min(held) >= 0
     assert memory.held_bytes == 0
@@ -133,7 +133,7 @@ class Guest:
 
     def __del__(self):
         if Guest.run is not None:
-            Guest.ended.append(holds(Guest.run._scheduler.lock))
+            Guest.ended.append(holds(Guest.run._core.life.scheduler.lock))
 
 
 def left(chain, taken=None, *, act=None, **options):
@@ -301,7 +301,7 @@ def test_garbage_that_is_found_under_the_lock(act):
         items = iter(run)
         next(items)
         Garbage()
-        with run._scheduler.lock:
+        with run._core.life.scheduler.lock:
             gc.collect()
         delivered(items)
 
@@ -318,7 +318,7 @@ class Watched:
     asked: ClassVar[list[str]] = []
 
     def __getattribute__(self, name):
-        if Guest.run is not None and holds(Guest.run._scheduler.lock):
+        if Guest.run is not None and holds(Guest.run._core.life.scheduler.lock):
             Watched.asked.append(name)
         return object.__getattribute__(self, name)
 
@@ -371,7 +371,7 @@ def test_garbage_that_is_found_under_the_lock_of_the_workers(isolate):
     def collect():
         items = iter(run)
         first = next(items)
-        lock = run._machine._lock if isolate else run._machine.executor("abs")._lock
+        lock = run._core.engine._lock if isolate else run._core.engine.executor("abs")._lock
         Garbage()
         with lock:
             gc.collect()

@@ -13,8 +13,9 @@ import pytest
 import nbpipe
 from nbpipe.base import gil
 from nbpipe.base.threads import holds
-from nbpipe.engine import fused, machine, node, scheduler
-from nbpipe.engine.machine import Consumer, RunRecord
+from nbpipe.engine import fused, node, scheduler
+from nbpipe.engine.consumer import Consumer
+from nbpipe.engine.record import TICKS_KEPT, RunRecord
 from nbpipe.engine.stats import SAMPLE_NS
 from nbpipe.ops.stage import CONSUMER
 from tests.gates import (
@@ -40,12 +41,12 @@ def later(run):
 
     Why slots are idle is noted at the latest when the ticker falls asleep, some 10 ms later.
     """
-    ticker = run._scheduler._ticker
+    ticker = run._core.life.scheduler._ticker
 
     until(lambda: ticker.asleep)
     now_ns = perf_counter_ns() + LATER_S * 10**9
-    rows = scheduler.stats(run._scheduler, now_ns)
-    rows[CONSUMER] = run._record.consumer.stats(now_ns)
+    rows = scheduler.stats(run._core.life.scheduler, now_ns)
+    rows[CONSUMER] = run._core.record.consumer.stats(now_ns)
     return rows
 
 
@@ -202,7 +203,7 @@ def test_a_long_history_is_thinned(monkeypatch):
         assert finished(drained, run) == list(range(1800))
         times = [row["time_s"] for row in run.history() if row["stage"] == CONSUMER]
     early = [time_s for time_s in times if time_s < times[-1] / 2]
-    assert (len(times) <= machine.TICKS_KEPT, len(early) < len(times) / 4) == (True, True)
+    assert (len(times) <= TICKS_KEPT, len(early) < len(times) / 4) == (True, True)
     assert times == sorted({*times})
     assert times[-1] - times[0] > 1700
 
@@ -259,7 +260,7 @@ def test_busy_of_an_inline_stage():
     with chain.start() as run:
         drained(run)
         run.stats()
-        counters = run._scheduler.runtimes["work"].counters
+        counters = run._core.life.scheduler.runtimes["work"].counters
     assert counters.busy_ns >= sum(spent_ns)
     assert 0 < counters.slot_ns <= perf_counter_ns() - begun_ns
 
@@ -412,9 +413,9 @@ def test_waits_for_the_lock_are_no_other_waits(monkeypatch, module, slept, inter
 def test_cores_of_the_last_seconds(monkeypatch, idle_ns, idle):
     """What the process uses of them, and how many are idle, where that is known; not at once."""
     now = iter(range(1, 100))
-    monkeypatch.setattr(machine, "process_time_ns", lambda: next(now) * SAMPLE_NS // 2)
+    monkeypatch.setattr("nbpipe.engine.record.process_time_ns", lambda: next(now) * SAMPLE_NS // 2)
     spare = (n and n * idle_ns for n in range(1, 100)) if idle_ns else itertools.repeat(None)
-    monkeypatch.setattr(machine, "own_idle_ns", lambda: next(spare))
+    monkeypatch.setattr("nbpipe.engine.record.own_idle_ns", lambda: next(spare))
     record = RunRecord()
     told = []
     for sample in range(30):
@@ -532,7 +533,7 @@ def test_the_row_of_the_loop_is_read_under_the_lock(monkeypatch):
     held, settle = [], Consumer.settle
 
     def watched(consumer, now_ns):
-        held.append(holds(run._scheduler.lock))
+        held.append(holds(run._core.life.scheduler.lock))
         settle(consumer, now_ns)
 
     monkeypatch.setattr(Consumer, "settle", watched)

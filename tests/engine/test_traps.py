@@ -196,7 +196,7 @@ def test_a_small_chunk_of_middling_cost_is_handed_on_too(kind):
     def work(item):
         if item >= 200:
             gate.wait()
-        runtime = runs[0]._scheduler.runtimes[kind]
+        runtime = runs[0]._core.life.scheduler.runtimes[kind]
         runtime.cost_ns = max(runtime.cost_ns, 15_000)  # as if every call took 15 us
         return item
 

@@ -490,7 +490,7 @@ def test_busy_time_of_a_cancelled_call_that_never_began(kind):
         items.close()
         gate.open()
         quiet(run)
-        busy_ns = run._scheduler.runtimes["work"].counters.busy_ns
+        busy_ns = run._core.life.scheduler.runtimes["work"].counters.busy_ns
     # The clock's own value, booked by mistake, is the machine's uptime.
     assert busy_ns <= 4 * (time.perf_counter_ns() - begun_ns)
 

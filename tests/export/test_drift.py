@@ -157,7 +157,7 @@ def test_code_for_a_cell_has_what_the_pipeline_has(kind, run):
     variables = run(BUILT[kind].partition("---\n")[0])
     pipe = variables["pipe"]
     with pipe.start() as started:
-        exec(started.chain_code(), variables)
+        exec(started._core.chain_code(), variables)
     assert list(variables["pipe"]) == list(pipe)
 
 
@@ -166,4 +166,4 @@ def test_code_for_a_cell_is_refused_after_a_change(kind, run):
     """Its names have other values by now; the refusal names one, and what to do."""
     pipe = run(BUILT[kind].replace("---\n", ""))["pipe"]
     with pipe.start() as started, pytest.raises(ExportError, match=r"^variable '\w+' was changed"):
-        started.chain_code()
+        started._core.chain_code()

@@ -236,7 +236,7 @@ def test_parameters_that_would_hide_variables(notebook: Notebook):
         """
     )
     assert exported.turns == {"crop.concurrency": 2, "batch.size": 3}
-    code = notebook.kernel.run("with pipe.start() as run:\n    print(run.chain_code())")
+    code = notebook.kernel.run("with pipe.start() as run:\n    print(run._core.chain_code())")
     assert "partial(crop, size=crop_concurrency), concurrency=2" in code
     exported = notebook.exported(
         """
@@ -250,7 +250,7 @@ def test_parameters_that_would_hide_variables(notebook: Notebook):
     assert exported.turns["crop.concurrency"] == 8
 
 
-CODE = "with pipe.start() as run:\n    print(run.chain_code())"
+CODE = "with pipe.start() as run:\n    print(run._core.chain_code())"
 
 
 def test_code_of_variables_that_were_bound_anew(notebook: Notebook):

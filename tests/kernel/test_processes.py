@@ -24,7 +24,7 @@ def started(place, fn, count=6):
         return chain(fn, count).start()
     return nbpipe.source(range(count)).map(fn, name="fn", concurrency=2).start(isolate=True)
 def pids(run):
-    own = getattr(run._machine, "pid", None)
+    own = getattr(run._core.engine, "pid", None)
     return run["fn"].pids if own is None else (own,)
 """
 places = pytest.mark.parametrize("place", ["workers", "isolated"])

@@ -62,4 +62,6 @@ def begun_everywhere(prepare, look, *, step):
 
 def _is_locked(loader):
     """Say whether this thread holds the lock of a run that makes batches."""
-    return any(isinstance(one, Run) and holds(one._scheduler.lock) for one in loader.run._makers)
+    return any(
+        isinstance(one, Run) and holds(one._core.life.scheduler.lock) for one in loader.run._makers
+    )

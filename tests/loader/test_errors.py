@@ -187,7 +187,7 @@ class Rounds:
 
     def _watch(self, run):
         self._run = run
-        run.between_waits = self._look
+        run._core.between_waits = self._look
 
     def _look(self):
         if not self.got:  # however long workers take to start

@@ -254,7 +254,7 @@ def test_goal_of_an_export():
     pipe = nbpipe.source(range(3))
     loader = nbpipe.DataLoader(Numbers(3))
     with pipe.start() as run:
-        goals = [one.export_goal() for one in (pipe, run, loader, loader.run)]
+        goals = [one._export_goal_() for one in (pipe, run, loader, loader.run)]
     assert goals == ["", ".pipeline", ".pipeline", ".pipeline"]
 
 

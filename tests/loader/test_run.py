@@ -355,7 +355,7 @@ def test_iterating_the_run_is_iterating_the_loader(way):
     run = loader.run
     got = [batch.tolist() for batch in run]
     found = got, len(run), repr(run)
-    assert found == ([[0, 1], [2, 3], [4, 5]], 3, f"LoaderRun({run.title}; open)")
+    assert found == ([[0, 1], [2, 3], [4, 5]], 3, f"LoaderRun({' > '.join(run.stages)}; open)")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

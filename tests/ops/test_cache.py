@@ -723,7 +723,7 @@ def test_no_file_is_touched_under_the_lock(tmp_path, monkeypatch, kept):
     def watched(function):
         def touch(*args, **options):
             if not str(args[0]).startswith("/proc/"):  # it is no file that lies on a disk
-                touched.append(run is not None and holds(run._scheduler.lock))
+                touched.append(run is not None and holds(run._core.life.scheduler.lock))
             return function(*args, **options)
 
         return touch
@@ -754,7 +754,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch, times):
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fsync)
             got, error = delivered(run)
-        outcome, left = run.outcome, names_in(tmp_path)
+        outcome, left = run.status().outcome, names_in(tmp_path)
         assert list(run) == times * [0, 1, 2, 3]
     assert (got, outcome, left) == ([0, 1, 2, 3], "failed", [])
     assert str(error).startswith(f"cache folder {str(tmp_path)!r} cannot be written")
@@ -785,7 +785,7 @@ def test_a_disk_that_is_full_in_the_middle(tmp_path, times, size_bytes):
     with pipe.start() as run:
         with room_for(size_bytes):
             got, error = delivered(run)
-        outcome, left = run.outcome, names_in(tmp_path)
+        outcome, left = run.status().outcome, names_in(tmp_path)
         assert [int(item[0]) for item in run] == times * [0, 1, 2, 3, 4]
     assert ([int(item[0]) for item in got], outcome, left) == ([0, 1, 2, 3, 4], "failed", [])
     assert str(error) == (

@@ -51,8 +51,8 @@ def check(pipe, count, least):
         for _ in range(count):
             next(items)
         held, found = entries()
-        with run._scheduler.lock:
-            run._life.epoch.forget()
+        with run._core.life.scheduler.lock:
+            run._core.life.position.epoch.forget()
         left, _ = entries()
     assert found >= least
     assert held < BETWEEN

@@ -392,7 +392,7 @@ def test_an_order_from_outside_does_not_go_on_in_the_own_one():
         assert list(run.iterate([4, 3])) == [4, 3]
 
 
-def test_train_and_single_epoch_go_on():
+def test_train_and_iter_go_on():
     """Whoever iterates next goes on from the state that was loaded."""
     _, state = at(nbpipe.source(range(5)), 3)
     with nbpipe.source(range(5)).start() as run:
@@ -400,4 +400,4 @@ def test_train_and_single_epoch_go_on():
         trained = []
         run.train(trained.append, epochs=2).wait()
         run.load_state_dict(state)
-        assert (trained, list(run.single_epoch())) == ([3, 4, *range(5)], [3, 4])
+        assert (trained, list(run)) == ([3, 4, *range(5)], [3, 4])

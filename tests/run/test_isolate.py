@@ -243,13 +243,13 @@ def test_items_that_are_small_and_many():
         assert drained(run) == list(range(100_000))
 
 
-def test_length_units_and_title():
+def test_length_units_and_stages():
     """What a run says of its chain is said without the process."""
     chain = numbers().map(abs).batch(7, collate=list)
     with chain.start(isolate=True) as run:
         items = iter(run)
-        said = len(run), items.__length_hint__(), run.title, run.status().units["batch"]
-        assert said == (9, 9, "source > abs > batch", "batches")
+        said = len(run), items.__length_hint__(), list(run.stages), run.status().units["batch"]
+        assert said == (9, 9, ["source", "abs", "batch"], "batches")
 
 
 def test_memory_budget():

@@ -27,8 +27,9 @@ def test_the_process_connects_to_the_cluster_of_a_client():
         chain = chain.map(lambda found: found, name="default", executor="dask")
         with chain.start(isolate=True) as run:
             found = drained(run)
-            pid = run._machine.pid
-    assert found == [(n, worker, pid) for n in range(9)]
+    (own,) = {pid for *_, pid in found}
+    assert found == [(n, worker, own) for n in range(9)]
+    assert own not in (worker, os.getpid())
 
 
 def test_a_cluster_inside_this_process_is_refused():

@@ -11,7 +11,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
-from nbpipe.run.isolated import link, remote
+from nbpipe.run.isolated import isolated_engine, link
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
 from tests.leaks import processes_of
 from tests.scripts import ran
@@ -24,7 +24,7 @@ def numbers(count=40):
 
 def child(run):
     """Give the process of a run that has begun."""
-    return psutil.Process(run._machine.pid)
+    return psutil.Process(run._core.engine.pid)
 
 
 def is_gone(process):
@@ -146,7 +146,7 @@ def test_asked_while_dead():
 @pytest.fixture
 def haste(monkeypatch):
     """Wait for numbers of the process no longer than a user does."""
-    monkeypatch.setattr(remote, "ANSWER_S", link.ANSWER_S)
+    monkeypatch.setattr(isolated_engine, "ANSWER_S", link.ANSWER_S)
 
 
 def test_asked_while_stuck(haste):
@@ -245,7 +245,7 @@ def test_interpreter_exit(tmp_path, where):
             items = iter(run)
         if {where!r} == "waiting":
             next(items)
-        print(run._machine.pid)
+        print(run._core.engine.pid)
     """,
         tmp_path,
     )
@@ -261,10 +261,9 @@ def test_the_parent_is_killed(tmp_path):
         import nbpipe
         import psutil
         chain = nbpipe.source(range(100)).map(abs, executor="process", concurrency=2)
-        run = chain.start(isolate=True)
+        run = chain.map(lambda _: os.getpid()).start(isolate=True)
         items = iter(run)
-        next(items)
-        one = psutil.Process(run._machine.pid)
+        one = psutil.Process(next(items))
         print(*[p.pid for p in (one, *one.children(recursive=True))], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """,
@@ -310,9 +309,10 @@ def test_without_a_fork_server(tmp_path):
         import os
         os.environ["NBPIPE_START_METHOD"] = "spawn"
         import nbpipe
-        chain = nbpipe.source(range(30)).map(lambda n: n + 1)
+        chain = nbpipe.source(range(30)).map(lambda n: (n + 1, os.getpid()))
         with chain.start(isolate=True) as run:
-            print(list(run) == list(range(1, 31)), run._machine.pid != os.getpid())
+            numbers, pids = zip(*run)
+        print(numbers == tuple(range(1, 31)), os.getpid() not in pids)
     """,
         tmp_path,
     )

@@ -241,7 +241,7 @@ def test_failures_come_once():
         for _ in range(3):
             drained(run)
             found.append([(one.epoch, one.path) for one in run.failures()])
-            machine = run._machine
+            machine = run._core.engine
             again = machine._link.ask("report", machine._heard, timeout_s=HANG_S)
             assert (again.failures, again.heard) == ((), (1, 60 * len(found)))
     every = [(epoch, path) for epoch in range(3) for path in range(1, 61)]
@@ -256,7 +256,7 @@ def test_failures_of_before_a_cell_are_kept():
         drained(run)
         known = run.failures()
         exec("def f(n):\n    raise KeyError(n)", space)
-        run.renew_functions()
+        run._core.engine.renew()
         drained(run)
         found = run.failures()
     assert (found[:3], [one.epoch for one in found]) == (known, [0] * 3 + [1] * 3)
@@ -266,14 +266,16 @@ def test_a_changed_function_is_sent_after_a_cell():
     """The next epoch has the functions as they are then; the chain begins with values in force."""
     space = {}
     exec("def f(n):\n    return n + 1", space)
-    exec("def g(n):\n    return f(n)", space)
+    exec("import os\ndef g(n):\n    return f(n), os.getpid()", space)
     chain = nbpipe.source(range(3)).map(space["g"])
     with chain.start(isolate=True) as run:
-        first, pid = drained(run), run._machine.pid
+        first = drained(run)
         run["g"].concurrency = MIDDLE
         exec("def f(n):\n    return n + 2", space)
-        run.renew_functions()
-        assert (first, drained(run), run._machine.pid) == ([1, 2, 3], [2, 3, 4], pid)
+        run._core.engine.renew()
+        (pid,) = {pid for _, pid in first}
+        both = [[(number + more, pid) for number in range(3)] for more in (1, 2)]
+        assert [first, drained(run)] == both
         in_force(run, "g", MIDDLE)
 
 

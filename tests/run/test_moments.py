@@ -220,12 +220,12 @@ def test_between_two_epochs_of_a_training_nobody_else_begins_one():
     number, where = 0, ""
     while where is not None:
         with started() as run:
-            life, got = run._life, []
+            life, got = run._core.life, []
             refused = []
             interrupter = Interrupter(
                 number,
                 lambda run=run, refused=refused: refused.append(steal(run)),
-                waits=lambda life=life: life._beginning.locked() or life.epoch is not None,
+                waits=lambda life=life: life._starting.locked() or life.position.epoch is not None,
             )
 
             def step(item, got=got, interrupter=interrupter):

@@ -310,9 +310,9 @@ def test_a_kernel_is_served_while_a_load_waits():
                 gate.open()
                 until(epoch._feed._admits)  # there is room before it would be asked to look again
 
-        run.between_waits = look
+        run._core.between_waits = look
         assert epoch.load([3])
-        run.between_waits = None
+        run._core.between_waits = None
         refused_at_once = len(looks)
         epoch.end()
         assert (drained(epoch), refused_at_once) == (ITEMS[:4], 3)
@@ -433,7 +433,7 @@ LEAVES = {
     "error": leave_by_error,
     "stop": lambda run, epoch: run.stop(),
     "close the run": lambda run, epoch: run.close(0),
-    "close the epochs": lambda run, epoch: run.close_epochs(),
+    "close the epochs": lambda run, epoch: run._core.close_epochs(),
     "iterate": leave_by_iterating,
     "open another": leave_by_opening,
     "drop the loop": lambda run, epoch: iter(epoch) and None,

@@ -17,7 +17,7 @@ class Clicks:
         self.run = run
         self.click = click
         self.looks = 0
-        run.between_waits = self.look
+        run._core.between_waits = self.look
 
     def look(self):
         """Look for a click."""
@@ -138,13 +138,13 @@ def test_a_click_is_heard_by_a_wait_for_a_training():
 def test_a_loop_asks_once_in_a_pause(monkeypatch):
     """It sleeps until the pause is over: a paused run takes no processor time."""
     with plain() as run:
-        asked, have_next = [], run._scheduler.have_next
+        asked, have_next = [], run._core.life.scheduler.have_next
 
         def count(epoch):
             asked.append(run.paused)
             return have_next(epoch)
 
-        monkeypatch.setattr(run._scheduler, "have_next", count)
+        monkeypatch.setattr(run._core.life.scheduler, "have_next", count)
         Clicks(run, lambda run: run.resume())
         paused_loop(run, iter(run))
         assert asked.count(True) == 1

@@ -390,7 +390,7 @@ def test_an_error_waits_for_its_epoch():
     with ahead(nbpipe.source(Once()).map(lambda n: n, name="w")) as run:
         assert drained(run) == [0, 1, 2]
         quiet(run)
-        assert (run.outcome, run.failures()) == ("finished", ())
+        assert (run.status().outcome, run.failures()) == ("finished", ())
         items = iter(run)
         assert [next(items) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(nbpipe.StageError, match="the disk is gone"):

@@ -556,7 +556,7 @@ def test_a_forgotten_run_blames_nobody(caplog):
     items = iter(run)
     next(items)
     calls.wait_begun(2)
-    life, run, items = run._life, None, None
+    life, run, items = run._core.life, None, None
     gc.collect()
 
     def others():

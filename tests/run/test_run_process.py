@@ -24,11 +24,11 @@ INTERRUPTED = """
                 print("go", flush=True)
                 threading.Event().wait()
     except KeyboardInterrupt:
-        pid = getattr(run._machine, "pid", None)
+        pid = getattr(run._core.engine, "pid", None)
         opened.touch()
         print("interrupted", got == list(range(len(got))))
     print(sys.getswitchinterval())
-    print(list(run) == list(range(100)), run.epoch, pid == getattr(run._machine, "pid", None))
+    print(list(run) == list(range(100)), run.epoch, pid == getattr(run._core.engine, "pid", None))
     run.close()
     print([t.name for t in threading.enumerate()], sys.getswitchinterval())
 """
@@ -78,7 +78,7 @@ def test_interrupts_at_any_moment(tmp_path, isolate, count):
         chain = nbpipe.source(range(300)).map(lambda n: n, concurrency=2)
         run = chain.batch(3, collate=list).start(isolate={isolate})
         list(run)
-        pid = getattr(run._machine, "pid", None)
+        pid = getattr(run._core.engine, "pid", None)
         threading.Thread(target=disturb, daemon=True).start()
         interrupts = 0
         while interrupts < {count}:
@@ -91,7 +91,7 @@ def test_interrupts_at_any_moment(tmp_path, isolate, count):
             except KeyboardInterrupt:
                 interrupts += 1
         got = [n for batch in run for n in batch]
-        print(got == list(range(300)), getattr(run._machine, "pid", None) == pid)
+        print(got == list(range(300)), getattr(run._core.engine, "pid", None) == pid)
         run.close()
         left = [t.name for t in threading.enumerate() if t.name.startswith("nbpipe")]
         print(left, sys.getswitchinterval())

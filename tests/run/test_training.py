@@ -195,7 +195,7 @@ def test_stage_cannot_wait_for_its_own_run(caplog):
 def test_wait_lets_others_work_meanwhile(run):
     """While `wait` waits it calls what is to be done between waits."""
     step = Step()
-    run.between_waits = step.let_go  # the loop goes on once this was called
+    run._core.between_waits = step.let_go  # the loop goes on once this was called
     run.train(step)
     assert run.wait()
 

@@ -60,8 +60,8 @@ class FakeWatched:
     exporting: Callable = written
 
     @property
-    def title(self):
-        return " > ".join(self.stages)
+    def _core(self):
+        return self
 
     def status(self):
         return self.now

@@ -9,7 +9,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.engine import machine
+from nbpipe.engine import record
 from nbpipe.ops.stage import changed as stage_with
 from nbpipe.run import iterator
 from nbpipe.show import rules
@@ -319,7 +319,7 @@ def world(request, monkeypatch):
     set_clock(monkeypatch, made.clock)
     monkeypatch.setattr(iterator, "perf_counter_ns", made.clock_of_loop)
     monkeypatch.setattr(time, "time", made.time_of_day)
-    monkeypatch.setattr(machine, "time", made.time_of_day)
+    monkeypatch.setattr(record, "time", made.time_of_day)
     return made
 
 

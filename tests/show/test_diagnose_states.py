@@ -8,7 +8,7 @@ import pytest
 import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
-from nbpipe.run import run as run_file
+from nbpipe.run import core
 from nbpipe.show import diagnose as diagnose_file
 from nbpipe.show.diagnose import diagnose, hang_of
 from nbpipe.show.picture import picture_html, picture_text
@@ -195,8 +195,8 @@ def test_real_call_that_hangs(monkeypatch, executor):
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
         held(run, "fetch", 1)
-        now_ns = run_file.perf_counter_ns()
-        monkeypatch.setattr(run_file, "perf_counter_ns", lambda: now_ns)
+        now_ns = core.perf_counter_ns()
+        monkeypatch.setattr(core, "perf_counter_ns", lambda: now_ns)
         now_ns += 32 * 10**9 - round(run.stats()["fetch"].oldest_s * 1e9)
         found, seen = diagnose(run).text, snapshot(run)
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""The process that holds a whole pipeline, and serves the run that it belongs to."""
+"""The process that runs a whole pipeline for a run in another process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from ...ops.checkpoint import caches
 from ...ops.ranges import IndexRanges
 from ...ops.stage import CONSUMER, Chain, addresses
 from ..iterator import EpochIterator
-from ..run import LiveStage, Run
+from ..live_stage import LiveStage
+from ..run import Run
 from .link import ChildReport, Values, Workers, received_connection
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
@@ -39,7 +40,7 @@ Outcome = tuple[str, Any]
 
 
 def serve(connection: Connection, argument: bytes) -> None:
-    """Run a pipeline until the other end wants no more of it."""
+    """Run a pipeline until the other end closes the connection."""
     settings = pickle.loads(argument)  # noqa: S301  our own parent's
     control = Channel(received_connection(connection))
     data = Channel(connection, budget_bytes=settings["budget_bytes"])
@@ -60,18 +61,18 @@ def serve(connection: Connection, argument: bytes) -> None:
 
 
 def _flush() -> None:
-    """Show what was printed without the end of its line."""
+    """Show text that was printed without a line end."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 
 
 @final
 class LoadedRun:
-    """The run in this process, once it was sent.
+    """The run in this process.
 
     Attributes:
-        run: the run; None before.
-        number: its number among those that were sent.
+        run: the run; None before the parent has sent it.
+        number: its number among those that the parent sent.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class LoadedRun:
     def load(
         self, number: int, data: bytes, values: Values, seed: int, memory_bytes: int | None
     ) -> None:
-        """Build a run of what was sent, in the place of the one before."""
+        """Build a run from the data of the parent; it replaces the one before."""
         self.close(0)
         error: BaseException | None = None
         try:
@@ -95,7 +96,7 @@ class LoadedRun:
             _set_values(self._chain, values)
             self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes, times_steps=False)
             self.pause(self.paused)
-        except BaseException as problem:  # noqa: BLE001  the loop hears of it
+        except BaseException as problem:  # noqa: BLE001  the loop raises it
             error = problem
         with self._changed:
             self.number, self._error = number, error
@@ -109,14 +110,14 @@ class LoadedRun:
         node_state: StageStates | None,
         settings: WorkerSettings,
     ) -> EpochIterator:
-        """Start an epoch of the run with this number, once it was built.
+        """Start an epoch of the run with this number; wait until it is built.
 
         Args:
-            number: of the run.
+            number: number of the run.
             epoch: number of the epoch.
             given: the indices of its order, or None for the pipeline's own.
-            node_state: where its stages go on.
-            settings: of the parent; those of modules are set when the run was built.
+            node_state: the states in which its stages begin.
+            settings: settings of the parent; those of modules are applied here.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -133,36 +134,37 @@ class LoadedRun:
                 raise RunClosedError("the run was closed")
             warn_once(settings.apply_to_modules(next(iter(addresses(self._chain)))))
             self.run.set_epoch(epoch)
-            return self.run.begin_epoch(None if given is None else Listed(given), node_state)
+            order = None if given is None else Listed(given)
+            return self.run._core.resume_epoch(order, node_state)
 
     def caches(self) -> StageStates:
-        """Tell of each cache which epoch made its items."""
+        """Return for each cache which epoch made its items."""
         return caches(self._chain)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
-        """Start no further call, or go on."""
+        """Start no further call, or start them again."""
         self.paused = paused
         if self.run is not None:
             (self.run.pause if paused else self.run.resume)()
 
     def hold(self, most_ns: int) -> bool:
-        """Begin no further call for so long at most; return False where few items are ready."""
+        """Start no call for `most_ns` at most; return False if too few items are ready."""
         run = self.run
-        return run is not None and run.rests.hold(most_ns)
+        return run is not None and run._core.engine.hold(most_ns)
 
     def rested_ns(self) -> int | None:
-        """Return when the last call ended; 0 while some are in progress, None if it is over."""
+        """Return when the last call ended; 0 while one runs, None after the rest."""
         run = self.run
-        return None if run is None else run.rests.rested_ns()
+        return None if run is None else run._core.engine.rested_ns()
 
     def release(self) -> None:
-        """Let calls begin again."""
+        """End the rest that `hold` started."""
         run = self.run
         if run is not None:
-            run.rests.release()
+            run._core.engine.release()
 
     def turn(self, values: Values) -> None:
-        """Turn knobs to what they are in the parent."""
+        """Set knobs to their values in the parent."""
         if self._chain:
             _set_values(self._chain, values)
 
@@ -176,14 +178,14 @@ class LoadedRun:
 
 
 def _set_values(chain: Chain, values: Values) -> None:
-    """Turn knobs to what they are elsewhere."""
+    """Set knobs to these values."""
     stages = addresses(chain)
     for (address, name), value in values.items():
         stages[address].knob(name).set(value)
 
 
 def _disconnect(chain: Chain) -> None:
-    """Close the clients with which a chain that was built again is connected to clusters."""
+    """Close the Dask clients of a chain."""
     for stage in addresses(chain).values():
         if stage.executor == "dask":
             given: Any = stage.executor_spec and stage.executor_spec.given
@@ -192,11 +194,11 @@ def _disconnect(chain: Chain) -> None:
 
 @final
 class ItemServer:
-    """Hands out items, in a thread of its own: one answer for each question.
+    """Sends items to the parent, in a thread of its own: one answer for each request.
 
     Args:
-        loaded: gives the run.
-        data: the channel that they go by.
+        loaded: holds the run.
+        data: the channel for items.
     """
 
     def __init__(self, loaded: LoadedRun, data: Channel) -> None:
@@ -205,19 +207,19 @@ class ItemServer:
         self._epoch: EpochIterator | None = None
         self._settings = WorkerSettings()
         self._token = self._ended = self._left = 0
-        self._late: deque[Outcome] = deque()  # of the epoch in progress
+        self._late: deque[Outcome] = deque()  # answers of this epoch that were split
         self._changed = threading.Condition()
         self._finishing = threading.Lock()
         threading.Thread(target=self._serve, name="nbpipe-isolated-child", daemon=True).start()
 
     @property
     def ticket(self) -> int:
-        """Of the epoch in progress, or of the last one; 0 where none has begun."""
-        token = self._token  # in this order: it is that of an epoch that has begun
+        """Ticket of the epoch in progress, or of the last one; 0 before the first."""
+        token = self._token  # read first, so that it belongs to an epoch that has begun
         return 0 if self._epoch is None else token
 
     def finish(self, token: int) -> None:
-        """End an epoch of which the loop has had everything; called in another thread.
+        """Finish an epoch whose items the loop has taken; called in another thread.
 
         Raises:
             CacheError: a cache cannot be written.
@@ -225,11 +227,11 @@ class ItemServer:
         with self._changed:
             epoch = self._epoch if self._token == token else None
         if epoch is not None:
-            with self._finishing:  # an interrupted loop asks again
+            with self._finishing:  # an interrupted loop asks a second time
                 epoch.finish()
 
     def end(self, token: int, had: int) -> None:
-        """End an epoch of which the loop has had so many items, and all before it; as above."""
+        """End an epoch after the loop took `had` items, and all earlier ones; as in `finish`."""
         with self._changed:
             self._ended = max(self._ended, token)
             epoch = self._epoch if self._token <= token else None
@@ -247,7 +249,7 @@ class ItemServer:
         except (EOFError, OSError):  # the run is gone
             return
         finally:
-            self._data.close()  # whatever happens: the loop must not wait for ever
+            self._data.close()  # in any case: the loop must not wait forever
 
     def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Outcome:
         try:
@@ -259,20 +261,20 @@ class ItemServer:
                 return "over", None
             first = self._epoch.take()
             return ("over", None) if first is None else ("items", self._with_more(first[1], most))
-        except BaseException as error:  # noqa: BLE001  as above
+        except BaseException as error:  # noqa: BLE001  the loop raises it
             return "error", pack_error(error)
 
     def _begin(self, token: int, program: int, *where: Any) -> None:
-        """Begin an epoch of the run with this number; `where` is as `RemoteIterator` sends it."""
+        """Start an epoch of the run with this number, as `RemoteIterator` asks."""
         number, given, node_state, settings = where
         self._late.clear()
-        with self._changed:  # the end of the one before comes another way than this question
+        with self._changed:  # the end of the last epoch comes by another channel
             self._changed.wait_for(lambda: self._epoch is None or self._token <= self._left)
             self._token, self._epoch = token, None
         if token <= self._ended:
             return
-        with self._changed:  # its first calls may begin at once: whoever ends it waits until then
-            self._settings.apply(settings)  # in this thread: its stages take over what holds here
+        with self._changed:  # `end` waits until the epoch has started
+            self._settings.apply(settings)  # in this thread, from which its stages take them
             self._epoch = epoch = self._loaded.begin(
                 program, number, given, node_state, self._settings
             )
@@ -281,7 +283,7 @@ class ItemServer:
             epoch.close()
 
     def _with_more(self, first: Any, most: int) -> tuple[list[Any], bool]:
-        """Add what else is ready, as long as it is small; tell whether there was still more."""
+        """Add small items that are ready; return also whether more are ready."""
         epoch = self._epoch
         assert epoch is not None
         items = [first]
@@ -302,11 +304,11 @@ class ItemServer:
             self._data.send((token, kind, value))
         except (EOFError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
+        except Exception as error:  # noqa: BLE001  pickling an item may raise anything
             self._send(token, self._instead(value[0], error))
 
     def _instead(self, items: list[Any], error: Exception) -> Outcome:
-        """Take items apart of which one cannot be sent; refuse it where it is the only one."""
+        """Split items of which one cannot be sent; return an error if it is alone."""
         if len(items) > 1:
             first, *rest = items
             self._late.extendleft(("items", ([item], True)) for item in reversed(rest))
@@ -329,7 +331,7 @@ class ItemServer:
 
 @final
 class ControlServer:
-    """Serves the messages of the parent, one after the other."""
+    """Answers the messages of the parent, one after the other."""
 
     def __init__(self, loaded: LoadedRun, items: ItemServer, control: Channel) -> None:
         self._loaded = loaded
@@ -350,14 +352,14 @@ class ControlServer:
         }
 
     def serve(self) -> None:
-        """Go on until the end is asked for."""
+        """Answer messages until "close"."""
         while True:
             kind, *values = self._control.recv()
             if kind == "turn":
                 self._loaded.turn(*values)
             elif kind == "end":
                 self._items.end(*values)
-            elif values[1:2] == ["finish"]:  # on a slow disk that takes its time
+            elif values[1:2] == ["finish"]:  # slow on a slow disk
                 in_new_thread(functools.partial(self._answer, *values))
             elif self._answer(*values) == "close":
                 return
@@ -365,7 +367,7 @@ class ControlServer:
     def _answer(self, number: int, what: str, *arguments: Any) -> str:
         try:
             answer = "answer", number, self._answers[what](*arguments)
-        except BaseException as error:  # noqa: BLE001  as above
+        except BaseException as error:  # noqa: BLE001  the parent raises it
             answer = "error", number, pack_error(error)
         self._control.send(answer)
         return what
@@ -374,8 +376,8 @@ class ControlServer:
         number, run = self._loaded.number, self._loaded.run
         if run is None:
             return None
-        ticket = self._items.ticket  # first: one that begins now has skipped nothing yet
-        failures, failed = run.failures_since(heard[1] if heard[0] == number else 0)
+        ticket = self._items.ticket  # read first: an epoch that begins now has skipped nothing
+        failures, failed = run._core.failures_since(heard[1] if heard[0] == number else 0)
         rows = dict(run.stats())
         del rows[CONSUMER]
         status = run.status()
@@ -403,4 +405,4 @@ class ControlServer:
 
     def _node_state(self, epoch: int, rest: list[Any]) -> StageStates | None:
         run = self._loaded.run
-        return None if run is None else run.node_state(epoch, IndexRanges.read(rest))
+        return None if run is None else run._core.node_state(epoch, IndexRanges.read(rest))

@@ -1,4 +1,4 @@
-"""Link: a process that holds a pipeline, as its parent sees it: messages, requests, its end."""
+"""Link: the process of an isolated run, as its parent sees it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ...executors.worker import OUTPUT, show_output
 from ...ops.stage import Chain, ExecutorSpec, addresses
 
 _ENTRY = f"{__package__}.child:serve"
-ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer,
-STATE_S = 10.0  # but for a state: without it a training cannot be saved
-_RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
+ANSWER_S = 1.0  # longest wait for an answer: after it, the process counts as busy
+STATE_S = 10.0  # longest wait for a state, without which a training cannot be saved
+_RING_SHARE = 4  # shared memory gets a quarter of a run's memory budget
 _END = None
 
 
 def second_connection(worker: Worker) -> Connection:
-    """Return our end of another connection to a worker, which calls `received_connection` first.
+    """Open a second connection to a worker, which must call `received_connection` first.
 
     Raises:
-        OSError: the worker is gone, or files have run out.
+        OSError: the worker is gone, or no more files can be opened.
     """
     ours, theirs = Pipe()
     try:
@@ -49,7 +49,7 @@ def second_connection(worker: Worker) -> Connection:
 
 
 def received_connection(connection: Connection) -> Any:
-    """Return the other end of it; a process that user code starts here does not get it."""
+    """Return the worker's end of it; processes that user code starts do not inherit it."""
     handle = recv_handle(connection)
     os.set_inheritable(handle, False)  # noqa: FBT003
     second = Connection(handle)
@@ -58,12 +58,12 @@ def received_connection(connection: Connection) -> Any:
 
 
 class NoAnswerError(Exception):
-    """The process has not answered in time, or is gone."""
+    """The process did not answer in time, or is gone."""
 
 
 @final
 class Reply:
-    """An answer to come."""
+    """The answer to a request."""
 
     def __init__(self) -> None:
         self._arrived = Latch()
@@ -72,20 +72,20 @@ class Reply:
 
     @property
     def arrived(self) -> bool:
-        """Whether there is an answer, or there will be none."""
+        """Whether the answer is here, or will never come."""
         return self._arrived.is_open
 
     def set(self, value: Any, error: BaseException | None = None) -> None:
-        """Set the answer, or the error in its place."""
+        """Set the answer, or an error."""
         self._value, self._error = value, error
         self._arrived.open()
 
     def wait(self, timeout_s: float | None) -> Any:
-        """Wait for the answer; with None for as long as it takes.
+        """Wait for the answer; with None, as long as it takes.
 
         Raises:
-            NoAnswerError: there was none in time.
-            Exception: what the process raised.
+            NoAnswerError: it did not come in time.
+            Exception: the process raised it.
         """
         if not self._arrived.wait(timeout_s):
             raise NoAnswerError
@@ -96,19 +96,19 @@ class Reply:
 
 @final
 class Link:
-    """A process with a pipeline in it, and the two threads that talk with it.
+    """A process with a pipeline, and the two threads that talk to it.
 
-    One thread starts it and sends messages, so that no executor waits for a process that does
-    not read, and none is interrupted in the middle of a message; the other receives. Items
-    come by a channel of their own, `data`, which is read by one thread at a time.
+    One thread starts it and sends messages, so that callers neither wait for a process that does
+    not read, nor are interrupted in the middle of a message. The other thread receives. Items use
+    a second channel, `data`, which one thread reads at a time.
 
     Args:
         title: addresses of the stages, for messages.
         memory_bytes: the run's budget for all buffers [bytes], or None.
 
     Attributes:
-        data: the channel that items come by, once the process has started.
-        served: items came from it.
+        data: the channel for items; None until the process has started.
+        served: it has sent items.
     """
 
     def __init__(self, title: str, *, memory_bytes: int | None) -> None:
@@ -122,7 +122,7 @@ class Link:
         self._messages: SimpleQueue[Any] = SimpleQueue()
         self._pending: dict[int, Reply] = {}
         self._numbers = itertools.count(1)
-        self._lock = threading.RLock()  # garbage that is found below us may come here again
+        self._lock = threading.RLock()  # garbage collection may call us while we hold it
         self._started = Latch()
         self._error: BaseException | None = None
         self._gone = self._closed = False
@@ -130,24 +130,24 @@ class Link:
         self._receiver = _daemon(self._receive, "nbpipe-isolated-receive")
         uninterrupted(self._sender.start)
 
-    # -- its life -------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------
     @property
     def pid(self) -> int:
-        """Process id; 0 before it was started."""
+        """Process id; 0 before the start."""
         return 0 if self._worker is None else self._worker.pid
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended, or never began."""
+        """Whether the process has ended, or could not start."""
         return self._gone or (self._worker is not None and self._worker.wait(0) is not None)
 
     @property
     def is_open(self) -> bool:
-        """Whether the process has started and is there."""
+        """Whether the process runs."""
         return self._started.is_open and not self._gone
 
     def ready(self) -> Channel:
-        """Wait until the process was started; return the channel that items come by.
+        """Wait for the start of the process; return the channel for items.
 
         Raises:
             WorkerStartError: it could not be started.
@@ -161,7 +161,7 @@ class Link:
         return self.data
 
     def _start(self) -> None:
-        """Start the process; messages go by another channel than items come."""
+        """Start the process, with one channel for messages and one for items."""
         worker = launch(_ENTRY, pickle.dumps({"budget_bytes": self._budget_bytes}))
         try:
             self._connection = second_connection(worker)
@@ -173,7 +173,7 @@ class Link:
         self._worker = worker
 
     def died(self) -> WorkerDiedError:
-        """Tell how the process ended, once it no longer answers."""
+        """Return the error that says how the process ended."""
         assert self._worker is not None
         return WorkerDiedError(
             f"the process of the run '{self._title}' (process {self.pid}) died "
@@ -183,23 +183,23 @@ class Link:
 
     # -- messages -------------------------------------------------------------------------
     def send(self, *message: Any) -> None:
-        """Send a message; return at once, also where the process is gone."""
+        """Send a message; return at once, even if the process is gone."""
         self._messages.put(message)
 
     def ask(self, what: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Send a request, and wait for the answer.
+        """Send a request and wait for the answer.
 
         Raises:
-            NoAnswerError: there was no answer in time.
-            Exception: what the process raised.
+            NoAnswerError: it did not come in time.
+            Exception: the process raised it.
         """
         return self.request(what, *arguments).wait(timeout_s)
 
     def request(self, what: str, *arguments: Any) -> Reply:
-        """Send a request; return the answer to come."""
+        """Send a request; return its `Reply` at once."""
         reply = Reply()
         with self._lock:
-            number = next(self._numbers)  # under it: the counter alone may give one number twice
+            number = next(self._numbers)  # under the lock: the counter alone may repeat a number
             if self._gone:
                 reply.set(None, NoAnswerError())
                 return reply
@@ -213,21 +213,21 @@ class Link:
         try:
             self._start()
             self._receiver.start()
-        except BaseException as error:  # noqa: BLE001  whoever wants an item hears of it
+        except BaseException as error:  # noqa: BLE001  `ready` raises it
             self._error = error
             self._lost()
             return
         finally:
             self._started.open()
         assert self._control is not None
-        with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
+        with contextlib.suppress(OSError):  # the process is gone: the other thread notices
             while (message := self._messages.get()) is not _END:
                 self._control.send(message)
         if self._closed:
-            self._hang_up()  # it may have started only after it was given up
+            self._hang_up()  # `close` may not have waited for the start
 
     def _receive(self) -> None:
-        """Take in what the process sends, until it is gone."""
+        """Receive messages until the process is gone."""
         assert self._control is not None
         try:
             while True:
@@ -255,19 +255,19 @@ class Link:
             reply.set(value)
 
     def _lost(self) -> None:
-        """Take note that nothing more will come."""
+        """End all requests: the process is gone."""
         with self._lock:
             self._gone = True
             pending, self._pending = self._pending, {}
         for reply in pending.values():
             reply.set(None, NoAnswerError())
         if self._worker is not None and not self._closed:
-            self._worker.kill()  # whoever waits for items hears of it
+            self._worker.kill()  # so that threads that wait for items wake up
         self._messages.put(_END)
 
     # -- the end --------------------------------------------------------------------------
     def close(self, timeout_s: float) -> None:
-        """End the process; its stages have `timeout_s` to come to an end."""
+        """End the process; calls in progress have `timeout_s` to end."""
         self._closed = True
         deadline_s = monotonic() + timeout_s + LEAVE_S
         self._started.wait(LEAVE_S)
@@ -278,7 +278,7 @@ class Link:
         self._messages.put(_END)
         self._hang_up()
         for thread in (self._sender, self._receiver):
-            with contextlib.suppress(RuntimeError):  # it never began, or it is this one
+            with contextlib.suppress(RuntimeError):  # it never started, or it is this thread
                 thread.join(LEAVE_S)
 
     def _hang_up(self) -> None:
@@ -287,29 +287,29 @@ class Link:
                 channel.close()
 
     def disown(self) -> None:
-        """Forget it in a process that was forked: it is the other one's."""
+        """Drop it in a forked process: it belongs to the parent."""
         self._gone = self._closed = True
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # another thread of that process was closing it
-                self._connection.close()  # not the channel: that would hang up for the other one
+            with contextlib.suppress(OSError):  # a thread of the parent was closing it
+                self._connection.close()  # not the channel: that would hang up for the parent
 
 
 def _daemon(target: Callable[[], None], name: str) -> threading.Thread:
     return threading.Thread(target=target, name=name, daemon=True)
 
 
-# -- What the two tell each other: the chain, a report of it ---------------------------------------
-Values = dict[tuple[str, str], int]  # of knobs, by the stage's address and the knob's name
+# -- Messages: the chain, and reports --------------------------------------------------------------
+Values = dict[tuple[str, str], int]  # values of knobs, by address of the stage and name
 
 
 def pickled(chain: Chain) -> SerializedFunction:
-    """Make a chain ready to be sent; knobs go with the values that they were made with.
+    """Serialize a chain, with its knobs at their first values.
 
     Raises:
         ArgumentError: a stage has an executor that lives in this process.
         UnpicklableError: part of a stage cannot be pickled; the message names it.
     """
-    known = list(addresses(chain).items())  # sent, too: an error names a stage by its address
+    known = list(addresses(chain).items())  # sent as well: errors name a stage by its address
     for address, stage in known:
         if stage.executor_spec is not None:
             _check_placement(stage.executor_spec, address)
@@ -338,7 +338,7 @@ def _check_placement(executor_spec: ExecutorSpec, address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Workers of a stage, as its `Executor` knows them."""
+    """The workers of a stage."""
 
     count: int = 0
     pids: tuple[int, ...] = ()
@@ -348,19 +348,19 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class ChildReport:
-    """A pipeline at one moment.
+    """A report of the process at one moment.
 
     Attributes:
-        stats: of its stages, by address.
-        failures: the last failed items that the parent has not heard of.
-        heard: what it has heard of then: number of the run, and of its failed items.
+        stats: stats of the stages, by address.
+        failures: failed items that were not reported before.
+        heard: number of the run, and of its failed items reported so far.
         cpu_cores: processor time of the process over the last seconds [cores].
-        idle_cores: how many cores had nothing to do, or None [cores].
-        held_bytes: bytes in all buffers, where there is a budget for them [bytes].
-        workers: of the stages that have some, by address.
+        idle_cores: idle cores, or None [cores].
+        held_bytes: bytes in all buffers, if there is a budget [bytes].
+        workers: the workers of each stage that has some, by address.
         process_bytes: resident memory of the process [bytes].
         skipped: items of its epoch that failed and were left out [items].
-        ticket: of that epoch; 0 where none has begun.
+        ticket: ticket of that epoch; 0 before the first.
     """
 
     stats: dict[str, StageStats]

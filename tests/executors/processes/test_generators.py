@@ -17,7 +17,7 @@ placed = functools.partial(chain.placed, method="flat_map")
 
 def rested(run):
     """Wait until no worker has anything to do: else the next epoch starts another one."""
-    executor = run._machine.executor("fn")
+    executor = run._core.engine.executor("fn")
     until(lambda: len(executor._idle) == len(executor._slots))
 
 

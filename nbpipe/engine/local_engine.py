@@ -1,0 +1,169 @@
+"""LocalEngine: the stages of a run in this process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from ..executors.interface import Executor
+from ..ops.checkpoint import caches
+from ..ops.ranges import IndexRanges
+from ..ops.stage import Chain
+from .engine import Engine
+from .epoch import Epoch
+from .external import ExternalOrder
+from .failures import Failure
+from .node import StageStates
+from .record import RunRecord
+from .scheduler import Scheduler, snapshot, stats
+from .stats import Row, StageStats
+
+
+class LocalEngine(Engine):
+    """The stages of a run, in the threads and workers of this process.
+
+    Args:
+        chain: the stages.
+        record: keeps history, failed items and the waits of the loop.
+        seed: seed of the run.
+        memory_bytes: budget for all buffers, or None [bytes].
+
+    Raises:
+        CacheError: another chain wrote a cache folder.
+    """
+
+    def __init__(
+        self, chain: Chain, record: RunRecord, *, seed: int, memory_bytes: int | None
+    ) -> None:
+        self.scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
+        self.limit_bytes = memory_bytes
+        self.sources_read: Callable[[], object] = lambda: None
+        self._chain = chain
+        self._record = record
+        self.scheduler.remember = record.remember
+        self.scheduler.sample = _sampler(self.scheduler, record)
+
+    def begin(
+        self, external: ExternalOrder | None, node_state: StageStates
+    ) -> tuple[int, ExternalOrder | None, StageStates]:
+        """Read the lengths of the sources; the scheduler gets order and states as they are."""
+        self.sources_read()
+        return 0, external, node_state
+
+    def node_state(self, epoch: Epoch, delivered: int) -> StageStates | None:
+        """Return the states of the stages after so many items."""
+        with self.scheduler.lock:
+            return epoch.node_state(IndexRanges(delivered))
+
+    def caches(self) -> StageStates:
+        """Return for each cache which epoch made its items."""
+        return caches(self._chain)
+
+    def finish(self, epoch: Epoch) -> None:
+        """Write the caches that the epoch filled.
+
+        Raises:
+            CacheError: a cache cannot be written.
+        """
+        epoch.commit()
+
+    def cancel(self, ticket: int, epoch: Epoch) -> None:
+        """Do nothing: the scheduler ends the epoch."""
+
+    def refresh(self) -> None:
+        """Apply the values of the knobs."""
+        self.scheduler.refresh()
+
+    def pause(self, *, paused: bool) -> None:
+        """Start no further call, or start them again."""
+        self.scheduler.pause(paused=paused)
+        with self.scheduler.lock:  # if two threads race, the clock follows the last one as well
+            now_ns = perf_counter_ns()
+            paused = self.scheduler.paused
+            if self._record.consumer.pause(now_ns, paused=paused) and not paused:
+                self._record.resume(now_ns, snapshot(self.scheduler, now_ns))
+
+    def hold(self, most_ns: int) -> bool:
+        """Start no call for `most_ns` at most; return False if too few items are ready."""
+        return self.scheduler.hold(most_ns)
+
+    def rested_ns(self) -> int | None:
+        """Return when the last call ended; 0 while one runs, None after the rest."""
+        return self.scheduler.rested_ns()
+
+    def release(self) -> None:
+        """End the rest that `hold` started."""
+        self.scheduler.release()
+
+    def renew(self) -> None:
+        """Send functions to the workers again: a cell may have changed them."""
+        self.scheduler.fused_stages.each(lambda executor: executor.renew())
+
+    def close(self, timeout_s: float) -> list[str]:
+        """End everything; return the addresses of stages that are still in user code."""
+        return self.scheduler.close(timeout_s)
+
+    def disown(self) -> None:
+        """Drop everything in a forked process."""
+        self.scheduler.disown()
+
+    def stats(self, now_ns: int) -> dict[str, StageStats]:
+        """Return the stats of every stage by address."""
+        rows = stats(self.scheduler, now_ns)
+        with self.scheduler.lock:
+            return self._record.consumer.with_means(rows, now_ns)
+
+    def history(self) -> list[Row]:
+        """Return the rows of all stages and of the training loop, oldest first."""
+        return self._record.history(self.scheduler.lock)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the last failed items, oldest first."""
+        with self.scheduler.lock:
+            return tuple(self._record.failures)
+
+    def executor(self, address: str) -> Executor | None:
+        """Return the executor of a stage; None if the run's own threads do the work."""
+        return self.scheduler.fused_stages.executor(address)
+
+    def reads_ahead_of(self, number: int) -> bool:
+        """Return whether the epoch after this one is being read."""
+        ahead = self.scheduler.ahead
+        return ahead is not None and ahead.number == number + 1 and ahead.has_begun
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Processor time of this process over the last seconds [cores]."""
+        with self.scheduler.lock:
+            return self._record.cpu_cores
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Idle cores over the last seconds [cores]; None if the system does not report them."""
+        with self.scheduler.lock:
+            return self._record.idle_cores
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes in all buffers [bytes]; None without a budget."""
+        if self.limit_bytes is None:
+            return None
+        with self.scheduler.lock:
+            memories = [epoch.memory for epoch in self.scheduler.epochs]
+        held = [memory.held_bytes for memory in memories if memory is not None]
+        return sum(held) if held else None
+
+
+def _sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
+    """Return the function that samples the counters of the epoch in progress."""
+    reference = weakref.ref(scheduler)  # the scheduler holds this function
+
+    def sample(now_ns: int, last: bool = False) -> int:  # noqa: FBT001, FBT002
+        running = reference()
+        if running is None or running.epoch is None:
+            return now_ns
+        epoch = running.epoch.context.epoch
+        return record.sample(now_ns, epoch, snapshot(running, now_ns), last=last)
+
+    return sample

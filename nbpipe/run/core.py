@@ -1,0 +1,297 @@
+"""RunCore: the parts of a run behind its public class."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from typing import Any, final
+
+from ..base.checks import seconds
+from ..base.knobs import KnobChange
+from ..base.threads import in_new_thread, uninterrupted
+from ..engine.engine import Engine
+from ..engine.external import ExternalOrder, external_chain, whole_order
+from ..engine.failures import Failure
+from ..engine.lifecycle import RunLifecycle
+from ..engine.node import StageStates
+from ..engine.record import RunRecord
+from ..engine.stats import RunStats, Status
+from ..engine.step_time import StepTimes
+from ..errors import RunError
+from ..executors.transfer import Device
+from ..ops.chain import units
+from ..ops.checkpoint import EpochPlace
+from ..ops.ranges import IndexRanges
+from ..ops.stage import CONSUMER, Chain, addresses
+from ..show import watch
+from .failed import Failures
+from .iterator import EpochIterator, close_dropped
+from .origins import Origins
+from .retry import retried
+from .status import StatusReader
+from .training import BackgroundLoop
+
+_FORGOTTEN_S = 5  # calls of a run that was collected may take this long to end [s]
+
+
+@final
+class RunCore:
+    """The parts of a run: its stages, their engine, its epochs, its background loop.
+
+    `Run` delegates to it. Panel, kernel, loader and progress display use what users do not need.
+
+    Args:
+        run: the public object, held weakly; while an iterator lives, it keeps that object.
+        chain: the stages.
+        seed: seed of every `rng`.
+        memory_bytes: budget for all buffers, or None [bytes].
+        engine: makes the engine.
+        read_ahead: an epoch begins to fill when the one before it drains.
+        pipeline: makes a pipeline of a chain, or None.
+        times_steps: a training loop iterates, so its steps are timed.
+
+    Attributes:
+        chain: the stages.
+        stages: the stages by address.
+        seed: seed of every `rng`.
+        engine: runs the stages.
+        life: starts and ends epochs.
+        record: keeps history, failed items and knob changes.
+        background: the loop of `run.train`.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        chain: Chain,
+        *,
+        seed: int,
+        memory_bytes: int | None,
+        engine: Callable[..., Engine],
+        read_ahead: bool,
+        pipeline: Callable[[Chain], Any] | None,
+        times_steps: bool,
+    ) -> None:
+        self.chain = chain
+        self.stages = addresses(chain)
+        self.seed = seed
+        self.record = RunRecord()
+        self.engine = engine(chain, self.record, seed=seed, memory_bytes=memory_bytes)
+        self.life = life = RunLifecycle(self.engine, self.record)
+        self.background = BackgroundLoop(life)
+        self._run: Callable[[], Any] = weakref.ref(run)
+        self._reads_ahead = read_ahead
+        self._pipeline = pipeline
+        self._units = units(chain)
+        self._status = StatusReader(chain, self._units, life, self.background)
+        if times_steps:
+            self.record.time_steps(life.scheduler.lock)
+        self._origins = origins = Origins(chain, sees_caches=not self.engine.isolated_stages)
+        self.engine.sources_read = lambda: origins.sources_read(life.position.number)
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        watcher = _knob_watcher(self.engine, self.record)
+        knobs = {id(k): k for stage in self.stages.values() for k in stage.knobs.values()}
+        self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
+        self._finalizer = weakref.finalize(run, _abandon, life, self._unwatch)
+        self._finalizer.atexit = False  # `watch` closes open runs then
+
+    def pipeline_of(self, chain: Chain) -> Any:
+        """Return a pipeline of a chain.
+
+        Raises:
+            RunError: the run was not started by a pipeline.
+        """
+        if self._pipeline is None:
+            raise RunError("this run was not started by a pipeline; start it with pipe.start()")
+        return self._pipeline(chain)
+
+    def chain_code(self) -> str:
+        """Return the pipeline with the present values of the knobs, as code for a cell."""
+        from ..export.exporting import chain_code
+
+        return chain_code(self._run(), self.chain)
+
+    def renew_functions(self) -> None:
+        """Send functions to the workers again: a cell may have changed them."""
+        self.engine.renew()
+
+    # -- epochs -------------------------------------------------------------------------------
+    def start_epoch(
+        self,
+        external: ExternalOrder | None = None,
+        *,
+        last: bool = False,
+        at_end: Callable[[], None] | None = None,
+    ) -> EpochIterator:
+        """Start the next epoch.
+
+        Args:
+            external: an order that replaces the source's own.
+            last: no epoch follows, so nothing is read ahead.
+            at_end: called after the end of the epoch.
+        """
+        if external is not None and self.engine.isolated_stages:
+            external = whole_order(external)
+        chain = self.chain if external is None else external_chain(self.chain, external)
+        if self.background.has_more:
+            self.life.check_free()
+        epoch = self.life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
+        iterator = EpochIterator(self.life, epoch, chain, keeps=self._run(), at_end=at_end)
+        self._iterators.add(iterator)
+        return iterator
+
+    def resume_epoch(
+        self, external: ExternalOrder | None, node_state: StageStates | None
+    ) -> EpochIterator:
+        """Start the next epoch with its stages in these states, for the process of the loop."""
+        if node_state:
+            position = self.life.position
+            from_outside = external is not None
+            position.resume_at = EpochPlace(position.next_epoch, 0, node_state, from_outside)
+        return self.start_epoch(external)
+
+    def close_epochs(self) -> None:
+        """Cancel the epoch that this thread iterates: its cell has failed."""
+        if self.life.owner is threading.current_thread():
+            for iterator in tuple(self._iterators):
+                iterator.close()
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Epochs begun, and items delivered in all of them."""
+        return self.life.position.next_epoch, self.stats()[CONSUMER].items_out
+
+    def node_state(self, epoch: int, rest: IndexRanges) -> StageStates | None:
+        """Return the states of the stages in an epoch, for the process of the loop."""
+        return self.life.position.node_state(epoch, rest)
+
+    # -- the training loop --------------------------------------------------------------------
+    @property
+    def between_waits(self) -> Callable[[], object] | None:
+        """A function that the loop calls before it takes an item, and while it waits for one."""
+        return self.life.between_waits
+
+    @between_waits.setter
+    def between_waits(self, function: Callable[[], object] | None) -> None:
+        self.life.between_waits = function
+
+    @property
+    def active_s(self) -> float:
+        """Time on a clock that stops during pauses [s]."""
+        return self.record.consumer.active_ns(perf_counter_ns()) / 1e9
+
+    def time_steps(self, steps: StepTimes) -> None:
+        """Continue to time the steps of a loop that iterated another run before."""
+        self.record.consumer.steps = steps
+
+    # -- measurements -------------------------------------------------------------------------
+    def status(self) -> Status:
+        """Return where the run is."""
+        return self._status.read()
+
+    def stats(self) -> RunStats:
+        """Return the stats of every stage and of the loop."""
+        now_ns = self.life.ended_ns or perf_counter_ns()
+        known = self.engine.stats(now_ns)
+        rows = {address: known[address] for address in self.stages if address in known}
+        with self.life.scheduler.lock:
+            rows[CONSUMER] = self.record.consumer.stats(now_ns)
+        return RunStats(rows, self._units)
+
+    def events(self) -> tuple[KnobChange, ...]:
+        """Return the last knob changes, oldest first."""
+        with self.life.scheduler.lock:
+            kept = self.record.events.copy()  # at once: garbage collection may turn a knob
+        return tuple(kept)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that this run uses."""
+        return tuple(self.life.scheduler.devices)
+
+    # -- failed items -------------------------------------------------------------------------
+    def failures(self) -> Failures:
+        """Return the last failed items with their source items."""
+        return self._origins.named(self.engine.failures())
+
+    def unnamed_failures(self) -> tuple[Failure, ...]:
+        """Return the last failed items; the source is not read."""
+        return self.engine.failures()
+
+    def failures_since(self, count: int) -> tuple[tuple[Failure, ...], int]:
+        """Return the failed items after the first `count`, and the number of all."""
+        return self.record.failures_since(count, self.life.scheduler.lock)
+
+    def retried(self) -> Any:
+        """Return a pipeline of the source items that failed."""
+        failed = [self._origins.of(failure) for failure in self.engine.failures()]
+        return self.pipeline_of(retried(self.chain, failed))
+
+    # -- the end ------------------------------------------------------------------------------
+    def close(self, timeout_s: float = 5) -> None:
+        """End the run; a second call does nothing.
+
+        Raises:
+            ArgumentError: `timeout_s` is negative, or no number.
+            ReentrantRunError: a stage of this run calls it.
+        """
+        life, run = self.life, self._run()
+        if life.closed or life.forked:
+            return
+        timeout_s = seconds("close timeout_s", timeout_s, zero=True)
+        life.check_outside("close")
+        try:
+            uninterrupted(self._let_go)
+            self.background.close(timeout_s)
+            life.close(timeout_s)
+        except BaseException:  # an interrupt: close the rest without waiting
+            uninterrupted(functools.partial(life.close, 0))
+            raise
+        for closed in tuple(watch.run_closed):
+            closed(run)
+
+    def _let_go(self) -> None:
+        self._finalizer.detach()
+        watch.discard(self._run())
+        for unwatch in self._unwatch:
+            unwatch()
+
+    def close_dropped(self, close: Callable[[], object]) -> None:
+        """Close an object that was collected while it iterated this run."""
+        close_dropped(self.life, close)
+
+    def disown(self) -> None:
+        """Drop the run in a forked process: it stayed in the parent."""
+        self._finalizer.detach()
+        watch.discard(self._run())
+        self.life.disown()
+
+
+def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], None]:
+    """Return the function that a knob calls after a change."""
+    reference = weakref.ref(engine)  # knobs outlive runs
+
+    def changed(change: KnobChange) -> None:
+        live = reference()
+        if live is not None:
+            with live.scheduler.lock:
+                record.events.append(change)
+            if record.consumer.steps is not None:
+                record.consumer.steps.turned()
+            live.refresh()
+
+    return changed
+
+
+def _abandon(life: RunLifecycle, unwatch: Iterable[Callable[[], None]]) -> None:
+    """Close what a collected run left behind, in another thread: this one may hold its lock."""
+
+    def close() -> None:
+        for end in unwatch:
+            end()
+        life.close(_FORGOTTEN_S)
+
+    in_new_thread(close)
