@@ -130,7 +130,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tell the tiers apart; deselect tests that need torch where there is none, skip GPU tests."""
     tiers.mark(items)
     for item in items:
-        if "torch" in getattr(item, "fixturenames", ()):
+        example = item.nodeid.startswith("nbpipe/dataloader/")
+        if example or "torch" in getattr(item, "fixturenames", ()):
             item.add_marker("torch")
     yield
     if importlib.util.find_spec("torch") is None:

@@ -4,6 +4,7 @@ import pytest
 
 from nbpipe.base.threads import holds
 from nbpipe.run.run import Run
+from nbpipe.show.watch import open_runs
 from tests.executors.processes.conftest import start_server
 from tests.interrupts import Interrupter
 
@@ -49,7 +50,7 @@ def begun_everywhere(prepare, look, *, step):
         interrupter = Interrupter(
             number,
             lambda loader=loader, seen=seen: seen.append(look(loader)),
-            waits=lambda loader=loader: _is_locked(loader),
+            waits=_holds_a_lock,
         )
         with interrupter:
             epoch = iter(loader)
@@ -60,8 +61,6 @@ def begun_everywhere(prepare, look, *, step):
         number += step
 
 
-def _is_locked(loader):
-    """Say whether this thread holds the lock of a run that makes batches."""
-    return any(
-        isinstance(one, Run) and holds(one._core.life.scheduler.lock) for one in loader.run._makers
-    )
+def _holds_a_lock():
+    """Return whether this thread holds the lock of a run."""
+    return any(isinstance(one, Run) and holds(one._core.life.scheduler.lock) for one in open_runs())
