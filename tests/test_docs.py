@@ -263,7 +263,7 @@ def test_site_in_a_browser(site):
             "http://site/**",
             lambda route: route.fulfill(path=folder / urlsplit(route.request.url).path[1:]),
         )
-        for name in ("index", "quickstart", "dataloader-details", "benchmarks", "api/pipeline"):
+        for name in ("index", "quickstart", "dataloader", "benchmarks", "api/pipeline"):
             page.goto(f"docs/{name}.html")
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 wide.append(name)

@@ -25,14 +25,17 @@ class LoopCounts:
 
     Args:
         stages: of its chain, by address.
+        before: batches of the epoch that the loop has had already.
 
     Attributes:
+        before: batches of the epoch that the loop has had already.
         record: the history and failures, and how long the loop waited.
         lock: held while counts change or are read.
         over: the epoch is over: the stats are those of its end.
     """
 
-    def __init__(self, stages: Mapping[str, Stage]) -> None:
+    def __init__(self, stages: Mapping[str, Stage], before: int) -> None:
+        self.before = before
         self.record = RunRecord()
         self.lock = threading.RLock()
         self.over = False
@@ -46,6 +49,11 @@ class LoopCounts:
             one.state, one.counters.first_ns = BLOCKED, now_ns
         self._made_in = self._runtimes[FETCH]
         self.record.begin(now_ns)
+
+    @property
+    def delivered(self) -> int:
+        """Batches of the epoch that the loop has had."""
+        return self.before + self.record.consumer.counted
 
     def begin_batch(self) -> None:
         """Count the time from here on as that of a batch."""
@@ -74,13 +82,14 @@ class LoopCounts:
         since_ns = self.record.consumer.waits_since_ns
         return max(0, self.record.consumer.active_ns(now_ns) - since_ns) if since_ns else 0
 
-    def end(self, failure: Failure | None) -> None:
-        """End the epoch, with the failure that ended it or None."""
+    def end(self, stage: str, error: BaseException | None) -> None:
+        """End the epoch, with the error that a stage raised or None."""
         with self.lock:
+            if isinstance(error, Exception):
+                self._runtimes[stage].counters.errors += 1
+                told = one_line(error), formatted(error), ""
+                self.record.remember(Failure(stage, self.delivered, 0, *told, 1, time()))
             self._leave()
-            if failure is not None:
-                self._runtimes[failure.stage].counters.errors += 1
-                self.record.remember(failure)
             self._sample(last=True)
             self.record.end(self._changed_ns)
             self.over = True
@@ -168,12 +177,11 @@ class LocalRun(Iterator[Any]):
         self.outcome = CANCELLED
         self.closed = self.paused = self._stopping = False
         self._total = known_length(chain)
-        self._before = self._delivered = before
         self._between = between
-        self._error: BaseException | None = None
+        self._error = ""
         self._stage = next(iter(self.stages))  # that is at work
         self._thread = threading.current_thread()
-        self._counts = LoopCounts(self.stages)
+        self._counts = LoopCounts(self.stages, before)
         self._batches = self._loop(itertools.islice(items, before, None))
 
     def __next__(self) -> Any:
@@ -193,19 +201,18 @@ class LocalRun(Iterator[Any]):
                 self._stage = source
                 batch = next(items, END)
                 if batch is END:
-                    return self._end(FINISHED)
+                    self._end(FINISHED)
+                    break
                 for self._stage in others:
                     batch = self.stages[self._stage].fn(batch)
                 self._counts.end_batch()
-                self._delivered += 1
                 if self.closed:  # by another thread: this one closes the sampler
                     items = iter(())
                 yield batch
                 batch = None
-        except GeneratorExit:  # possibly in the garbage collection of a thread that holds the lock
-            raise
         except BaseException as error:
-            self._end(FAILED, error)
+            if not isinstance(error, GeneratorExit):  # it may come while this thread has the lock
+                self._end(FAILED, error)
             raise
 
     def _continues(self) -> bool:
@@ -223,12 +230,8 @@ class LocalRun(Iterator[Any]):
     def _end(self, outcome: str, error: BaseException | None = None) -> None:
         if not self.closed:
             self.closed = True
-            self.outcome, self._error = outcome, error
-            self._counts.end(self._failure(error) if isinstance(error, Exception) else None)
-
-    def _failure(self, error: Exception) -> Failure:
-        told, traceback = one_line(error), formatted(error)
-        return Failure(self._stage, self._delivered, self.epoch, told, traceback, "", 1, time())
+            self.outcome, self._error = outcome, "" if error is None else one_line(error)
+            self._counts.end(self._stage, error)
 
     # -- control, from any thread ---------------------------------------------------------
     def pause(self) -> None:
@@ -267,11 +270,11 @@ class LocalRun(Iterator[Any]):
         return Status(
             state="paused" if self.paused else "running",
             epoch=self.epoch,
-            delivered=self._delivered,
+            delivered=self._counts.delivered,
             total=self._total,
-            error="" if self._error is None else one_line(self._error),
+            error=self._error,
             outcome=self.outcome,
-            resumed=self._before,
+            resumed=self._counts.before,
             by_loop=True,
             **self._counts.times(),
         )
