@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -257,6 +258,7 @@ class Arguments:
         indices: Iterable[Any] | None = None if self.iterable else self.samples.indices
         return RandomSources(self.torch, Samplers(self.torch.utils.data, indices), self.generator)
 
-    def draw_seed(self) -> int:
-        """Draw the seed of an epoch's workers."""
-        return drawn_seed(self.torch, self.generator)
+    @property
+    def draw_seed(self) -> Callable[[], int]:
+        """The function that draws the seed of an epoch's workers."""
+        return functools.partial(drawn_seed, self.torch, self.generator)

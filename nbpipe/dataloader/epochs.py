@@ -237,8 +237,8 @@ class Epochs:
             else:
                 if resumes and indices is not None:  # while torch's generator is as it was
                     indices = started(indices)
-                epoch = LoaderEpoch(loader, self, arguments, progress)
                 local = self._in_loop(arguments, progress, indices)
+                epoch = LoaderEpoch(loader, self, arguments, progress)
                 epoch.begin_in_loop(local)
                 self.run.log.begins(epoch, local)
             begun = progress
