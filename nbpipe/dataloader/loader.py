@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from ..base.checks import seconds
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments
+from ..base.names import methods_name_arguments, shown
 from ..errors import ArgumentError, ExportError, LengthUnknownError
 from ..pipeline import Pipeline
 from .arguments import (
@@ -209,11 +209,11 @@ class DataLoader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over arguments; the run has not begun."""
         self._torch = load_torch()
-        shown = {name: state[name] for name in ("sampler", "batch_sampler")}
+        samplers = {name: state[name] for name in ("sampler", "batch_sampler")}
         for name, value in state.items():
             object.__setattr__(self, name, value)
         self._prepare()
-        for name, value in shown.items():
+        for name, value in samplers.items():
             object.__setattr__(self, name, value)
 
     # -- knobs ----------------------------------------------------------------------------
@@ -430,6 +430,9 @@ class DataLoader:
     def export_goal(self) -> str:
         """Return what an export appends to this object's expression to get its pipeline."""
         return ".pipeline"
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("export_goal",))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return self.run._repr_mimebundle_()
