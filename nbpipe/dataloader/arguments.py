@@ -14,7 +14,7 @@ from ..base.names import parameters_of, word_for
 from ..errors import ArgumentError, ArgumentTypeError, MissingExtraError, UnknownKnobError
 from ..ops.stage import MAX_PREFETCH, placed
 from ..pipeline import Pipeline
-from ..run.run import ShownRun
+from ..run.shown import ShownRun
 from .generators import RandomSources, drawn_seed
 from .samplers import Samplers, Samples
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple, final
 
 from ..engine.failures import Failure
-from ..engine.machine import READY
+from ..engine.lifecycle import READY
 from ..run.run import Run
 from .local import LocalRun
 from .worker_run import close_run
@@ -36,7 +36,9 @@ class BegunEpoch(NamedTuple):
     @property
     def is_newest(self) -> bool:
         """Whether its maker has begun it, and no epoch after it."""
-        return self.maker.epoch + self.offset == self.number and self.maker.outcome != READY
+        maker = self.maker
+        begun = isinstance(maker, LocalRun) or maker._core.life.outcome != READY
+        return begun and maker.epoch + self.offset == self.number
 
     @property
     def in_progress(self) -> bool:

@@ -278,7 +278,7 @@ class Epochs:
         load_into(run, position)
         timeout = None
         if arguments.timeout:
-            run.between_waits = timeout = BatchTimeout(arguments.timeout, run)
+            run._core.between_waits = timeout = BatchTimeout(arguments.timeout, run)
         head, stays = head_of(pipe), arguments.persistent_workers
         made = WorkerRun(
             run,

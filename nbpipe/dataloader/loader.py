@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from ..base.checks import seconds
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments, shown
+from ..base.names import methods_name_arguments
 from ..errors import ArgumentError, ExportError, LengthUnknownError
 from ..pipeline import Pipeline
 from .arguments import (
@@ -427,12 +427,9 @@ class DataLoader:
             )
         return replace(done, notes=(_NO_TIMEOUT, *done.notes)) if self.timeout else done
 
-    def export_goal(self) -> str:
+    def _export_goal_(self) -> str:
         """Return what an export appends to this object's expression to get its pipeline."""
         return ".pipeline"
-
-    def __dir__(self) -> list[str]:
-        return shown(self, ("export_goal",))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return self.run._repr_mimebundle_()

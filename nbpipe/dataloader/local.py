@@ -10,7 +10,8 @@ from time import perf_counter_ns, sleep, time
 from typing import Any, final
 
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, RunRecord
+from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
+from ..engine.record import RunRecord
 from ..engine.stats import BLOCKED, SAMPLE_NS, Row, StageRuntime, StageStats, Status
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses
@@ -290,5 +291,3 @@ class LocalRun(Iterator[Any]):
     def failures(self) -> tuple[Failure, ...]:
         """Return the batch that could not be made, if there is one."""
         return tuple(self._counts.record.failures)
-
-    unnamed_failures = failures

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
 from ..engine.failures import Failure
-from ..engine.machine import EVENTS_KEPT, slowdown
+from ..engine.record import EVENTS_KEPT, slowdown
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..engine.step_time import StepTimes
 from ..errors import RunClosedError, near_match
@@ -22,8 +22,10 @@ from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.failed import Failures
-from ..run.run import LiveStage, Run, ShownRun
-from ..show.watch import AttendedRun, Shown, loader_made
+from ..run.live_stage import LiveStage
+from ..run.run import Run
+from ..run.shown import ShownRun
+from ..show.watch import AttendedRun, Shown, loader_made, title_of
 from .chain import is_local
 from .epoch_log import EpochLog
 from .local import LocalRun
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 # Used by the loader and by nbpipe's notebook support; completion does not offer them.
 _OURS = (
-    *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended", "export_goal"),
-    *("follow", "knobs", "log", "on_run", "shown", "title", "turn", "unnamed_failures"),
+    *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended"),
+    *("follow", "knobs", "log", "on_run", "shown", "turn", "unnamed_failures"),
 )
 _ATTRIBUTES = ("between_waits", "knobs", "log", "on_run", "shown")
 
@@ -89,7 +91,7 @@ class LoaderRun(ShownRun):
 
     def adopt(self, run: Run) -> None:
         """Show a run that makes batches; it times the steps of the same loop as those before."""
-        run.go_on_timing(self._steps)
+        run._core.time_steps(self._steps)
         if self.on_run is not None:
             self.on_run(run)
 
@@ -97,6 +99,11 @@ class LoaderRun(ShownRun):
         """Update the displays: an epoch is over."""
         for one in tuple(self.shown):
             one.rest()
+
+    @property
+    def _core(self) -> LoaderRun:
+        """What panel and kernel use: methods of its own."""
+        return self
 
     # -- for notebooks --------------------------------------------------------------------
     @property
@@ -123,7 +130,11 @@ class LoaderRun(ShownRun):
     def unnamed_failures(self) -> tuple[Failure, ...]:
         """Return `failures()` without the items of the source."""
         current = self.log.current
-        return () if current is None else current.renumbered(current.maker.unnamed_failures())
+        if current is None:
+            return ()
+        maker = current.maker
+        found = maker.failures() if isinstance(maker, LocalRun) else maker._core.unnamed_failures()
+        return current.renumbered(found)
 
     def chain_code(self) -> str:
         """Return the statement that makes the loader, with its workers as they are, for a cell."""
@@ -190,7 +201,7 @@ class LoaderRun(ShownRun):
         state = "closed" if self.closed else "paused" if self.paused else "open"
         if current is not None and current.in_progress:
             state += f", epoch {current.number} in progress"
-        return f"LoaderRun({self.title}; {state})"
+        return f"LoaderRun({title_of(self)}; {state})"
 
     # -- how it goes ----------------------------------------------------------------------
     @property
@@ -227,11 +238,10 @@ class LoaderRun(ShownRun):
             total = known_length(self._pipeline.chain)
             status = Status("ready", 0, total=total, by_loop=is_local(self._pipeline))
         else:
-            in_progress, outcome = current.in_progress, current.maker.outcome
-            status = current.maker.status()
+            in_progress, status = current.in_progress, current.maker.status()
             if status.epoch + current.offset != current.number:  # the next one began meanwhile
                 return self.status()
-            state = status.state if in_progress else outcome
+            state = status.state if in_progress else status.outcome
             status = dataclasses.replace(status, state=state, epoch=current.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")

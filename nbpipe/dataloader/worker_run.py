@@ -32,7 +32,7 @@ class BatchTimeout:
 
     def __init__(self, limit_s: float, run: Run) -> None:
         self._limit_s = limit_s
-        self._others = run.between_waits
+        self._others = run._core.between_waits
         self._run = weakref.ref(run)  # the run holds this
         self._waited_s = self._since_s = 0.0
 
@@ -42,7 +42,7 @@ class BatchTimeout:
 
     def _now_s(self) -> float:
         run = self._run()
-        return self._since_s if run is None else run.active_s
+        return self._since_s if run is None else run._core.active_s
 
     def __call__(self) -> None:
         """Check the time; called at the beginning of a wait, and after each round of it.
