@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from .base.checks import boolean, integer
 from .base.format import parse_bytes
-from .base.names import methods_name_arguments, names_arguments, shown
+from .base.names import methods_name_arguments, names_arguments, own, shown
 from .errors import ArgumentError, ArgumentTypeError
 from .executors.serialize import can_be_sent
 from .ops.batch import append_batch, append_unbatch
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 @final
+@own("pipeline")
 @methods_name_arguments
 class Pipeline:
     """A frozen chain of stages; begin one with `nbpipe.source(...)`.
@@ -52,7 +53,6 @@ class Pipeline:
 
     __slots__ = ("__weakref__", "chain")
 
-    _nbpipe_kind_: ClassVar[str] = "pipeline"
     chain: Chain
 
     def __init__(self, chain: Chain) -> None:

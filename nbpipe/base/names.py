@@ -47,13 +47,26 @@ def shown(one: object, hidden: Container[str]) -> list[str]:
     return [name for name in object.__dir__(one) if name not in hidden]
 
 
-def own_kind(cls: type) -> str:
-    """Return which kind of nbpipe's objects a class makes, as the class states; else nothing.
+# Classes of nbpipe that the rooms below theirs know by a kind: "pipeline", "run" or "loader".
+own_classes: dict[type, str] = {}
+own_class_made: list[Callable[[type, str], object]] = []  # called with each one, and its kind
 
-    Rooms below the one that defines a class know its objects by this: "pipeline", "run", "loader".
-    """
-    name = "_nbpipe_kind_"
-    return next((str(vars(one)[name]) for one in cls.__mro__ if name in vars(one)), "")
+
+def own(kind: str) -> Callable[[Class], Class]:
+    """Return a decorator that registers a class under its kind."""
+
+    def register(cls: Class) -> Class:
+        own_classes[cls] = kind
+        for function in own_class_made:
+            function(cls, kind)
+        return cls
+
+    return register
+
+
+def own_kind(cls: type) -> str:
+    """Return the kind of nbpipe's objects that a class makes; "" for any other class."""
+    return next((own_classes[one] for one in cls.__mro__ if one in own_classes), "")
 
 
 def word_for(word: str, known: Iterable[str]) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from ..base.checks import seconds
 from ..base.knobs import Knob
-from ..base.names import methods_name_arguments
+from ..base.names import methods_name_arguments, own
 from ..errors import ArgumentError, ExportError, LengthUnknownError
 from ..pipeline import Pipeline
 from .arguments import (
@@ -44,6 +44,7 @@ _READ_IN_PARTS = (
 )
 
 
+@own("loader")
 @methods_name_arguments
 class DataLoader:
     """Load batches as `torch.utils.data.DataLoader` does, on workers that you watch and tune.
@@ -88,7 +89,6 @@ class DataLoader:
     """
 
     __class_getitem__: Any = classmethod(GenericAlias)
-    _nbpipe_kind_ = "loader"
 
     dataset: Any
     batch_size: int | None

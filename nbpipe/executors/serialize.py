@@ -22,6 +22,7 @@ import numpy as np
 from cloudpickle import cloudpickle as names
 
 from ..base.format import format_bytes, shortened
+from ..base.names import own_kind
 from ..base.tree import is_tensor
 from ..errors import UnpicklableError
 from .interface import Program
@@ -44,7 +45,7 @@ _CODE = (FunctionType, MethodType, functools.partial, type, CACHED)
 _CALLABLES = (FunctionType, MethodType, functools.partial, CACHED)
 _CONTAINERS = (list, tuple, set, frozenset)
 _LOOKED_INTO = ("builtins", "collections", "types")
-_ALIVE = ("Pipeline", "Run")
+_ALIVE = ("pipeline", "run")
 _INSIDE = ("attribute", "item", "state")
 
 _OTHERWISE = "create it inside the function, or per worker with worker_init"
@@ -369,7 +370,7 @@ def _is_whole(value: object) -> bool:
     if is_tensor(value):
         return True
     top = module.partition(".")[0]
-    return top in sys.stdlib_module_names or (top == _OWN and type(value).__name__ in _ALIVE)
+    return top in sys.stdlib_module_names or own_kind(type(value)) in _ALIVE
 
 
 def _error(value: object) -> BaseException | None:

@@ -1,11 +1,15 @@
 """In a notebook, runs belong to the cells that started them, and are shown as live panels.
 
 Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`, which in a terminal
-brings the magic `%nbpipe` alone. Running a cell again
-closes the runs that it started before; a cell that fails leaves no epoch half done; a tuned value
-that a new pipeline does not have is named, and a function that was edited since it was built.
-While a cell iterates a run, the kernel answers the run's controls. Runs are held weakly: nothing
-here keeps one.
+brings the magic `%nbpipe` alone.
+
+- A cell that is run again closes the runs that it started before.
+- A cell that fails ends the epochs that it was iterating.
+- A new run reports tuned values that its pipeline does not have, and functions that were edited
+  since the pipeline was built.
+- While a cell iterates a run, the kernel answers the run's controls.
+
+Runs are held weakly.
 """
 
 from __future__ import annotations
@@ -45,15 +49,9 @@ from .runs import KernelRuns
 if TYPE_CHECKING:
     from .panel import Startable
 
-# What is shown, by name: this room knows none of them.
-_RUN = ("nbpipe.run.run", "Run")
-_LOADER_RUN = ("nbpipe.dataloader.run", "LoaderRun")
-_LOADER = ("nbpipe.dataloader.loader", "DataLoader")
-_PIPELINE = ("nbpipe.pipeline", "Pipeline")
-
 
 class ExecutionResult(Protocol):
-    """What IPython says of a cell that was executed."""
+    """IPython's result of a cell that was executed."""
 
     @property
     def info(self) -> ExecutionInfo:
@@ -61,11 +59,11 @@ class ExecutionResult(Protocol):
 
     @property
     def success(self) -> bool:
-        """It raised nothing."""
+        """Whether it raised nothing."""
 
 
 def load_ipython_extension(ip: Any) -> None:
-    """Register `%nbpipe`, and in a kernel the rules for cells; does nothing the second time.
+    """Register `%nbpipe`, and in a kernel the rules for cells; do nothing the second time.
 
     Args:
         ip: IPython's shell.
@@ -104,11 +102,6 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     rules.magic.runs.open(ip.kernel)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
-    formatter = ip.display_formatter.mimebundle_formatter
-    formatter.for_type_by_name(*_RUN, display.bundle_of)
-    formatter.for_type_by_name(*_LOADER_RUN, display.bundle_of)
-    formatter.for_type_by_name(*_LOADER, lambda one: display.bundle_of(one.run))
-    formatter.for_type_by_name(*_PIPELINE, display.bundle_of_pipeline)
     display.show_pipeline = rules.show_pipeline
     listen(ip, display)
     run_closed.append(display.keep_closed)
@@ -117,7 +110,7 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Forget the magic and the rules for cells; runs go on."""
+    """Remove the magic and the rules for cells; runs continue."""
     rules = _loaded.pop(ip, None)
     if rules is None:
         return
@@ -127,9 +120,7 @@ def unload_ipython_extension(ip: Any) -> None:
     if _is_kernel(ip):
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
-        for kind in (_RUN, _LOADER_RUN, _LOADER, _PIPELINE):
-            ip.display_formatter.mimebundle_formatter.pop(".".join(kind), None)
-        unlisten(ip)
+        unlisten(ip, rules.display)
         run_closed.remove(rules.display.keep_closed)
         rules.magic.runs.close()
         History.of(ip).rest()
@@ -139,11 +130,11 @@ class CellRules:
     """The rules for the cells of one kernel.
 
     Args:
-        executions: tells to which cell a run belongs.
+        executions: the cells that ran, with their runs.
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
         history: keeps the texts of the cells.
-        place_name: tells which cell a file of code is.
+        place_name: returns the cell that a file of code stands for.
         magic: acts on all runs.
     """
 
@@ -190,7 +181,7 @@ class CellRules:
             self._look_at_page(other)
 
     def _look_at_page(self, other: Execution) -> None:
-        """Tell of the runs that a cell with the same id has open in another page.
+        """Report the runs that a cell with the same id has open in another page.
 
         This page may be that one, loaded again, or show a copy of its notebook.
         """
@@ -204,7 +195,7 @@ class CellRules:
             _print(f"nbpipe: left open {found}; nbpipe.close_all() closes all runs")
 
     def begin_late(self) -> None:
-        """Note the cell that is running now, if there is one."""
+        """Record the cell that is running, if there is one."""
         self._executions.begin_late(self._attended())
 
     def end(self, result: ExecutionResult | None) -> None:
@@ -227,7 +218,7 @@ class CellRules:
         if self._pump is not None:
             run._core.between_waits = self._pump.poll
         lost = self._lost_values(run)
-        if execution is None:  # there is no cell to tell it in
+        if execution is None:  # there is no cell to print it in
             return
         execution.runs.add(run)
         for line in (*lost, *edited_lines(run.stages.values(), self._place_name)):
@@ -255,14 +246,14 @@ class CellRules:
 
     # -- pipelines ------------------------------------------------------------------------
     def show_pipeline(self, pipe: Any) -> None:
-        """Show the buttons of a pipeline, which stand above its table."""
+        """Show the buttons of a pipeline above its table."""
         execution = self._executions.current
         self.display.show_bar(
             pipe, lambda pipe: copy_context().run(self._start_in, execution, pipe)
         )
 
     def _start_in(self, execution: Execution | None, pipe: Startable) -> tuple[AttendedRun, str]:
-        """Start a pipeline as the cell would that shows it; return the run and its variable."""
+        """Start a pipeline for the cell that shows it; return the run and its variable."""
         execution_of_cell.set(execution)
         run = pipe.start()
         return run, self.magic.runs.name(run, pipe)
@@ -272,7 +263,9 @@ class CellRules:
         chain = " > ".join(run.stages)
         for address, stage in run.stages.items():
             for name, knob in stage.knobs.items():
-                place = f"{chain}: {address}.{name}"  # another pipeline may have a stage so named
+                place = (
+                    f"{chain}: {address}.{name}"  # another pipeline may have a stage of this name
+                )
                 before = self._knobs.get(place)
                 self._knobs[place] = knob
                 if before is None or before is knob:
@@ -292,7 +285,7 @@ class CellRules:
 
 
 def _place(execution: Execution | None) -> NotebookCell | str | None:
-    """Return the cell that runs; None where it has no id, and others may be alike."""
+    """Return the cell that runs; None where it has no id to tell it from others."""
     if execution is None:
         return OUTSIDE
     return execution.cell if execution.cell.id else None
@@ -306,7 +299,7 @@ def _runs_that(runs: Sequence[RunView], end: str) -> str:
 
 
 def _print(line: str) -> None:
-    print(line)  # noqa: T201  the cell is where its reader looks
+    print(line)  # noqa: T201  the reader looks at the cell
 
 
 _loaded: weakref.WeakKeyDictionary[Any, CellRules] = weakref.WeakKeyDictionary()
@@ -317,11 +310,11 @@ PlaceName = Callable[[str], tuple[str, str] | None]  # of a file of code: ("Cell
 
 
 def edited_lines(stages: Iterable[Stage], place_name: PlaceName) -> list[str]:
-    """Return one line for each function that the notebook, or its module, has another of by now.
+    """Return one line for each function of which the notebook, or its module, has a newer version.
 
     Args:
         stages: of a run that starts.
-        place_name: tells which cell code came from.
+        place_name: returns the cell that code came from.
     """
     lines: dict[str, str] = {}
     for stage in stages:
@@ -335,7 +328,7 @@ def edited_lines(stages: Iterable[Stage], place_name: PlaceName) -> list[str]:
 
 
 def _edited(fn: Any) -> str | None:
-    """Return the name of a stage's function, or its class, where the notebook has a newer one."""
+    """Return the name of a stage's function, or of its class, if the notebook has a newer one."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, MethodType):
@@ -352,19 +345,19 @@ def _edited(fn: Any) -> str | None:
 
 
 def _is_edited_by_hand(module: object) -> bool:
-    """Tell whether a module is the notebook, or a file of the user's."""
+    """Return whether a module is the notebook, or a file of the user's."""
     file = getattr(module, "__file__", None)
     return module is sys.modules["__main__"] or (isinstance(file, str) and is_users_file(file))
 
 
 def _digests(found: Any) -> list[str]:
-    """Return what the code of a function or class is known by, wherever it stands."""
+    """Return digests of the code of a function or class, whatever its place."""
     parts = [found] if isinstance(found, FunctionType) else vars(found).values()
     return [value_digest(inspect.unwrap(part)) for part in parts if isinstance(part, FunctionType)]
 
 
 def _way_out(made_at: CodeLocation | None, place_name: PlaceName) -> str:
-    """Tell which cell makes the stage again."""
+    """Return how to make the stage again: which cell to run."""
     if made_at is None:
         return "build it again"
     code, offset = made_at.code, made_at.offset

@@ -11,8 +11,9 @@ import ipywidgets
 
 from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
+from ..errors import NbpipeError
 from ..show.messages import RunController
-from ..show.snapshot import label
+from ..show.snapshot import label, line
 from ..show.watch import RunView
 from .kernel import cure
 from .publisher import publisher
@@ -28,7 +29,7 @@ def controls_of(run: RunView) -> Any:
     Returns:
         An `ipywidgets.VBox`: buttons to pause, stop and undo, a grid with a row for every knob
         (label, slider, number), and a line for messages. A knob that stages share has one row,
-        under the name of the first. They may be laid out anew; what they do stays.
+        under the name of the first. You may lay them out again; they still work.
     """
     return _Controls(run).box
 
@@ -38,7 +39,7 @@ class _Controls:
     """The widgets and what they do; the box keeps it alive."""
 
     def __init__(self, run: RunView) -> None:
-        self._remote = RunController(run, by="controls")
+        self._controller = RunController(run, by="controls")
         self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
         cells = [cell for turned in _turned(run) for cell in self._row(*turned)]
         grid = ipywidgets.GridBox(
@@ -47,8 +48,8 @@ class _Controls:
         self.pause = self._button("pause", self._toggle)
         buttons = [
             self.pause,
-            self._button("stop", lambda: self._ask({"op": "stop"})),
-            self._button("undo", lambda: self._ask({"op": "undo"})),
+            self._button("stop", lambda: self._try(self._controller.stop)),
+            self._button("undo", lambda: self._try(self._controller.undo)),
         ]
         self.box = ipywidgets.VBox([ipywidgets.HBox(buttons), grid, self._message])
         self.box.layout.flex = "0 0 auto"  # beside a figure it takes no more than it needs
@@ -63,16 +64,17 @@ class _Controls:
         return _cured(button)
 
     def _toggle(self) -> None:
-        self._ask({"op": self.pause.description.lower()})
+        controller, paused = self._controller, self.pause.description == "Resume"
+        self._try(controller.resume if paused else controller.pause)
         self.show_pause()
 
     @property
     def run(self) -> RunView | None:
         """The run, or None where it is gone."""
-        return self._remote.run
+        return self._controller.run
 
     def show_pause(self) -> None:
-        """Let the button say what it would do."""
+        """Update the label of the button: "Pause" or "Resume"."""
         run = self.run
         paused = run is not None and run.status().state == "paused"
         self.pause.description = "Resume" if paused else "Pause"
@@ -100,7 +102,7 @@ class _Controls:
 
         def turned(change: Any) -> None:
             if change["new"] != knob.value:
-                self._ask({"op": "set", "stage": address, "knob": name, "value": change["new"]})
+                self._try(lambda: self._controller.set(address, name, change["new"]))
                 show()
 
         def show(_: KnobChange | None = None) -> None:
@@ -114,9 +116,13 @@ class _Controls:
         number.observe(turned, "value")
         unwatch = knob.watch(show)
 
-    def _ask(self, message: dict[str, Any]) -> None:
-        ack = self._remote.handle(message)
-        self._message.value = html.escape(ack.get("error", ""))
+    def _try(self, action: Callable[[], object]) -> None:
+        refusal = ""
+        try:
+            action()
+        except NbpipeError as error:
+            refusal = line(str(error))
+        self._message.value = html.escape(refusal)
 
 
 @final

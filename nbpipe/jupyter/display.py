@@ -1,14 +1,13 @@
 """Rich display of runs in a notebook: the live panel, and a picture that stays in the file.
 
-IPython formats a run as one bundle: its panel, its picture as HTML and Markdown, its text. So what
-captures outputs gets all of it. What is published becomes two outputs, because a notebook that is
-saved keeps no widgets, unless it is told to: the panel, and after it the picture, which is brought
-up to date when the run comes to rest. Where the panel is alive, the picture is hidden; where it is
-not (a notebook opened again without its kernel, nbconvert, a site that shows notebooks), the
-picture is all there is.
+IPython formats a run as one bundle: its panel, its picture as HTML and Markdown, its text. Code
+that captures outputs gets all of it. A cell gets two outputs, because a saved notebook keeps no
+widgets by default: the panel, and after it the picture, which is updated when the run comes to
+rest. While the panel is alive, the picture is hidden; where it is not (a notebook opened without
+its kernel, nbconvert, a site that shows notebooks), only the picture is there.
 
-A pipeline is shown as its table, and above it, where widgets are, its buttons and empty outputs:
-there stand the panel and the picture of the run that is started by them.
+A pipeline is shown as its table. Above it, where there are widgets, stand its buttons, and empty
+outputs for the panel and the picture of the run that they start.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.format import style_sheet
+from ..base.names import own_class_made, own_classes
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.picture import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("nbpipe")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-MARK = "nbpipe"  # in the metadata of a bundle: the number of what it shows
-OUTSIDE = ""  # the cell of what is shown by a callback
+MARK = "nbpipe"  # in the metadata of a bundle: the number of the object that it shows
+OUTSIDE = ""  # stands for the cell where a callback shows something
 _EMPTY = {"text/html": "", "text/plain": ""}
-# Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
-# a picture, the line is hidden that says that a panel was not found.
+# Hidden are: a picture beside a live panel; for a while, one beside a panel that is being loaded;
+# and beside a picture, the line that a panel was not found.
 _CHILD, _KEPT = ".jp-OutputArea-child", ".jp-OutputArea-child:has(.nbpipe-kept)"
 _BESIDE = style_sheet(
     f"{_CHILD}:has(.nbpipe-panel)+{_KEPT}{{display:none}}"
@@ -61,7 +61,7 @@ class Outputs(Protocol):
         transient: Mapping[str, str],
         update: bool,
     ) -> None:
-        """Show `data`, or put it in the place of what was shown under the same `display_id`."""
+        """Show `data`, or replace the output of the same `display_id`."""
 
 
 class _Place(NamedTuple):
@@ -91,12 +91,14 @@ class RunDisplay:
 
     Attributes:
         show_pipeline: shows the part above the table of a pipeline.
+        for_type: tells IPython what formats the objects of a class.
     """
 
     def __init__(self, outputs: Outputs, cell: Callable[[], _Cell] = lambda: None) -> None:
         self._write = outputs.publish  # `listen` puts another in its place
         self._cell = cell
         self.show_pipeline: Callable[[Any], object] = lambda _: None
+        self.for_type: Callable[[type, Callable[[Any], object]], object] = lambda *_: None
         self._marks = itertools.count(1)
         self._runs: weakref.WeakValueDictionary[int, RunView] = weakref.WeakValueDictionary()
         self._pipes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -111,8 +113,17 @@ class RunDisplay:
         self._shown: weakref.WeakKeyDictionary[RunView, Snapshot] = weakref.WeakKeyDictionary()
 
     # -- what IPython asks for ------------------------------------------------------------
+    def format_class(self, cls: type, kind: str) -> None:
+        """Have IPython format the objects of a class by this display."""
+        formats: dict[str, Callable[[Any], tuple[_Data, _Data]]] = {
+            "run": self.bundle_of,
+            "loader": lambda loader: self.bundle_of(loader.run),
+            "pipeline": self.bundle_of_pipeline,
+        }
+        self.for_type(cls, formats[kind])
+
     def bundle_of(self, run: RunView) -> tuple[_Data, _Data]:
-        """Return a run as IPython formats it, and the mark by which it is known when published."""
+        """Return a run as IPython formats it, and a mark that identifies it when published."""
         panel, data = self._panel(run), bundle(run)
         view = {} if panel is None else {WIDGET_VIEW: panel.get_view_spec()}
         return {**view, **data}, {MARK: self._mark(self._runs, run)}
@@ -128,7 +139,7 @@ class RunDisplay:
         return number
 
     def takes(self, mark: object, name: str = "", *, update: bool = False) -> bool:
-        """Called when something is about to be published; return whether that was done here.
+        """Called when something is about to be published; return whether it was published here.
 
         Args:
             mark: of a bundle; None where there is none.
@@ -139,7 +150,7 @@ class RunDisplay:
         run, pipe = self._runs.get(number), self._pipes.get(number)
         before = self._named.pop(name, None) if update else None
         if run is None:
-            if before is not None:  # something else comes in the place of a run
+            if before is not None:  # something else replaces a run
                 self._leave(before)
                 self._publish(_EMPTY, before.picture, update=True)
             if pipe is not None and not update:
@@ -161,9 +172,9 @@ class RunDisplay:
 
     # -- cells ----------------------------------------------------------------------------
     def begin(self, cell: _Cell) -> None:
-        """Called when a cell is about to run: what it has shown goes from the page.
+        """Called when a cell is about to run: its outputs disappear from the page.
 
-        Panels of runs that are over go with it, unless another cell shows them: each has comms,
+        Panels of runs that are over are closed, unless another cell shows them: each has comms,
         and a page that is loaded again would ask for them all.
         """
         if not cell:
@@ -183,7 +194,7 @@ class RunDisplay:
                     del self._panels[panel]
 
     def _sweep(self, shown: Panel | None) -> None:
-        """Close the panels that callbacks have shown of runs that are over: pictures stay."""
+        """Close the panels of runs that are over which callbacks have shown; pictures stay."""
         for panel, cells in tuple(self._panels.items()):
             if cells == {OUTSIDE} and panel is not shown and panel.is_over:
                 panel.close()
@@ -257,7 +268,7 @@ class RunDisplay:
         self._publish(_kept(data), place.picture, update=update)
 
     def keep(self, run: RunView) -> None:
-        """Bring the pictures of a run up to date, where it has changed."""
+        """Update the pictures of a run, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
         if before is None or snapshot_key(before) != snapshot_key(now):
             self._shown[run] = now
@@ -273,12 +284,12 @@ class RunDisplay:
                     panel.feed.snapshot()  # it remembers how the run was
 
     def keep_closed(self, run: RunView) -> None:
-        """Called when a run was closed: it may be gone before it is looked at again."""
+        """Called when a run was closed: it may be gone before the next snapshot."""
         if run in self._places:
             self.keep(run)
 
     def keep_all(self) -> None:
-        """Bring all pictures up to date."""
+        """Update all pictures."""
         for run in tuple(self._places):
             self.keep(run)
 
@@ -287,17 +298,21 @@ class RunDisplay:
 
 
 def _kept(data: Mapping[str, str]) -> dict[str, str]:
-    """Return what stands behind a widget: it is hidden where the widget lives, else the other."""
+    """Return the output after a widget: it is hidden while the widget is alive."""
     return {**data, "text/html": f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'}
 
 
 def listen(ip: Any, display: RunDisplay) -> None:
-    """Let what IPython is about to publish go through a display.
+    """Have IPython format nbpipe's objects by a display, and publish through it.
 
     Args:
         ip: IPython's shell.
         display: shows runs and pipelines.
     """
+    display.for_type = ip.display_formatter.mimebundle_formatter.for_type
+    for cls, kind in own_classes.items():
+        display.format_class(cls, kind)
+    own_class_made.append(display.format_class)
     publish, write = ip.display_pub.publish, ip.displayhook.write_format_data
 
     def publish_through(data: _Data, metadata: _Data | None = None, *more: Any, **how: Any) -> None:
@@ -315,8 +330,11 @@ def listen(ip: Any, display: RunDisplay) -> None:
     ip.displayhook.write_format_data = write_through
 
 
-def unlisten(ip: Any) -> None:
+def unlisten(ip: Any, display: RunDisplay) -> None:
     """Let IPython publish as it did before."""
+    own_class_made.remove(display.format_class)
+    for cls in own_classes:
+        ip.display_formatter.mimebundle_formatter.pop(cls, None)
     vars(ip.display_pub).pop("publish", None)
     vars(ip.displayhook).pop("write_format_data", None)
 

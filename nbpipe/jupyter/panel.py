@@ -16,9 +16,9 @@ import anywidget
 import ipywidgets
 import traitlets
 
-from ..errors import ArgumentError, FrontEndMissingError, NbpipeError, RunClosedError
+from ..errors import FrontEndMissingError, RunClosedError
 from ..ops.stage import Chain
-from ..show.messages import Ack, export_later, got, number_of, refused
+from ..show.messages import EXPORT, ExportedMessage, Ops, export_later
 from ..show.snapshot import Snapshot
 from ..show.watch import AttendedRun, Exportable, RunView
 from .kernel import cure
@@ -72,11 +72,11 @@ _layouts: list[ipywidgets.Layout] = []
 
 
 def _stub(kind: str) -> dict[str, Any]:
-    """Return the traits by which a widget finds what it shares with others."""
+    """Return the traits of a widget that shares its code with others."""
     if not _layouts or _layouts[0].comm is None:
         _layouts[:] = [ipywidgets.Layout()]
     code = SharedCode.of(kind).model_id
-    name = uuid.uuid4().hex  # the page knows all that belongs to one widget by it
+    name = uuid.uuid4().hex  # the page stores the state of one widget under it
     return {"_esm": front_end("stub.js"), "code": code, "name": name, "layout": _layouts[0]}
 
 
@@ -90,16 +90,16 @@ def _whole(kind: str) -> dict[str, Any]:
 class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows a run and turns its knobs, in any number of views.
 
-    Nothing is sent while no view is open. The synced trait `snapshot` holds the last look at a
-    run at rest, as JSON: it is what a page shows that was reloaded, or saved without a kernel.
+    Nothing is sent while no view is open. The synced trait `snapshot` holds the last snapshot of a
+    run at rest, as JSON: a page that was reloaded, or saved without a kernel, shows it.
 
     Args:
         run: the run; it is held weakly.
-        code: the traits that hold its front end, or find it.
+        code: the traits that hold its front end, or the id of the widget that holds it.
 
     Attributes:
-        feed: what its views are sent, and what they ask for.
-        settled: called with the run, in any thread, when what is kept of it is out of date.
+        feed: its messages.
+        settled: called with the run, in any thread, when pictures of it are out of date.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
@@ -122,7 +122,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         return run is None or run.closed
 
     def keep(self, shown: Snapshot) -> None:
-        """Bring what a page without a kernel shows up to date."""
+        """Update the snapshot that a page without a kernel shows."""
         self.snapshot = _written(shown)
 
     def _keep(self, shown: Snapshot) -> None:
@@ -141,7 +141,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         key: str | Iterable[str] | None = None,
         drop_defaults: bool = False,  # noqa: FBT001, FBT002
     ) -> dict[str, Any]:
-        """Return the synced traits; a page that was reloaded gets a fresh look at the run."""
+        """Return the synced traits; a page that was reloaded gets a fresh snapshot."""
         state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
         if key is None and "snapshot" in state:
             state["snapshot"] = _written(self.feed.snapshot())
@@ -166,7 +166,7 @@ _panels: weakref.WeakKeyDictionary[RunView, Panel] = weakref.WeakKeyDictionary()
 
 
 def panel_of(run: RunView, *, whole: bool = False) -> Panel:
-    """Return the panel of a run; there is one, in however many places it is shown."""
+    """Return the panel of a run; all places that show the run share it."""
     found = _panels.get(run)
     if found is None or found.comm is None:
         code = _whole("panel") if whole else _stub("panel")  # a panel that fails leaves a layout
@@ -175,6 +175,7 @@ def panel_of(run: RunView, *, whole: bool = False) -> Panel:
 
 
 # -- PipelineBar: the buttons at a pipeline that a notebook shows: start it here, export it --------
+_OPS = Ops()
 _GONE = "this pipeline is gone; run the cell that shows it again"
 
 
@@ -209,27 +210,28 @@ class PipelineBar(anywidget.AnyWidget):  # type: ignore[misc]
         cure(self.comm, self._handle_msg)
 
     def _receive(self, message: object, _buffers: object) -> None:
-        number = number_of(message)
-        try:
-            if not isinstance(message, Mapping):
-                raise ArgumentError(f"a message must be an object, got {got(message)}")
-            self._do(message, number)
-        except NbpipeError as error:
-            self.send(dict(refused(number, error)))
-            return
-        done: Ack = {"type": "ack", "id": number, "ok": True, "value": None}
-        self.send(dict(done))
+        ack = _OPS.answer(self, message)
+        if ack is not None:
+            self.send(ack)
 
-    def _do(self, message: Mapping[Any, Any], number: int) -> None:
-        op, pipe = message.get("op"), self._pipe()
-        if op not in ("start", "export"):
-            raise ArgumentError(f"op must be start or export, got {got(op)}")
+    @_OPS.op("start")
+    def _start_once(self) -> None:
+        pipe = self._there()
+        if not self.started:
+            self.started = self._start(pipe)
+
+    @_OPS.op("export", **EXPORT)
+    def _export(self, **asked: Any) -> None:
+        export_later(self._there(), self._send_exported, **asked)
+
+    def _send_exported(self, exported: ExportedMessage) -> None:
+        self.send(exported)
+
+    def _there(self) -> Startable:
+        pipe = self._pipe()
         if pipe is None:
             raise RunClosedError(_GONE)
-        if op == "export":
-            export_later(pipe, message, number, lambda exported: self.send(dict(exported)))
-        elif not self.started:
-            self.started = self._start(pipe)
+        return pipe
 
     def __repr__(self) -> str:
         return "PipelineBar()"

@@ -1,4 +1,4 @@
-"""RunChannel: the messages about one run. Publisher: the thread that sends them."""
+"""RunChannel: the messages of one run. Publisher: the thread that sends them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,67 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, TypedDict, final
 
-from ..errors import ArgumentError
-from ..show.messages import ExportedMessage, RunController, Views, refused
+from ..show.messages import (
+    EXPORT,
+    ExportedMessage,
+    Ops,
+    RunController,
+    Views,
+    anything,
+    boolean,
+    optional,
+    text,
+    view_name,
+    view_names,
+)
 from ..show.snapshot import HistoryPart, Snapshot, history, snapshot_key
 from ..show.watch import RunView
 
 LOG = logging.getLogger("nbpipe")
 TICK_S = 0.25
-Send = Callable[[dict[str, Any]], object]
+Send = Callable[[Mapping[str, Any]], object]
 
 
-# -- RunChannel: the messages about one run -------------------------------------
-_KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
+# -- RunChannel: the messages of one run -----------------------------------------------------------
+class Hello(TypedDict):
+    """What a view gets that has just opened."""
+
+    type: Literal["hello"]
+    snapshot: Snapshot
+    history: HistoryPart
+
+
+class Tick(TypedDict):
+    """What views get when something has changed."""
+
+    type: Literal["tick"]
+    snapshot: Snapshot
+
+
+_OPS = Ops()
+_KEEP_S = 10.0  # the snapshot kept of a run under way is at most so old [s]
 _NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
 _GOING = ("running", "paused")
 
 
 @final
 class RunChannel:
-    """One run for the views of a front end: what they are sent, and what they ask for.
+    """Connects a run to the views of a front end: sends snapshots, and does what they ask for.
 
     Nothing is sent while no view is open.
 
     Args:
         run: the run; it is held weakly.
         send: sends a message to all views; called in any thread.
-        keep: called with a snapshot, in any thread, when what is kept of the run is out of date.
+        keep: called with a snapshot, in any thread, when the one kept is out of date.
     """
 
     def __init__(
         self, run: RunView, send: Send, keep: Callable[[Snapshot], object] = lambda _: None
     ) -> None:
-        self._remote = RunController.of(run)
+        self._controller = RunController.of(run)
         self._views = Views()
         self._send = send
         self._keep = keep
@@ -52,15 +79,15 @@ class RunChannel:
     @property
     def run(self) -> RunView | None:
         """The run, or None where it is gone."""
-        return self._remote.run
+        return self._controller.run
 
     def snapshot(self) -> Snapshot:
-        """Return how the run is, as `RunController.snapshot` does."""
-        return self._remote.snapshot()
+        """Return `RunController.snapshot()`."""
+        return self._controller.snapshot()
 
     def glance(self) -> Snapshot:
-        """Return how the run is, as `RunController.glance` does."""
-        return self._remote.glance()
+        """Return `RunController.glance()`."""
+        return self._controller.glance()
 
     # -- what the publisher asks ----------------------------------------------------------
     @property
@@ -72,17 +99,18 @@ class RunChannel:
     def publish(self, *, lately: bool = True) -> None:
         """Send what changed since the last time; `lately` as of `RunController.snapshot`."""
         with self._sending:
-            shown, before = self._remote.publish(lately=lately), self._sent
+            shown, before = self._controller.publish(lately=lately), self._sent
             if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
-                self._send({"type": "tick", "snapshot": _news(shown, before)})
+                tick: Tick = {"type": "tick", "snapshot": _without_repeats(shown, before)}
+                self._send(tick)
         going = shown["state"] in _GOING
         comes_to_rest = before is not None and before["state"] in _GOING and not going
         if comes_to_rest or (going and monotonic() - self._settled_s > _KEEP_S):
             self._settle()
 
     def rest(self) -> None:
-        """Called when the run has come to rest; it may be gone before it is looked at again."""
+        """Called when the run has come to rest; it may be gone before the next snapshot."""
         self.snapshot()
         if monotonic() - self._settled_s < TICK_S:
             return
@@ -95,29 +123,59 @@ class RunChannel:
         self._settled_s = monotonic()
         self._keep(self.snapshot())
 
-    # -- what a browser says --------------------------------------------------------------
+    # -- what a browser asks for -----------------------------------------------------------
     def receive(self, message: object) -> None:
         """Do what a message from a browser asks for, and answer it; never raises."""
-        op = message.get("op") if isinstance(message, Mapping) else None
-        if op not in ("view", "alive"):
-            self._send(dict(self._remote.handle(message, self._send_exported)))
+        ack = _OPS.answer(self, message)
+        if ack is None:
             return
-        assert isinstance(message, Mapping)
-        try:
-            self._views.note(message)
-        except ArgumentError as error:
-            self._send(dict(refused(0, error)))
-            return
-        if op == "view" and self._views:
-            self._send_hello()
+        if not ack["ok"] and isinstance(message, Mapping):
+            ack["value"] = self._controller.in_force(message.get("stage"), message.get("knob"))
+        self._send(ack)
 
     def ask(self, op: str) -> None:
-        """Do what a button asks for; what it is answered is not sent."""
-        self._remote.handle({"op": op})
+        """Do what a button asks for; a refusal is not sent."""
+        _OPS.answer(self, {"op": op})
+
+    @_OPS.op("set", stage=text, knob=text, value=anything)
+    def _set(self, stage: str, knob: str, value: object) -> int:
+        return self._controller.set(stage, knob, value)
+
+    @_OPS.op("pause")
+    def _pause(self) -> None:
+        self._controller.pause()
+
+    @_OPS.op("resume")
+    def _resume(self) -> None:
+        self._controller.resume()
+
+    @_OPS.op("stop")
+    def _stop(self) -> None:
+        self._controller.stop()
+
+    @_OPS.op("undo")
+    def _undo(self) -> None:
+        self._controller.undo()
+
+    @_OPS.op("export", **EXPORT)
+    def _export(self, **asked: Any) -> None:
+        self._controller.export(self._send_exported, **asked)
+
+    @_OPS.op("view", ack=False, view=view_name, open=optional(boolean, default=True))
+    def _view(self, view: str, *, open: bool) -> None:  # noqa: A002  as the message calls it
+        if open:
+            self._views.open(view)
+            self._send_hello()
+        else:
+            self._views.close(view)
+
+    @_OPS.op("alive", ack=False, views=view_names)
+    def _alive(self, views: list[str]) -> None:
+        self._views.renew(views)
 
     def _send_exported(self, exported: ExportedMessage) -> None:
-        self._send(dict(exported))
-        if self._views:  # a closed run is not looked at again: what the file holds is new
+        self._send(exported)
+        if self._views:  # a closed run is published once more: the name of the file is new
             self.publish(lately=False)
 
     def _send_hello(self) -> None:
@@ -125,45 +183,47 @@ class RunChannel:
         with self._sending:
             self._sent = shown = self.snapshot()
             past = _NOTHING if run is None else history(run)
-            self._send({"type": "hello", "snapshot": dict(shown), "history": past})
+            hello: Hello = {"type": "hello", "snapshot": shown, "history": past}
+            self._send(hello)
 
     def close(self) -> None:
         """Forget the views."""
         self._views.clear()
 
 
-def _news(shown: Snapshot, before: Snapshot | None) -> dict[str, Any]:
-    """Return the snapshot without the long lists that are as before."""
-    news: dict[str, Any] = dict(shown)
-    for part in ("changes", "failures"):
-        if before is not None and shown.get(part) == before.get(part):
-            news[part] = None
-    return news
+def _without_repeats(shown: Snapshot, before: Snapshot | None) -> Snapshot:
+    """Return a snapshot without the long lists that are as before."""
+    sent: Snapshot = {**shown}
+    if before is not None and shown["changes"] == before["changes"]:
+        sent["changes"] = None
+    if before is not None and shown["failures"] == before["failures"]:
+        sent["failures"] = None
+    return sent
 
 
 # -- Publisher: one daemon thread that keeps open views up to date ---------------------------------
 
 
 class Published(Protocol):
-    """What is kept up to date."""
+    """Something that the publisher keeps up to date."""
 
     @property
     def wanted(self) -> bool:
-        """Whether anyone looks."""
+        """Whether a view is open."""
 
     def publish(self) -> None:
-        """Send what is new."""
+        """Send what has changed."""
 
 
 @final
 class Publisher:
-    """Makes feeds publish four times a second, while there is one that is wanted.
+    """Makes feeds publish four times a second, while one of them is wanted.
 
-    A feed that is garbage may be discarded at any moment, by any thread: one that holds the lock,
-    or one that begins while another waits for it to begin.
+    The garbage collector may discard a feed at any moment, in any thread: one that holds the lock,
+    or one that starts while another waits for it to start.
 
     Args:
-        tick_s: time between two looks [s].
+        tick_s: time between two rounds [s].
     """
 
     def __init__(self, tick_s: float = TICK_S) -> None:
@@ -175,7 +235,7 @@ class Publisher:
         self._wake.acquire()
 
     def add(self, feed: Published) -> None:
-        """Keep `feed` up to date from now on."""
+        """Start to keep a feed up to date."""
         self._feeds[id(feed)] = feed
         thread = None
         with self._lock:
@@ -185,10 +245,10 @@ class Publisher:
                     target=self._loop, name="nbpipe-panels", daemon=True
                 )
         if thread is not None:
-            thread.start()  # it waits for the thread, which may meet garbage as it begins
+            thread.start()  # it waits for the thread, which may collect garbage as it starts
 
     def discard(self, feed: Published) -> None:
-        """Keep `feed` up to date no longer; without any feed the thread ends."""
+        """Stop to keep a feed up to date; without any feed the thread ends."""
         self._feeds.pop(id(feed), None)  # no lock: see above
         if not self._feeds:
             with contextlib.suppress(RuntimeError):  # it is open
@@ -198,7 +258,7 @@ class Publisher:
         while True:
             with self._lock:
                 if self._thread is not threading.current_thread():
-                    return  # another one was begun before this one was alive
+                    return  # another one was started before this one was alive
                 feeds = self._wanted()
                 if not feeds:
                     self._thread = None
@@ -208,11 +268,11 @@ class Publisher:
             self._wake.acquire(timeout=self._tick_s)
 
     def _wanted(self) -> list[Published]:
-        """Drop the feeds at which nobody looks, and return the others, those of one run first."""
+        """Drop the feeds that are not wanted, and return the others, those of one run first."""
         for key, feed in self._feeds.copy().items():
             if not feed.wanted:
                 self._feeds.pop(key, None)
-        # Whoever shows many runs glances at what they have just published.
+        # The list of all runs shows the snapshots that these have just published.
         return sorted(
             self._feeds.copy().values(), key=lambda feed: not isinstance(feed, RunChannel)
         )

@@ -1,12 +1,11 @@
 """The runs of a kernel for a sidebar: one comm, which a front end finds when it asks for it.
 
-Version 1. With the first run the kernel sends `{"type": "here"}`: a front end that looks when a
+Version 1. With the first run the kernel sends `{"type": "here"}`: a front end that asks when a
 cell has ended would not find it while the cell that imports nbpipe trains. The front end sends
-`{"op": "hello", "protocol": 1, "view": "..."}` and is told `{"type": "hello", "protocol": 1,
+`{"op": "hello", "protocol": 1, "view": "..."}` and gets `{"type": "hello", "protocol": 1,
 "version": "...", "runs": [...]}`, then `{"type": "runs", "runs": [...]}` when they have changed,
-as long as views are open. What it sends to one run, and what that answers, are the messages of a
-panel in an envelope: `{"op": "run", "run": 3, "message": {...}}` and `{"type": "run", "run": 3,
-"message": {...}}`.
+as long as views are open. Messages to and from one run are those of a panel in an envelope:
+`{"op": "run", "run": 3, "message": {...}}` and `{"type": "run", "run": 3, "message": {...}}`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,41 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from time import monotonic
-from typing import Any, NamedTuple, TypedDict, final
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, final
 
 from ..base.format import plain
 from ..base.names import own_kind
-from ..errors import ArgumentError, NbpipeError, RunClosedError
-from ..show.messages import Views, got, number_of, refusal, refused
+from ..errors import ArgumentError, RunClosedError
+from ..show.messages import (
+    Ack,
+    Ops,
+    Views,
+    anything,
+    boolean,
+    got,
+    integer,
+    message_id,
+    number_of,
+    optional,
+    refusal,
+    refused,
+    view_name,
+    view_names,
+)
 from ..show.rules import LIMITS
-from ..show.snapshot import Snapshot, label
+from ..show.snapshot import (
+    Action,
+    Amount,
+    Count,
+    Integer,
+    Limits,
+    Line,
+    Name,
+    Severity,
+    Snapshot,
+    State,
+    label,
+)
 from ..show.watch import RunView
 from ..version import __version__
 from .kernel import forget_comm, unannounced_comm
@@ -35,35 +61,77 @@ REFRESH_S = 0.5  # unless a view asks for another rate
 _LEAST_S, _MOST_S = TICK_S, 10.0
 _MOST_ROWS = 100
 _LONGEST_CODE = 100_000  # characters
+_LONGEST_ERROR = 8100  # characters
 _TOO_LONG = "this pipeline takes {:,} characters, too many for a cell; export it to a file"
-_TO_ALL = {"pause_all": "pause", "resume_all": "resume", "stop_all": "stop"}
 _GONE = "this run is gone; start another with pipe.start()"
-
-_Message = Mapping[Any, Any]  # as it came
 
 
 class RunRow(TypedDict):
     """A run in the list; `variable` and `cell` are empty where there is none."""
 
-    run: int
-    title: str
-    variable: str
-    cell: str
-    state: str
-    epoch: int
-    done: int
-    total: int | None
-    unit: str
-    rate: float
-    left_s: float | None
-    limit: str
-    severity: str
-    sentence: str
-    actions: list[str]
+    run: Count
+    title: Name
+    variable: Name
+    cell: Name
+    state: State
+    epoch: Integer
+    done: Count
+    total: Count | None
+    unit: Name
+    rate: Amount
+    left_s: Amount | None
+    limit: Name
+    severity: Severity
+    sentence: Line
+    actions: list[Action]
+
+
+class Here(TypedDict):
+    """The first run has started: for a front end that has not found the kernel yet."""
+
+    type: Literal["here"]
+
+
+class RunsHello(TypedDict):
+    """Answer to a hello; there are no runs for a front end of another protocol."""
+
+    type: Literal["hello"]
+    protocol: Count
+    version: Name
+    runs: Annotated[list[RunRow], Limits(0, _MOST_ROWS)]
+
+
+class RunsTick(TypedDict):
+    """The runs, when they have changed."""
+
+    type: Literal["runs"]
+    runs: Annotated[list[RunRow], Limits(0, _MOST_ROWS)]
+
+
+class RunMessage(TypedDict):
+    """A message of one run."""
+
+    type: Literal["run"]
+    run: Count
+    message: Mapping[str, Any]
+
+
+class ChainAnswer(TypedDict):
+    """The code of a pipeline, or why there is none."""
+
+    type: Literal["chain"]
+    id: Count
+    ok: bool
+    code: Annotated[str, Limits(0, _LONGEST_CODE)]
+    error: Annotated[str, Limits(0, _LONGEST_ERROR)]
+
+
+RunsMessage = Here | RunsHello | RunsTick | RunMessage | ChainAnswer | Ack
+_OPS = Ops()
 
 
 class ListedRun(NamedTuple):
-    """A row, and what looks at the run."""
+    """A row, and the messages of its run."""
 
     row: RunRow
     feed: RunChannel
@@ -81,15 +149,15 @@ class _Entry:
         self.number = number
         self.run = weakref.ref(run)
         self.cell = cell
-        self.feed: RunChannel | None = None  # once somebody looks
+        self.feed: RunChannel | None = None  # once a front end asks for it
 
 
 @final
 class KernelRuns:
     """The runs that were started in a kernel; it holds none of them.
 
-    Until a front end says hello it notes each run that starts, and says of the first one that it
-    is there; a front end without a sidebar passes over that.
+    Until a front end says hello it records each run that starts, and announces the first one; a
+    front end without a sidebar ignores that.
 
     Args:
         variables: returns the user's variables by name.
@@ -116,13 +184,13 @@ class KernelRuns:
             self._comm.on_close(lambda _: self.open(kernel))  # another page may still want it
 
     def close(self) -> None:
-        """Let nobody find it any more."""
+        """Close the comm: a front end does not find it."""
         self._views.clear()
         publisher.discard(self)
         if self._comm is not None:
             forget_comm(self._comm)
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: RunsMessage) -> None:
         if self._comm is not None:
             self._comm.send(dict(message))
 
@@ -167,13 +235,13 @@ class KernelRuns:
         return tuple(one for one in self._entries if one in newest or one.run() is not None)
 
     def _feed(self, entry: _Entry) -> RunChannel | None:
-        """Return what looks at a run; None where it went before anybody looked."""
+        """Return the messages of a run; None where it was gone before they were asked for."""
         with self._lock:
             run = entry.run()
             if entry.feed is None and run is not None:
                 entry.feed = RunChannel(run, lambda message: self._send_of(entry.number, message))
                 shown = getattr(run, "shown", None)
-                if shown is not None:  # that of a loader may be gone before it is looked at again
+                if shown is not None:  # that of a loader may be gone before the next snapshot
                     shown.add(entry.feed)
             return entry.feed
 
@@ -216,8 +284,8 @@ class KernelRuns:
     # -- what the publisher asks ----------------------------------------------------------
     @property
     def wanted(self) -> bool:
-        """Whether anyone looks."""
-        return bool(self._views) or any(self._looked_at())
+        """Whether a view is open."""
+        return bool(self._views) or any(self._wanted_feeds())
 
     def publish(self) -> None:
         """Send what changed since the last time, where that is long enough ago."""
@@ -226,7 +294,7 @@ class KernelRuns:
             return
         known = (self._refresh_s.get(view, REFRESH_S) for view in self._views.names)
         self._due_s = now_s + min(known, default=REFRESH_S) - TICK_S / 2
-        for feed in self._looked_at():
+        for feed in self._wanted_feeds():
             feed.publish()
         if self._views:
             rows = self._rows(lately=True)
@@ -234,107 +302,86 @@ class KernelRuns:
                 self._sent = rows
                 self._send({"type": "runs", "runs": rows})
 
-    def _looked_at(self) -> list[RunChannel]:
-        """Return what looks at single runs."""
+    def _wanted_feeds(self) -> list[RunChannel]:
+        """Return the feeds of runs whose panels are open."""
         feeds = (one.feed for one in self._entries)
         return [feed for feed in feeds if feed is not None and feed.wanted]
 
-    # -- what a browser says --------------------------------------------------------------
-
+    # -- what a browser asks for -----------------------------------------------------------
     def receive(self, message: object) -> None:
         """Do what a message from a browser asks for, and answer it; never raises."""
-        number = number_of(message)
-        try:
-            if not isinstance(message, Mapping):
-                raise ArgumentError(f"a message must be an object, got {got(message)}")
-            self._do(message)
-        except NbpipeError as error:
-            self._send(refused(number, error))
+        ack = _OPS.answer(self, message)
+        if ack is not None:
+            self._send(ack)
         if self.wanted:
             publisher.add(self)
 
-    def _do(self, message: _Message) -> None:
-        ops: dict[object, Callable[[_Message], bool]] = {
-            "hello": self._hello,
-            "view": self._note_views,
-            "alive": self._note_views,
-            "settings": self._set,
-            "run": self._pass_on,
-            "chain": self._write_chain,
-            **dict.fromkeys(_TO_ALL, self._tell_all),
-        }
-        op = message.get("op")
-        act = ops.get(op) if isinstance(op, str) else None
-        if act is None:
-            raise ArgumentError(f"op must be one of {', '.join(map(str, ops))}, got {got(op)}")
-        if act(message):
-            self._send({"type": "ack", "id": number_of(message), "ok": True})
+    @_OPS.op("hello", ack=False, protocol=anything, view=anything)
+    def _hello(self, protocol: object, view: object) -> None:
+        is_ours = protocol == PROTOCOL
+        if is_ours:
+            self._views.open(view_name(view, "view"))
+        self._sent = rows = self._rows() if is_ours else []
+        self._send({"type": "hello", "protocol": PROTOCOL, "version": __version__, "runs": rows})
 
-    def _hello(self, message: _Message) -> bool:
-        ours = message.get("protocol") == PROTOCOL
-        if ours:
-            self._views.note({"op": "view", "view": message.get("view")})
-        self._sent = rows = self._rows() if ours else []
-        told = {"type": "hello", "protocol": PROTOCOL, "version": __version__, "runs": rows}
-        self._send(told)
-        return False
+    @_OPS.op("view", ack=False, view=view_name, open=optional(boolean, default=True))
+    def _view(self, view: str, *, open: bool) -> None:  # noqa: A002  as the message calls it
+        if open:
+            self._views.open(view)
+        else:
+            self._views.close(view)
 
-    def _note_views(self, message: _Message) -> bool:
-        self._views.note(message)
-        return False
+    @_OPS.op("alive", ack=False, views=view_names)
+    def _alive(self, views: list[str]) -> None:
+        self._views.renew(views)
 
-    def _set(self, message: _Message) -> bool:
-        given: Any = message.get("refresh_s")
-        view = message.get("view")
-        refresh_s = float(given) if type(given) in (int, float) else 0.0
-        if not _LEAST_S <= refresh_s <= _MOST_S:
+    @_OPS.op("settings", view=optional(view_name, default=None), refresh_s=anything)
+    def _set(self, view: str | None, refresh_s: Any) -> None:
+        if type(refresh_s) not in (int, float) or not _LEAST_S <= refresh_s <= _MOST_S:
             raise ArgumentError(
-                f"refresh_s must be a number in [{_LEAST_S:g}, {_MOST_S:g}] s, got {got(given)}"
+                f"refresh_s must be a number in [{_LEAST_S:g}, {_MOST_S:g}] s, got {got(refresh_s)}"
             )
         names = self._views.names
         known = {name: one for name, one in self._refresh_s.items() if name in names}
-        self._refresh_s = known | {name: refresh_s for name in names if view in (None, name)}
+        changed = {name: float(refresh_s) for name in names if view in (None, name)}
+        self._refresh_s = known | changed
         self._due_s = 0.0
-        return True
 
-    def _pass_on(self, message: _Message) -> bool:
-        entry, inner = self._entry(message), message.get("message")
+    @_OPS.op("run", ack=False, run=integer, message=anything)
+    def _pass_on(self, run: int, message: object) -> None:
+        entry = self._entry(run)
         feed = self._feed(entry)
         if feed is None:
-            gone = refused(number_of(inner), RunClosedError(_GONE))
-            self._send_of(entry.number, gone)
+            self._send_of(run, refused(number_of(message), RunClosedError(_GONE)))
         else:
-            feed.receive(inner)
-        return False
+            feed.receive(message)
 
-    def _tell_all(self, message: _Message) -> bool:
-        op = _TO_ALL[message["op"]]
+    @_OPS.op("pause_all", "resume_all", "stop_all", op=anything)
+    def _ask_all(self, op: str) -> None:
+        op = op.removesuffix("_all")
         for entry in self._entries:
             feed = None if entry.run() is None else self._feed(entry)
             if feed is not None and op in feed.snapshot()["actions"]:
                 feed.ask(op)
-        return True
 
-    def _write_chain(self, message: _Message) -> bool:
-        run = self._entry(message).run()
-        if run is None:
+    @_OPS.op("chain", ack=False, run=integer, id=message_id)
+    def _write_chain(self, run: int, id: int) -> None:  # noqa: A002  as the message calls it
+        found = self._entry(run).run()
+        if found is None:
             raise RunClosedError(_GONE)
-        number = number_of(message)
         threading.Thread(
-            target=lambda: self._send(_chain(run, number)), name="nbpipe-chain", daemon=True
+            target=lambda: self._send(_chain(found, id)), name="nbpipe-chain", daemon=True
         ).start()
-        return False
 
-    def _entry(self, message: _Message) -> _Entry:
-        number = message.get("run")
+    def _entry(self, number: int) -> _Entry:
         for entry in self._entries:
-            if entry.number == number and not isinstance(number, bool):
+            if entry.number == number:
                 return entry
         raise ArgumentError(f"run must be the number of a run of this kernel, got {got(number)}")
 
 
 def _is_closed(value: object) -> bool:
-    """Tell whether a value is a run that is over."""
+    """Return whether a value is a run that was closed."""
     return own_kind(type(value)) == "run" and getattr(value, "closed", False) is True
 
 
@@ -342,16 +389,16 @@ def _is_loader(value: object) -> bool:
     return own_kind(type(value)) == "loader"
 
 
-def _chain(run: RunView, number: int) -> dict[str, Any]:
-    """Write the code of a pipeline, or tell why there is none; may take seconds."""
-    answer = {"type": "chain", "id": number, "ok": False, "code": "", "error": ""}
+def _chain(run: RunView, number: int) -> ChainAnswer:
+    """Write the code of a pipeline, or return why there is none; may take seconds."""
+    answer: ChainAnswer = {"type": "chain", "id": number, "ok": False, "code": "", "error": ""}
     try:
-        code = run._core.chain_code()
-        if len(code) > _LONGEST_CODE:
-            return {**answer, "error": _TOO_LONG.format(len(code))}
-        return {**answer, "ok": True, "code": plain(code)}
-    except Exception as error:  # noqa: BLE001  whoever asked is answered
+        code = plain(run._core.chain_code())
+    except Exception as error:  # noqa: BLE001  the browser waits for an answer
         return {**answer, "error": refusal(error)}
+    if len(code) > _LONGEST_CODE:
+        return {**answer, "error": _TOO_LONG.format(len(code))}
+    return {**answer, "ok": True, "code": code}
 
 
 def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:

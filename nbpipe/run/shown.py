@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..base.names import own
 from ..show.watch import RunView
 
 if TYPE_CHECKING:
@@ -13,10 +14,9 @@ if TYPE_CHECKING:
     from ..show.rules import Diagnosis
 
 
+@own("run")
 class ShownRun:
     """A `RunView` that shows itself: as a panel, as text, as a figure."""
-
-    _nbpipe_kind_ = "run"
 
     def _export_goal_(self) -> str:
         """Return the expression after this object's name that gives its pipeline."""

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from ..base.format import plain, shortened
 from ..base.knobs import KnobChange
@@ -21,189 +21,219 @@ from .rules import HANGS, Diagnosis
 from .watch import RunView, changes_since_export, title_of
 
 VERSION = 1
+NAME, LINE = 200, 500  # most characters of a name, of a line
 TRACE = 4000  # most characters of a traceback
 CHANGES, FAILURES = 50, 5  # so many of the last are shown
 _ENOUGH = 20  # items that make the rate of these seconds a steady one
+_MOST = 1e300  # larger numbers, and those that are not finite, are sent as 0
 _MOST_KNOBS = 50  # knobs
+_LONGEST_LINK = 300  # characters
+# The address of a page comes from outside. No user name before the host: a snapshot may be saved.
+_PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE)
+
+
+# -- The protocol: what each field may hold, at most; the front end reads all of it ----------------
+class Limits(NamedTuple):
+    """The least and the most of a number, or of the length of a text or list."""
+
+    least: float
+    most: float
+
+
+Integer = Annotated[int, Limits(1 - 2**53, 2**53 - 1)]  # exact in JavaScript
+Count = Annotated[int, Limits(0, 2**63)]
+Seconds = Annotated[float, Limits(-_MOST, _MOST)]
+Amount = Annotated[float, Limits(0, _MOST)]
+Share = Annotated[float, Limits(0, 1)]
+Name = Annotated[str, Limits(0, NAME)]
+Line = Annotated[str, Limits(0, LINE)]
+PageLink = Annotated[str, Limits(0, _LONGEST_LINK), _PAGE]
+State = Annotated[
+    str,
+    Literal["ready", "running", "paused", "finished", "stopped", "cancelled", "failed", "closed"],
+]
+Action = Annotated[str, Literal["pause", "resume", "stop", "undo", "export"]]
+Severity = Annotated[str, Literal["good", "info", "warning", "error"]]
+Kind = Annotated[
+    str,
+    Literal["limits", "keeps_up", "slower", "slows", "hangs", "starts", "failed", "empty"],
+]
 
 
 class KnobPart(TypedDict):
     """A knob of a stage."""
 
-    name: str
-    value: int
-    minimum: int
-    maximum: int
-    default: int
-    unit: str
+    name: Name
+    value: Integer
+    minimum: Integer
+    maximum: Integer
+    default: Integer
+    unit: Name
 
 
 class WorkersPart(TypedDict):
     """Who does a stage's calls outside the run's threads; `link` is a page that shows them."""
 
-    count: int
-    starting: int
-    memory_bytes: int
-    link: str | None
+    count: Count
+    starting: Count
+    memory_bytes: Count
+    link: PageLink | None
 
 
 class StageFrame(TypedDict):
     """A stage without its numbers.
 
-    `place` tells in a word where its calls run: the executor, a device, "isolated". Neighbours
+    `place` is one word for where its calls run: the executor, a device, "isolated". Neighbours
     that share their workers are a region: the first of them has the workers, and `shares` of the
     others is its address.
     """
 
-    address: str
-    op: str
-    executor: str
-    place: str
-    unit: str
+    address: Name
+    op: Name
+    executor: Name
+    place: Name
+    unit: Name
     workers: WorkersPart | None
-    shares: str | None
-    knobs: list[KnobPart]
+    shares: Name | None
+    knobs: Annotated[list[KnobPart], Limits(0, _MOST_KNOBS)]
 
 
 class StagePart(StageFrame):
     """A stage.
 
     `held_bytes` is what it holds on its device, None elsewhere. `bound` is the most it holds,
-    running and finished [items]. Where it works in chunks, it may hold one more of them: then
+    running and finished [items]; where it works in chunks, it may hold one more of them, and then
     what it holds is the bound. Of a region, the first stage has the calls in progress; the last
-    one has the bound, and that of those before it is 0: what they make does not leave the worker.
+    one has the bound, and that of those before it is 0: their results do not leave the worker.
     """
 
-    items_out: int
-    items_per_s: float
-    mean_per_s: float
-    busy: float
-    starved: float
-    blocked: float
-    waiting: float
-    running: int
-    concurrency: int
-    queued: int
-    prefetch: int
-    bound: int
-    errors: int
-    retries: int
-    latency_p50_s: float
-    latency_p95_s: float
-    bytes_per_s: float | None
-    held_bytes: int | None
+    items_out: Count
+    items_per_s: Amount
+    mean_per_s: Amount
+    busy: Share
+    starved: Share
+    blocked: Share
+    waiting: Share
+    running: Count
+    concurrency: Count
+    queued: Count
+    prefetch: Count
+    bound: Count
+    errors: Count
+    retries: Count
+    latency_p50_s: Amount
+    latency_p95_s: Amount
+    bytes_per_s: Amount | None
+    held_bytes: Count | None
 
 
 class MemoryPart(TypedDict):
     """What the buffers hold, and the budget for it."""
 
-    held_bytes: int
-    limit_bytes: int
+    held_bytes: Count
+    limit_bytes: Count
 
 
 class KnobTarget(TypedDict):
     """A knob and a value for it."""
 
-    stage: str
-    knob: str
-    value: int
+    stage: Name
+    knob: Name
+    value: Integer
 
 
 class DiagnosisPart(TypedDict):
-    """What limits, and what to try.
+    """What limits, and what to try; a run may be over and still have an error."""
 
-    `kind` is "limits", "keeps_up", "slower", "slows", "hangs", "starts", "failed" or "empty".
-    `severity` is "good", "info", "warning" or "error"; a run may be over and still have an error.
-    """
-
-    kind: str
-    severity: str
-    stage: str | None
-    text: str
-    advice: str
-    code: str
+    kind: Kind
+    severity: Severity
+    stage: Name | None
+    text: Line
+    advice: Line
+    code: Line
     suggestion: KnobTarget | None
 
 
 class ChangePart(TypedDict):
     """A change of a knob."""
 
-    when_s: float
-    knob: str
-    old: int
-    new: int
-    by: str
-    why: str
+    when_s: Seconds
+    knob: Name
+    old: Integer
+    new: Integer
+    by: Name
+    why: Line
 
 
 class FailurePart(TypedDict):
     """An item that failed."""
 
-    stage: str
-    path: str
-    epoch: int
-    error: str
-    traceback: str
-    input: str
-    attempts: int
-    when_s: float
+    stage: Name
+    path: Name
+    epoch: Integer
+    error: Line
+    traceback: Annotated[str, Limits(0, TRACE)]
+    input: Line
+    attempts: Count
+    when_s: Seconds
 
 
 class TurnedPart(TypedDict):
     """A knob that was turned since the last export: its value in the file, and now."""
 
-    stage: str
-    knob: str
-    old: int
-    new: int
+    stage: Name
+    knob: Name
+    old: Integer
+    new: Integer
 
 
 class ExportPart(TypedDict):
     """The last export: the name of the file, and what was turned since."""
 
-    file: str
-    turned: list[TurnedPart]
+    file: Name
+    turned: Annotated[list[TurnedPart], Limits(0, _MOST_KNOBS)]
 
 
 class Snapshot(TypedDict):
-    """A run at one moment; `undo` and `actions` are for the one who can act on the run.
+    """A run at one moment; `undo` and `actions` are for those who can control the run.
 
-    `resumed` are those of `delivered` that came before the state which the epoch went on from;
-    `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is being
-    read already; `step_s` is the loop's median step, `step_at_rest_s` that beside resting workers,
-    where these slow it; `process_bytes` is the memory of the stages' own process, None without one.
+    `resumed` are those of `delivered` that came before the state from which the epoch resumed;
+    `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is
+    being read already; `step_s` is the loop's median step, `step_at_rest_s` that beside resting
+    workers, where these slow it; `process_bytes` is the memory of the stages' own process, None
+    without one; `changes` and `failures` are None where they are as in the snapshot before.
     """
 
-    version: int
-    title: str
-    time_s: float
-    state: str
-    epoch: int
-    epochs: int | None
-    epochs_begun: int | None
-    delivered: int
-    resumed: int
-    total: int | None
-    unit: str
-    skipped: int
+    version: Literal[1]
+    title: Name
+    time_s: Seconds
+    state: State
+    epoch: Integer
+    epochs: Count | None
+    epochs_begun: Count | None
+    delivered: Count
+    resumed: Count
+    total: Count | None
+    unit: Name
+    skipped: Count
     ahead: bool
-    items_per_s: float
-    elapsed_s: float
-    left_s: float | None
-    waited_s: float
-    waited_share: float
-    step_s: float | None
-    step_at_rest_s: float | None
-    cpu_cores: float | None
+    items_per_s: Amount
+    elapsed_s: Amount
+    left_s: Amount | None
+    waited_s: Amount
+    waited_share: Share
+    step_s: Amount | None
+    step_at_rest_s: Amount | None
+    cpu_cores: Amount | None
     memory: MemoryPart | None
-    process_bytes: int | None
-    error: str
+    process_bytes: Count | None
+    error: Line
     stages: list[StagePart]
     diagnosis: DiagnosisPart
     undo: KnobTarget | None
-    actions: list[str]
-    changes: list[ChangePart] | None
-    failures: list[FailurePart] | None
+    actions: list[Action]
+    changes: Annotated[list[ChangePart], Limits(0, CHANGES)] | None
+    failures: Annotated[list[FailurePart], Limits(0, FAILURES)] | None
     export: ExportPart | None
 
 
@@ -212,10 +242,10 @@ class _Row(NamedTuple):
 
     Attributes:
         address: of the stage.
-        part: what it shows beside its numbers.
+        part: all but its numbers.
         calls: address of the stage whose calls in progress it shows; "" where another shows them.
-        is_last: results wait behind it: the last of those that share their workers.
-        on_device: they wait on a device.
+        is_last: whether results wait after it: it is the last of those that share their workers.
+        on_device: whether they wait on a device.
     """
 
     address: str
@@ -226,7 +256,7 @@ class _Row(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What of a snapshot need not be read anew each time; the numbers are set in it."""
+    """The parts of a snapshot that change rarely; the numbers are set in it."""
 
     title: str
     rows: Sequence[_Row]
@@ -241,8 +271,8 @@ def snapshot(watched: RunView, *, changes: bool = True, failures: bool = True) -
 
     Args:
         watched: the run.
-        changes: with the last knob changes; without them the field is None, "as before".
-        failures: with the last failed items, likewise.
+        changes: with the last knob changes; without them the field is None.
+        failures: with the last failed items; without them the field is None.
     """
     status, stats = watched.status(), dict(watched.stats())
     frame = frame_of(watched, status, stats)
@@ -308,12 +338,12 @@ def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> S
 
 
 def snapshot_key(snapshot: Snapshot) -> object:
-    """Return what two snapshots that look the same have in common: all but their time."""
+    """Return a value that two snapshots share where they differ in their time alone."""
     return {**snapshot, "time_s": None}
 
 
 def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
-    """Part stages into regions, by address; a stage that shares no workers is alone."""
+    """Split stages into regions, by address; a stage that shares no workers is alone."""
     addresses = iter(stages)
     return [[next(addresses) for _ in region] for region in regions_of(tuple(stages.values()))]
 
@@ -439,7 +469,7 @@ def _knobs(stage: Stage, *, is_last: bool) -> list[KnobPart]:
             "unit": knob.unit,
         }
         for name, knob in stage.knobs.items()
-        if is_last or name != "prefetch"  # nothing waits behind the others
+        if is_last or name != "prefetch"  # nothing waits after the others
     ]
 
 
@@ -466,7 +496,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
             "path": label(str(failure.path)),
             "epoch": failure.epoch,
             "error": line(failure.error),
-            "traceback": plain(failure.traceback[-TRACE:]),
+            "traceback": plain(failure.traceback)[-TRACE:],
             "input": line(failure.input),
             "attempts": failure.attempts,
             "when_s": round(failure.when_s, 3),
@@ -501,12 +531,13 @@ class HistoryPart(TypedDict):
     """Rates of each stage, and of the loop as "consumer" [items/s], at `time_s` (Unix) [s].
 
     They are None where nothing ran, between two epochs; `epoch` is the number of the last one.
+    `time_s` ascends, and each column is as long.
     """
 
-    time_s: list[float]
-    stages: dict[str, list[float | None]]
-    changes: list[ChangePart]
-    epoch: int | None
+    time_s: Annotated[list[Seconds], Limits(0, POINTS)]
+    stages: dict[Name, list[Amount | None]]
+    changes: Annotated[list[ChangePart], Limits(0, CHANGES)]
+    epoch: Integer | None
 
 
 def history(watched: RunView, points: int = POINTS) -> HistoryPart:
@@ -546,10 +577,6 @@ def spread(count: int, most: int) -> list[int]:
 
 
 # -- Text and numbers as a message may hold them: short, finite, in UTF-8 --------------------------
-NAME, LINE = 200, 500  # most characters of a name, of a line
-_MOST = 1e300  # larger numbers, and those that are none, are given as 0
-
-
 def rounded(number: float) -> float:
     """Return a finite number with four digits: messages are to be small."""
     return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
@@ -581,14 +608,8 @@ def label(text: str) -> str:
     return plain(text)[:NAME]
 
 
-# -- Links: the address of a page comes from outside; only one of the web is shown as one -
-_LONGEST = 300
-# No name before the host: what is shown may be saved, and a name is no part of a page.
-_PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE)
-
-
 def page_link(address: object) -> str | None:
-    """Return the address of a web page; None where it is none that may be a link."""
-    if not isinstance(address, str) or len(address) > _LONGEST:
+    """Return the address of a web page; None for any other link."""
+    if not isinstance(address, str) or len(address) > _LONGEST_LINK:
         return None
     return address if _PAGE.fullmatch(address) else None

@@ -43,9 +43,6 @@ class Formatter:
     def for_type(self, kind, function):
         self.printers[kind] = function
 
-    def for_type_by_name(self, module, name, function):
-        self.printers[f"{module}.{name}"] = function
-
     def pop(self, kind, default):
         return self.printers.pop(kind, default)
 

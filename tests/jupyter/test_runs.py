@@ -187,7 +187,7 @@ def test_all_runs_are_paused_at_once(listed, run, sent):
         listed.receive({"op": "resume_all", "id": 2})
         epoch.close()
     assert (paused, run.paused) == ((True, False), False)
-    assert sent == [{"type": "ack", "id": number, "ok": True} for number in (1, 2)]
+    assert sent == [{"type": "ack", "id": number, "ok": True, "value": None} for number in (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from nbpipe.show.snapshot import snapshot
 from tests.jupyter.conftest import Outputs
 from tests.loader.conftest import WAYS, begun_everywhere
 from tests.loader.datasets import Made, Numbers
+from tests.show.browser import Browser
 
 THREADS = WAYS["thread"]
 
@@ -190,12 +191,12 @@ def test_tuned_knobs_stay(way):
 def test_panel_turns_knobs_that_come_later():
     """A panel that was opened without workers reaches the knobs of workers that came later."""
     loader = nbpipe.DataLoader(Numbers(6), 2, workers="thread")
-    remote = RunController(loader.run)
+    browser = Browser(loader.run)
     loader.num_workers = 1
     list(loader)
-    remote.snapshot()
-    ack = remote.handle({"op": "set", "id": 1, "stage": "fetch", "knob": "concurrency", "value": 3})
-    undone = remote.handle({"op": "undo", "id": 2})
+    browser.snapshot()
+    ack = browser.ask({"op": "set", "id": 1, "stage": "fetch", "knob": "concurrency", "value": 3})
+    undone = browser.ask({"op": "undo", "id": 2})
     assert (ack["ok"], undone["ok"], loader.num_workers) == (True, True, 1)
 
 

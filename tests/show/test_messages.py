@@ -1,4 +1,4 @@
-"""RunController: messages from a browser, checked and answered."""
+"""Messages from a browser, checked and answered."""
 
 import gc
 from dataclasses import replace
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.base import knobs
-from nbpipe.errors import ArgumentError
 from nbpipe.show.messages import LEASE_S, RunController, Views
 from nbpipe.show.snapshot import snapshot_key
+from tests.show.browser import Browser
 from tests.show.fakes import FAILURE, photographs
 
 
@@ -30,9 +30,9 @@ def run(pipe):
 
 
 @pytest.fixture
-def remote(run):
-    """Give the remote of the run."""
-    return RunController(run)
+def browser(run):
+    """Give a browser that shows the run."""
+    return Browser(run)
 
 
 def setting(value, *, stage="decode", knob="concurrency", number=7):
@@ -40,9 +40,9 @@ def setting(value, *, stage="decode", knob="concurrency", number=7):
     return {"op": "set", "id": number, "stage": stage, "knob": knob, "value": value}
 
 
-def test_set_turns_the_knob_and_is_acknowledged(run, remote):
+def test_set_turns_the_knob_and_is_acknowledged(run, browser):
     """A set is answered with the value in force, and on record as the panel's."""
-    ack = remote.handle(setting(12))
+    ack = browser.ask(setting(12))
     made = [(change.knob, change.old, change.new, change.by) for change in run.events]
     assert (ack, made) == (
         {"type": "ack", "id": 7, "ok": True, "value": 12},
@@ -55,17 +55,17 @@ def test_stages_are_called_as_they_are_shown(name):
     """The name that a snapshot gives a stage is the one by which it is reached."""
     pipe = nbpipe.source(range(4)).map(abs, name=name)
     with pipe.start() as run:
-        remote = RunController(run)
-        shown = remote.snapshot()["stages"][1]["address"]
-        ack = remote.handle(setting(2, stage=shown))
-        assert (ack["ok"], remote.snapshot()["undo"]["stage"]) == (True, shown)
+        browser = Browser(run)
+        shown = browser.snapshot()["stages"][1]["address"]
+        ack = browser.ask(setting(2, stage=shown))
+        assert (ack["ok"], browser.snapshot()["undo"]["stage"]) == (True, shown)
         assert pipe.stages[1].concurrency == 2
 
 
 @pytest.mark.parametrize("value", [0, -1, 1025, 2.5, 4.0, "8", None, True, [8], 10**30])
-def test_refused_value_is_answered_with_the_one_in_force(run, remote, value):
+def test_refused_value_is_answered_with_the_one_in_force(run, browser, value):
     """A value that no knob takes is refused, with the rule; nothing changes."""
-    ack = remote.handle(setting(value))
+    ack = browser.ask(setting(value))
     found = (ack["ok"], ack["value"], "decode.concurrency must be an int in" in ack["error"])
     assert (found, run["decode"].concurrency) == ((False, 4, True), 4)
 
@@ -86,9 +86,9 @@ def test_refused_value_is_answered_with_the_one_in_force(run, remote, value):
         {"op": "undo", "id": 7},
     ],
 )
-def test_message_that_makes_no_sense_is_refused(run, remote, message):
+def test_message_that_makes_no_sense_is_refused(run, browser, message):
     """An unknown operation, stage or knob is refused; nothing changes."""
-    ack = remote.handle(message)
+    ack = browser.ask(message)
     assert (ack["type"], ack["id"], ack["ok"], bool(ack["error"]), run.events) == (
         *("ack", 7, False, True),
         (),
@@ -113,8 +113,8 @@ def test_no_message_does_harm(sent):
     """Whatever a browser sends is answered in bounded words, and knobs stay in range."""
     pipe = nbpipe.source(range(3)).map(abs, name="decode")
     with pipe.start() as run:
-        remote = RunController(run)
-        acks = [remote.handle(message) for message in sent]
+        browser = Browser(run)
+        acks = [browser.ask(message) for message in sent]
     sound = [
         ack["type"] == "ack" and isinstance(ack["id"], int) and len(ack.get("error", "")) <= 500
         for ack in acks
@@ -122,44 +122,44 @@ def test_no_message_does_harm(sent):
     assert (all(sound), 1 <= pipe["decode"].concurrency <= 1024) == (True, True)
 
 
-def test_pause_resume_and_stop(run, remote):
+def test_pause_resume_and_stop(run, browser):
     """The buttons do what the methods do."""
     epoch = iter(run)
     next(epoch)
     states = []
     for op in ("pause", "resume", "stop"):
-        remote.handle({"op": op, "id": 1})
+        browser.ask({"op": op, "id": 1})
         states.append(run.status().state)
     assert states == ["paused", "running", "stopped"]
 
 
-def test_undo_goes_back_step_by_step(run, remote):
+def test_undo_goes_back_step_by_step(run, browser):
     """Undo takes back the last change, then the one before, whoever made them; all is on record."""
-    remote.handle(setting(8))
+    browser.ask(setting(8))
     for value in (16, 20):  # what code does in quick succession is no gesture
         run["decode"].concurrency = value
     values = []
     for _ in range(3):
-        target = remote.snapshot()["undo"]
-        remote.handle({"op": "undo", "id": 1})
+        target = browser.snapshot()["undo"]
+        browser.ask({"op": "undo", "id": 1})
         values.append((target["value"], run["decode"].concurrency))
-    assert (values, remote.snapshot()["undo"]) == ([(16, 16), (8, 8), (4, 4)], None)
+    assert (values, browser.snapshot()["undo"]) == ([(16, 16), (8, 8), (4, 4)], None)
     assert [(change.new, change.why) for change in run.events][3:] == [
         *((16, "undo"), (8, "undo"), (4, "undo")),
     ]
 
 
-def test_actions_are_those_that_make_sense(run, remote):
+def test_actions_are_those_that_make_sense(run, browser):
     """What may be asked for depends on the state and on what was changed."""
-    found = [remote.snapshot()["actions"]]
+    found = [browser.snapshot()["actions"]]
     epoch = iter(run)
     next(epoch)
-    remote.handle(setting(8))
-    found.append(remote.snapshot()["actions"])
+    browser.ask(setting(8))
+    found.append(browser.snapshot()["actions"])
     run.pause()
-    found.append(remote.snapshot()["actions"])
+    found.append(browser.snapshot()["actions"])
     run.close()
-    found.append(remote.snapshot()["actions"])
+    found.append(browser.snapshot()["actions"])
     assert found == [
         ["export"],
         ["pause", "stop", "undo", "export"],
@@ -168,21 +168,21 @@ def test_actions_are_those_that_make_sense(run, remote):
     ]
 
 
-def test_closed_run_refuses(run, remote):
+def test_closed_run_refuses(run, browser):
     """A closed run is turned no more, and says so."""
     run.close()
-    acks = [remote.handle(setting(8)), remote.handle({"op": "pause", "id": 8})]
+    acks = [browser.ask(setting(8)), browser.ask({"op": "pause", "id": 8})]
     assert [(ack["ok"], "closed" in ack["error"]) for ack in acks] == [(False, True)] * 2
 
 
 def test_run_that_is_gone_looks_closed(pipe):
-    """The remote does not keep the run; without it, the last look stays, as closed."""
+    """A browser does not keep the run; without it, the last look stays, as closed."""
     run = pipe.start()
-    remote = RunController(run)
+    browser = Browser(run)
     del run
     gc.collect()
-    shown = remote.snapshot()
-    ack = remote.handle(setting(8))
+    shown = browser.snapshot()
+    ack = browser.ask(setting(8))
     assert (shown["state"], shown["actions"], ack["ok"]) == ("closed", [], False)
 
 
@@ -203,15 +203,15 @@ def region():
 
 @pytest.fixture
 def shared(region):
-    """Give the remote of that run."""
-    return RunController(region)
+    """Give a browser that shows that run."""
+    return Browser(region)
 
 
-def concurrencies(remote):
+def concurrencies(browser):
     """Give the concurrency that is shown of each stage that has one."""
     return {
         stage["address"]: [stage["concurrency"], knob["value"]]
-        for stage in remote.snapshot()["stages"]
+        for stage in browser.snapshot()["stages"]
         for knob in stage["knobs"]
         if knob["name"] == "concurrency"
     }
@@ -221,10 +221,10 @@ def test_undo_of_a_shared_knob(region, shared, monkeypatch):
     """A drag over both rows is one gesture; undo names the first of them, as the log does."""
     monkeypatch.setattr(knobs, "time", SimpleNamespace(time=lambda: 7.0))  # however slow it is here
     for value, stage in enumerate(("widen", "decode", "widen"), start=5):
-        assert shared.handle(setting(value, stage=stage))["value"] == value
+        assert shared.ask(setting(value, stage=stage))["value"] == value
         assert concurrencies(shared) == {"decode": [value] * 2, "widen": [value] * 2}
     target = shared.snapshot()["undo"]
-    ack = shared.handle({"op": "undo", "id": 8})
+    ack = shared.ask({"op": "undo", "id": 8})
     assert (target, ack["ok"], concurrencies(shared), shared.snapshot()["undo"]) == (
         {"stage": "decode", "knob": "concurrency", "value": 4},
         True,
@@ -253,7 +253,7 @@ def test_views_are_counted_by_name():
     """A view that opened twice is closed once."""
     views = Views()
     for is_open in (True, True, False):
-        views.note({"op": "view", "view": "a", "open": is_open})
+        (views.open if is_open else views.close)("a")
     assert not views
 
 
@@ -261,7 +261,7 @@ def test_view_that_says_nothing_is_gone():
     """A page that was reloaded never says goodbye: its lease runs out."""
     clock = Clock()
     views = Views(clock)
-    views.note({"op": "view", "view": "a", "open": True})
+    views.open("a")
     found = []
     for step_s in (LEASE_S - 1, 2):
         clock.now_s += step_s
@@ -276,19 +276,20 @@ def test_view_that_says_nothing_is_gone():
         {"op": "view", "view": "x" * 65, "open": True},
         {"op": "alive", "views": "a"},
         {"op": "alive", "views": [1]},
+        {"op": "view", "view": "a", "open": 1},
     ],
 )
-def test_odd_names_of_views_are_refused(message):
+def test_odd_names_of_views_are_refused(browser, message):
     """What is no short name is refused."""
-    with pytest.raises(ArgumentError):
-        Views().note(message)
+    ack = browser.ask(message)
+    assert (ack["ok"], " must be " in ack["error"], browser.channel.wanted) == (False, True, False)
 
 
 def test_number_of_views_is_bounded():
     """A page that invents views does not fill the memory."""
     views = Views()
     for number in range(1000):
-        views.note({"op": "view", "view": str(number), "open": True})
+        views.open(str(number))
     assert len(views._until_s) == 64
 
 

@@ -9,8 +9,8 @@ from queue import Queue
 import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.show.messages import RunController
 from tests.gates import HANG_S, still_alive
+from tests.show.browser import Browser
 from tests.show.fakes import Report, photographs
 
 
@@ -21,9 +21,9 @@ def run():
 
 
 @pytest.fixture
-def remote(run):
-    """Give the remote of the run."""
-    return RunController(run)
+def browser(run):
+    """Give a browser that shows the run."""
+    return Browser(run)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def refusing(error):
     return export
 
 
-def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
+def test_export_is_acknowledged_at_once_and_told_later(run, browser, told):
     """The answer does not wait for the file; then its path and the notes are told."""
     gate = threading.Event()
 
@@ -56,7 +56,7 @@ def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
         return Report(Path("/home/ada") / path, (f"overwrite={overwrite}", "two\nlines"))
 
     run.exporting = export
-    ack, early = remote.handle(asking(), told.put), told.qsize()
+    ack, early = browser.ask(asking(), told.put), told.qsize()
     gate.set()
     assert (ack, early, told.get(timeout=HANG_S)) == (
         {"type": "ack", "id": 7, "ok": True, "value": None},
@@ -81,34 +81,34 @@ TEXT = """variable 'fh' is a live TextIOWrapper on 'log.txt'; open it inside the
     ("error", "edited"),
     [(ExportError(TEXT), False), (ModuleEditedError(TEXT), True), (OSError(TEXT), False)],
 )
-def test_refusal_is_told_in_full(run, remote, told, error, edited):
+def test_refusal_is_told_in_full(run, browser, told, error, edited):
     """All lines of a refusal come through, and whether the file was edited; one may ask again."""
     run.exporting = refusing(error)
     for _ in range(2):
-        assert remote.handle(asking(), told.put)["ok"]
+        assert browser.ask(asking(), told.put)["ok"]
         found = told.get(timeout=HANG_S)
         told_of = [found[key] for key in ("ok", "error", "edited", "path")]
         assert told_of == [False, TEXT, edited, ""]
 
 
-def test_refusal_is_bounded(run, remote, told):
+def test_refusal_is_bounded(run, browser, told):
     """Of an endless text the beginning is told, and how much is left; stray bytes are mended."""
     run.exporting = refusing(ExportError("\udcff" + "x" * 10_000))
-    remote.handle(asking(), told.put)
+    browser.ask(asking(), told.put)
     error = told.get(timeout=HANG_S)["error"]
     assert (error[:7], error[7990:]) == (r"\udcffx", "x" * 10 + "\n... (2,006 more characters)")
 
 
-def test_mistake_shows_no_value(run, remote, told):
+def test_mistake_shows_no_value(run, browser, told):
     """Of an error that is no refusal only the kind and the place are told: it may hold a secret."""
     run.exporting = refusing(KeyError("hunter2"))
-    remote.handle(asking(), told.put)
+    browser.ask(asking(), told.put)
     error = told.get(timeout=HANG_S)["error"]
     expected = "export failed by a mistake of nbpipe, a KeyError in test_messages_export.py, line "
     assert error.rstrip("0123456789") == expected
 
 
-def test_one_export_of_a_run_at_a_time(run, remote, told):
+def test_one_export_of_a_run_at_a_time(run, browser, told):
     """While a run is exported, no other export of it begins, wherever it is asked for."""
     gate = threading.Event()
 
@@ -117,11 +117,11 @@ def test_one_export_of_a_run_at_a_time(run, remote, told):
         return Report(Path(path))
 
     run.exporting = export
-    other = RunController(run)
-    acks = [one.handle(asking(), told.put) for one in (remote, other)]
+    other = Browser(run)
+    acks = [one.ask(asking(), told.put) for one in (browser, other)]
     gate.set()
     told.get(timeout=HANG_S)
-    acks.append(other.handle(asking(), told.put))
+    acks.append(other.ask(asking(), told.put))
     told.get(timeout=HANG_S)
     assert [(ack["ok"], "already" in ack.get("error", "")) for ack in acks] == [
         *((True, False), (False, True), (True, False)),
@@ -142,9 +142,9 @@ def test_one_export_of_a_run_at_a_time(run, remote, told):
         ),
     ],
 )
-def test_path_that_is_none_is_refused(remote, told, path):
+def test_path_that_is_none_is_refused(browser, told, path):
     """What is no short printable path of a module is refused at once; no thread begins."""
-    ack = remote.handle(asking(path), told.put)
+    ack = browser.ask(asking(path), told.put)
     threads = [thread.name for thread in threading.enumerate()]
     assert (ack["ok"], ack["error"][:9], len(ack["error"]) < 300, "nbpipe-export" in threads) == (
         *(False, "path must", True, False),
@@ -152,9 +152,9 @@ def test_path_that_is_none_is_refused(remote, told, path):
 
 
 @pytest.mark.parametrize("overwrite", [1, "true", None, []])
-def test_overwrite_must_be_plain(remote, told, overwrite):
+def test_overwrite_must_be_plain(browser, told, overwrite):
     """A file is not overwritten because of something that only looks true."""
-    ack = remote.handle(asking(overwrite=overwrite), told.put)
+    ack = browser.ask(asking(overwrite=overwrite), told.put)
     assert (ack["ok"], "overwrite must be true or false" in ack["error"]) == (False, True)
 
 
@@ -175,14 +175,14 @@ def in_a_script(folder):
 def test_real_run_in_mid_epoch(tmp_path, told, isolate):
     """A run is exported while its epoch goes on, wherever it runs; then what is turned is told."""
     with in_a_script(tmp_path).start(isolate=isolate) as run:
-        remote = RunController(run)
+        browser = Browser(run)
         epoch = iter(run)
         first = next(epoch)
-        remote.handle(asking(str(tmp_path / "loader.py")), told.put)
+        browser.ask(asking(str(tmp_path / "loader.py")), told.put)
         rest = list(epoch)
         found = told.get(timeout=HANG_S)
         run["decode"].concurrency = 8
-        export = remote.snapshot()["export"]
+        export = browser.snapshot()["export"]
     assert (found["error"], found["path"]) == ("", str(tmp_path / "loader.py"))
     text = Path(found["path"]).read_text(encoding="utf-8")
     assert (len([first, *rest]), "decode_concurrency: int = 4" in text, export) == (
@@ -201,10 +201,10 @@ def test_real_run_that_is_closed(tmp_path, told):
     path.write_text("mine = 1\n", encoding="utf-8")
     run = in_a_script(tmp_path).start()
     run.close()
-    remote = RunController(run)
+    browser = Browser(run)
     found = []
     for overwrite in (False, True):
-        remote.handle(asking(str(path), overwrite=overwrite), told.put)
+        browser.ask(asking(str(path), overwrite=overwrite), told.put)
         found.append(told.get(timeout=HANG_S))
     refused, done = found
     assert (refused["edited"], "-mine = 1" in refused["error"], done["ok"]) == (True, True, True)
@@ -214,10 +214,10 @@ def test_real_run_that_is_closed(tmp_path, told):
 def test_run_that_is_gone_says_what_to_type(told):
     """Without the run there is nothing to export; its pipeline may still be there."""
     run = photographs()
-    remote = RunController(run)
-    shown = [remote.snapshot()["actions"]]
+    browser = Browser(run)
+    shown = [browser.snapshot()["actions"]]
     del run
     gc.collect()
-    shown.append(remote.snapshot()["actions"])
-    ack = remote.handle(asking(), told.put)
+    shown.append(browser.snapshot()["actions"])
+    ack = browser.ask(asking(), told.put)
     assert (shown[1], ack["ok"], "pipe.export('loader.py')" in ack["error"]) == ([], False, True)

@@ -13,11 +13,11 @@ import { Widget } from "@lumino/widgets";
 import type { Row, RunsOp } from "@nbpipe/protocol";
 import { h } from "@nbpipe/widgets/src/dom";
 import type { Progress } from "@nbpipe/widgets/src/exports";
+import { nameOf } from "./format";
 import { pipelineIcon } from "./icon";
 import type { Kernels } from "./kernels";
 import type { RunInKernel } from "./run";
 import { SIDEBAR, type Sidebar } from "./sidebar";
-import { nameOf } from "./words";
 
 export const SHOW = "nbpipe:show";
 const SHOW_CELL = "nbpipe:show-cell";

@@ -14,8 +14,8 @@ import {
 import { isolatedNames, unbroken } from "@nbpipe/widgets/src/format";
 import { icon } from "@nbpipe/widgets/src/icons";
 import { randomName, View } from "@nbpipe/widgets/src/view";
+import { leftOf, nameOf, progressOf, rateOf, stateOf } from "./format";
 import type { RunInKernel } from "./run";
-import { leftOf, nameOf, progressOf, rateOf, stateOf } from "./words";
 
 export class Entry {
   readonly el: HTMLLIElement;

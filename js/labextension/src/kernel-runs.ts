@@ -12,7 +12,7 @@ import {
   type ToRuns,
 } from "@nbpipe/protocol";
 import { randomName } from "@nbpipe/widgets/src/view";
-import { Kept } from "./kept";
+import { OpenRuns } from "./open-runs";
 import { RunInKernel } from "./run";
 
 /**
@@ -47,7 +47,7 @@ export class KernelRuns {
   isSilent = false;
 
   private readonly view = randomName();
-  private readonly kept: Kept;
+  private readonly persisted: OpenRuns;
   private readonly listeners = new Set<Listener>();
   private readonly runs = new Map<number, RunInKernel>();
   private readonly questions = new Map<number, Question>();
@@ -65,7 +65,7 @@ export class KernelRuns {
     private readonly kernel: Kernel.IKernelConnection,
     private refresh_s: number,
   ) {
-    this.kept = new Kept(kernel.id);
+    this.persisted = new OpenRuns(kernel.id);
     kernel.statusChanged.connect(this.onStatus);
     kernel.connectionStatusChanged.connect(this.onConnection);
     kernel.iopubMessage.connect(this.onIopub);
@@ -214,7 +214,7 @@ export class KernelRuns {
   private readonly onStatus = (_: unknown, status: Kernel.Status): void => {
     if (status === "restarting" || status === "autorestarting") {
       this.isRestarting = true;
-      this.kept.clear();
+      this.persisted.clear();
       this.forget();
     } else if (status === "dead") {
       this.forget();
@@ -293,7 +293,7 @@ export class KernelRuns {
     for (const { run } of rows) {
       if (!this.runs.has(run)) {
         const send = (message: ToRuns) => this.deliver(message);
-        this.runs.set(run, new RunInKernel(run, this.kept, send));
+        this.runs.set(run, new RunInKernel(run, this.persisted, send));
       }
     }
     this.tell();

@@ -4,7 +4,7 @@ import type { ToKernel, ToRuns } from "@nbpipe/protocol";
 import { Callbacks, type Model } from "@nbpipe/widgets/src/anywidget";
 import { Sections } from "@nbpipe/widgets/src/sections";
 import { Session } from "@nbpipe/widgets/src/session";
-import type { Kept } from "./kept";
+import type { OpenRuns } from "./open-runs";
 
 export class RunInKernel extends Callbacks implements Model {
   /** Whoever has this has a kernel. */
@@ -12,10 +12,10 @@ export class RunInKernel extends Callbacks implements Model {
   readonly sections = new Sections();
   readonly session: Session;
 
-  /** `kept` knows whether it is open in the list; `deliver` throws where no kernel can be reached. */
+  /** `persisted` holds which runs are open in the list; `deliver` throws where no kernel can be reached. */
   constructor(
     readonly number: number,
-    private readonly kept: Kept,
+    private readonly persisted: OpenRuns,
     private readonly deliver: (message: ToRuns) => void,
   ) {
     super();
@@ -30,11 +30,11 @@ export class RunInKernel extends Callbacks implements Model {
 
   /** Whether its panel is open in the list. */
   get isOpen(): boolean {
-    return this.kept.has(this.number);
+    return this.persisted.has(this.number);
   }
 
   set isOpen(open: boolean) {
-    this.kept.set(this.number, open);
+    this.persisted.set(this.number, open);
   }
 
   receive(message: unknown): void {

@@ -5,9 +5,9 @@ import type { IRunningSessionManagers, IRunningSessions } from "@jupyterlab/runn
 import { Signal } from "@lumino/signaling";
 import type { Row } from "@nbpipe/protocol";
 import { SHOW } from "./commands";
+import { nameOf } from "./format";
 import { pipelineIcon } from "./icon";
 import type { Kernels, Place } from "./kernels";
-import { nameOf } from "./words";
 
 interface Going extends Place {
   readonly row: Row;

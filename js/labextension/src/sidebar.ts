@@ -3,10 +3,10 @@
 import { Widget } from "@lumino/widgets";
 import { h, setHidden, setText } from "@nbpipe/widgets/src/dom";
 import { Entry } from "./entry";
+import { whyEmpty } from "./format";
 import { pipelineIcon } from "./icon";
 import type { KernelRuns } from "./kernel-runs";
 import type { Kernels } from "./kernels";
-import { whyEmpty } from "./words";
 
 export const SIDEBAR = "nbpipe-runs";
 

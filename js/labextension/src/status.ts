@@ -4,8 +4,8 @@ import type { IStatusBar } from "@jupyterlab/statusbar";
 import { Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
 import { button, h, setClass, setText, setTitle } from "@nbpipe/widgets/src/dom";
+import { briefOf, isHung } from "./format";
 import type { Kernels } from "./kernels";
-import { briefOf, isHung } from "./words";
 
 export class Status extends Widget {
   private readonly text = h("span", {});

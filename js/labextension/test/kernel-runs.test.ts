@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { briefOf, isHung, nameOf, progressOf, stateOf, whyEmpty } from "../src/format";
 import { KernelRuns } from "../src/kernel-runs";
-import { briefOf, isHung, nameOf, progressOf, stateOf, whyEmpty } from "../src/words";
 import { MadeUpKernel, rowOf } from "./made-up";
 
 let kernel: MadeUpKernel;
@@ -85,7 +85,7 @@ describe("a kernel", () => {
     const answer = runs.chain(1);
     kernel.restart();
     await settle();
-    expect([runs.phase, runs.rows, run?.session.link]).toEqual(["absent", [], "gone"]);
+    expect([runs.phase, runs.rows, run?.session.link]).toEqual(["absent", [], "kernelGone"]);
     expect(await answer).toMatchObject({ ok: false, error: "the kernel was restarted" });
     kernel.comms = ["c2"];
     kernel.endCell();
@@ -188,7 +188,11 @@ describe("a run", () => {
     await meet(rowOf(), rowOf({ run: 2 }));
     const run = runs.run(1);
     kernel.receive({ type: "runs", runs: [rowOf({ run: 2 })] });
-    expect([runs.run(1), run?.session.link, runs.rows.length]).toEqual([undefined, "gone", 1]);
+    expect([runs.run(1), run?.session.link, runs.rows.length]).toEqual([
+      undefined,
+      "kernelGone",
+      1,
+    ]);
   });
 
   test("gives its chain, or says why not", async () => {

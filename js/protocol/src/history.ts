@@ -1,7 +1,7 @@
 /** History: the rates of all stages over the last minutes, a ring of bounded length. */
 
-import { POINTS } from "./parse";
-import { type Change, CONSUMER, type HistoryPart, isLive, type Snapshot } from "./types";
+import { type HistoryPart, POINTS } from "./messages";
+import { type Change, CONSUMER, isLive, type Snapshot } from "./snapshot";
 
 /** Points are so far apart; one that comes sooner moves the newest point instead. */
 const STEP_S = 0.95;

@@ -1,7 +1,33 @@
-/** The protocol between kernel and browser: types, the parser at the border, history. */
+/** The protocol between kernel and browser: readers of what the kernel sends, types, history. */
 
 export { History } from "./history";
-export { POINTS, parseMessage, parseSnapshot } from "./parse";
+export {
+  type Ack,
+  type Exported,
+  type FromKernel,
+  type HistoryPart,
+  OPS,
+  type Op,
+  POINTS,
+  parseMessage,
+  type ToKernel,
+} from "./messages";
 export { ParseError } from "./read";
 export * from "./runs";
-export * from "./types";
+export {
+  type Change,
+  CONSUMER,
+  type Diagnosis,
+  type Failure,
+  isLive,
+  type Kind,
+  type Knob,
+  type LastExport,
+  parseSnapshot,
+  type Shares,
+  type Snapshot,
+  type Stage,
+  type Target,
+  VERSION,
+  type Workers,
+} from "./snapshot";

@@ -1,4 +1,7 @@
-/** Readers of JSON values: each returns the value with its type, or says where it is wrong. */
+/**
+ * Readers of JSON values: each returns the value with its type, or throws ParseError with the path
+ * of the field that is wrong. The type of a message is the return type of its reader.
+ */
 
 export class ParseError extends Error {
   override readonly name = "ParseError";
@@ -33,16 +36,16 @@ export const number: Reader<number> = (value, at) =>
 export const atLeastZero: Reader<number> = (value, at) =>
   number(value, at) >= 0 ? number(value, at) : fail(at, "at least 0", value);
 
-export const whole: Reader<number> = (value, at) =>
+export const integer: Reader<number> = (value, at) =>
   Number.isSafeInteger(value) ? number(value, at) : fail(at, "an integer", value);
 
-/** How many there are; beyond 2 ** 53 it is rounded, which a count can bear. */
+/** A number of things; above 2 ** 53 it is rounded, which a count can bear. */
 export const count: Reader<number> = (value, at) => {
   const given = Number.isInteger(value) ? number(value, at) : fail(at, "an integer", value);
   return given >= 0 ? given : fail(at, "at least 0", value);
 };
 
-/** A share of 1; what rounding put just outside is brought in. */
+/** A share of 1; what rounding puts just outside is clamped. */
 export const share: Reader<number> = (value, at) => {
   const given = number(value, at);
   return given > -0.01 && given < 1.01
@@ -50,19 +53,21 @@ export const share: Reader<number> = (value, at) => {
     : fail(at, "in 0 to 1", value);
 };
 
-export const flag: Reader<boolean> = (value, at) =>
+export const boolean: Reader<boolean> = (value, at) =>
   typeof value === "boolean" ? value : fail(at, "a boolean", value);
 
-/** Text of at most `limit` characters; more is cut, not refused. */
+/** Text of at most `limit` characters, counted as Python counts them; longer text is cut. */
 export function text(limit: number): Reader<string> {
-  return (value, at) =>
-    typeof value === "string" ? value.slice(0, limit) : fail(at, "a text", value);
+  return (value, at) => {
+    const given = typeof value === "string" ? value : fail(at, "a text", value);
+    return given.length <= limit ? given : Array.from(given).slice(0, limit).join("");
+  };
 }
 
 const LONGEST_LINK = 300;
 const PAGE = /^https?:\/\/[a-z0-9_.:[\]-]+([/?#][!-~]*)?$/i;
 
-/** The address of a web page; of whatever else one may click on, nothing is left. */
+/** The address of a web page; null for anything else that a click could open. */
 export const pageLink: Reader<string | null> = (value, at) => {
   if (typeof value !== "string") {
     fail(at, "a text", value);
@@ -70,7 +75,7 @@ export const pageLink: Reader<string | null> = (value, at) => {
   return value.length <= LONGEST_LINK && PAGE.test(value) ? value : null;
 };
 
-export function oneOf<T extends string>(allowed: readonly T[]): Reader<T> {
+export function oneOf<const T extends string>(allowed: readonly T[]): Reader<T> {
   return (value, at) =>
     allowed.find((item) => item === value) ?? fail(at, `one of ${allowed.join(", ")}`, value);
 }
@@ -79,7 +84,7 @@ export function orNull<T>(reader: Reader<T>): Reader<T | null> {
   return (value, at) => (value === null ? null : reader(value, at));
 }
 
-export function list<T>(reader: Reader<T>, limit: number): Reader<T[]> {
+export function list<T>(reader: Reader<T>, limit: number): Reader<readonly T[]> {
   return (value, at) => {
     if (!Array.isArray(value)) {
       fail(at, "an array", value);
@@ -91,8 +96,12 @@ export function list<T>(reader: Reader<T>, limit: number): Reader<T[]> {
   };
 }
 
-/** An object whose fields are each read; fields that are not known are left out. */
-export function record<T>(readers: { [K in keyof T]: Reader<T[K]> }): Reader<T> {
+/** An object whose fields are each read; unknown fields are left out. */
+export function record<T extends object>(
+  readers: {
+    readonly [K in keyof T]: Reader<T[K]>;
+  },
+): Reader<Readonly<T>> {
   const names = Object.keys(readers) as (keyof T & string)[];
   return (value, at) => {
     const given = fields(value, at);
@@ -104,7 +113,7 @@ export function record<T>(readers: { [K in keyof T]: Reader<T[K]> }): Reader<T> 
   };
 }
 
-/** Read a field that an older notebook or kernel does not have. */
-export function since<T>(reader: Reader<T>, before: T): Reader<T> {
-  return (value, at) => (value === undefined ? before : reader(value, at));
+/** A field that an older notebook or kernel does not have. */
+export function withDefault<T>(reader: Reader<T>, missing: T): Reader<T> {
+  return (value, at) => (value === undefined ? missing : reader(value, at));
 }

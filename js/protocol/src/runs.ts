@@ -1,86 +1,108 @@
-/** What the kernel and a sidebar say to each other of all runs of a kernel, on one comm. */
+/** The messages between the kernel and a sidebar about all runs of a kernel, on one comm. */
 
+import type { ToKernel } from "./messages";
 import {
   atLeastZero,
+  boolean,
   count,
   fields,
-  flag,
+  integer,
   list,
   oneOf,
   orNull,
-  type Reader,
   record,
-  since,
   text,
-  whole,
 } from "./read";
-import { SEVERITIES, type Severity, STATES, type State, type ToKernel } from "./types";
+import { line, name, severity, state } from "./snapshot";
 
 /** Target of the comm. */
 export const RUNS_TARGET = "nbpipe.runs";
 
-/** Version of these messages; what a panel says has its own, in the snapshot. */
+/** Version of these messages; the messages of a panel have their own, in the snapshot. */
 export const RUNS_PROTOCOL = 1;
 
-/** One run, in short. `run` is its number, which stays; "" is said where nothing is known. */
-export interface Row {
-  readonly run: number;
-  readonly title: string;
-  /** The name of its variable. */
-  readonly variable: string;
-  /** The id of the cell that started it. */
-  readonly cell: string;
-  readonly state: State;
-  readonly epoch: number;
-  readonly done: number;
-  readonly total: number | null;
-  readonly unit: string;
-  readonly rate: number;
-  readonly left_s: number | null;
-  /** The address of the stage that limits it. */
-  readonly limit: string;
-  /** How bad the verdict is; a run that is over may still have an error. */
-  readonly severity: Severity;
-  /** The verdict, in one sentence. */
-  readonly sentence: string;
-  readonly actions: readonly string[];
+/** One run, in short. */
+const row = record({
+  /** Its number, which stays. */
+  run: count,
+  title: text(1000),
+  /** The name of its variable; "" where it has none. */
+  variable: name,
+  /** The id of the cell that started it; "" where there is none. */
+  cell: name,
+  state,
+  epoch: integer,
+  done: count,
+  total: orNull(count),
+  unit: name,
+  rate: atLeastZero,
+  left_s: orNull(atLeastZero),
+  /** The address of the stage that limits it; "" where none does. */
+  limit: name,
+  /** How bad the diagnosis is; a run that is over may still have an error. */
+  severity,
+  /** The diagnosis, in one sentence. */
+  sentence: line,
+  actions: list(name, 50),
+});
+
+export type Row = ReturnType<typeof row>;
+
+const rows = list(row, 1000);
+
+/** The kernel's first answer: its protocol; rows of another protocol are not read. */
+function hello(value: unknown, at: string) {
+  const given = fields(value, at);
+  const protocol = count(given.protocol, `${at}.protocol`);
+  const runs = protocol === RUNS_PROTOCOL ? rows(given.runs, `${at}.runs`) : [];
+  return { type: "hello" as const, protocol, version: name(given.version, `${at}.version`), runs };
 }
 
-/** The kernel's word to whoever did not find it yet. */
-export interface RunsHere {
-  readonly type: "here";
+export type RunsHello = Readonly<ReturnType<typeof hello>>;
+
+/** The answer to a question: whether it was done, and for a chain its code. */
+function answer(value: unknown, at: string) {
+  const given = fields(value, at);
+  const type = oneOf(["ack", "chain"])(given.type, `${at}.type`);
+  const ok = boolean(given.ok, `${at}.ok`);
+  return {
+    type,
+    id: count(given.id, `${at}.id`),
+    ok,
+    code: ok && type === "chain" ? text(100_000)(given.code, `${at}.code`) : "",
+    error: ok ? "" : text(8100)(given.error, `${at}.error`),
+  };
 }
 
-/** The kernel's first answer: what it speaks; of another protocol it has no rows. */
-export interface RunsHello {
-  readonly type: "hello";
-  readonly protocol: number;
-  readonly version: string;
-  readonly runs: readonly Row[];
+export type RunsAnswer = Readonly<ReturnType<typeof answer>>;
+
+/** Kernel to sidebar, by type. */
+const messages = {
+  ack: answer,
+  chain: answer,
+  hello,
+  /** For a sidebar that has not found the kernel yet. */
+  here: record({ type: oneOf(["here"]) }),
+  /** A message as a panel has it: the panel's own reader reads it. */
+  run: record({ type: oneOf(["run"]), run: count, message: (value: unknown) => value }),
+  runs: record({ type: oneOf(["runs"]), runs: rows }),
+};
+
+export type FromRuns = ReturnType<(typeof messages)[keyof typeof messages]>;
+
+/** Read a message of the kernel; throws ParseError, which names the field that is wrong. */
+export function parseRuns(value: unknown): FromRuns {
+  const type = oneOf(["ack", "chain", "hello", "here", "run", "runs"])(
+    fields(value, "message").type,
+    "message.type",
+  );
+  return messages[type](value, type);
 }
-
-/** What became of a question: whether it was done, and for a chain its code. */
-export interface RunsAnswer {
-  readonly type: "ack" | "chain";
-  readonly id: number;
-  readonly ok: boolean;
-  readonly code: string;
-  readonly error: string;
-}
-
-export type FromRuns =
-  | RunsHello
-  | RunsAnswer
-  | RunsHere
-  | { readonly type: "runs"; readonly runs: readonly Row[] }
-  /** A message as a panel would have it: its own parser reads it. */
-  | { readonly type: "run"; readonly run: number; readonly message: unknown };
-
-export const RUNS_OPS = ["pause_all", "resume_all", "stop_all"] as const;
 
 /** What is asked of all runs. */
-export type RunsOp = (typeof RUNS_OPS)[number];
+export type RunsOp = "pause_all" | "resume_all" | "stop_all";
 
+/** Sidebar to kernel. */
 export type ToRuns =
   | { op: "hello"; protocol: number; view: string }
   | { op: "view"; id: number; view: string; open: boolean }
@@ -89,67 +111,3 @@ export type ToRuns =
   | { op: RunsOp; id: number }
   | { op: "chain"; run: number; id: number }
   | { op: "run"; run: number; message: ToKernel };
-
-const MOST_RUNS = 1000;
-const name = text(200);
-
-const row = record<Row>({
-  run: count,
-  title: text(1000),
-  variable: name,
-  cell: name,
-  state: oneOf(STATES),
-  epoch: whole,
-  done: count,
-  total: orNull(count),
-  unit: name,
-  rate: atLeastZero,
-  left_s: orNull(atLeastZero),
-  limit: name,
-  severity: since(oneOf(SEVERITIES), "info"),
-  sentence: text(500),
-  actions: list(name, 50),
-});
-
-const rows = list(row, MOST_RUNS);
-
-/** Rows of another protocol are not read. */
-const hello: Reader<RunsHello> = (value, at) => {
-  const given = fields(value, at);
-  const protocol = count(given.protocol, `${at}.protocol`);
-  const runs = protocol === RUNS_PROTOCOL ? rows(given.runs, `${at}.runs`) : [];
-  return { type: "hello", protocol, version: name(given.version, `${at}.version`), runs };
-};
-
-const answer: Reader<RunsAnswer> = (value, at) => {
-  const given = fields(value, at);
-  const ok = flag(given.ok, `${at}.ok`);
-  const isChain = given.type === "chain";
-  return {
-    type: isChain ? "chain" : "ack",
-    id: count(given.id, `${at}.id`),
-    ok,
-    code: ok && isChain ? text(100_000)(given.code, `${at}.code`) : "",
-    error: ok ? "" : text(8100)(given.error, `${at}.error`),
-  };
-};
-
-/** Read a message of the kernel; throws ParseError, which says where it is wrong. */
-export function parseRuns(value: unknown): FromRuns {
-  const given = fields(value, "message");
-  const kinds = ["ack", "chain", "hello", "here", "run", "runs"] as const;
-  const type = oneOf(kinds)(given.type, "message.type");
-  if (type === "hello") {
-    return hello(value, type);
-  }
-  if (type === "here") {
-    return { type };
-  }
-  if (type === "runs") {
-    return { type, runs: rows(given.runs, "runs.runs") };
-  }
-  if (type === "run") {
-    return { type, run: count(given.run, "run.run"), message: given.message };
-  }
-  return answer(value, type);
-}

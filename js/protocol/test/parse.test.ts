@@ -77,7 +77,7 @@ describe("a snapshot", () => {
   });
 });
 
-const CREW = { count: 2, starting: 0, memory_bytes: 0, link: null };
+const WORKERS = { count: 2, starting: 0, memory_bytes: 0, link: null };
 
 describe("workers", () => {
   test.each([
@@ -85,7 +85,7 @@ describe("workers", () => {
     "https://hub.example.org/user/ada/proxy/8787/status?tab=1#x",
     "HTTP://[::1]:8787",
   ])("keep the link %s", (link) => {
-    const read = parseSnapshot(sampleWithStage({ workers: { ...CREW, link } }));
+    const read = parseSnapshot(sampleWithStage({ workers: { ...WORKERS, link } }));
     expect(read.stages[0]?.workers?.link).toBe(link);
   });
 
@@ -110,16 +110,16 @@ describe("workers", () => {
     `http://example.org/${"x".repeat(300)}`,
     "",
   ])("lose the link %j", (link) => {
-    const read = parseSnapshot(sampleWithStage({ workers: { ...CREW, link } }));
-    expect(read.stages[0]?.workers).toEqual(CREW);
+    const read = parseSnapshot(sampleWithStage({ workers: { ...WORKERS, link } }));
+    expect(read.stages[0]?.workers).toEqual(WORKERS);
   });
 
   test.each([
-    ["a link that is no text", { workers: { ...CREW, link: 7 } }],
-    ["a link that is an object", { workers: { ...CREW, link: { href: "http://x" } } }],
-    ["a link that is missing", { workers: { ...CREW, link: undefined } }],
-    ["half a worker", { workers: { ...CREW, count: 0.5 } }],
-    ["less than no memory", { workers: { ...CREW, memory_bytes: -1 } }],
+    ["a link that is no text", { workers: { ...WORKERS, link: 7 } }],
+    ["a link that is an object", { workers: { ...WORKERS, link: { href: "http://x" } } }],
+    ["a link that is missing", { workers: { ...WORKERS, link: undefined } }],
+    ["half a worker", { workers: { ...WORKERS, count: 0.5 } }],
+    ["less than no memory", { workers: { ...WORKERS, memory_bytes: -1 } }],
     ["workers that are a number", { workers: 2 }],
     ["workers that are missing", { workers: undefined }],
     ["a sharer that is no text", { shares: 1 }],

@@ -5,7 +5,7 @@ import type { Callback, Model } from "./anywidget";
 import { Exports } from "./exports";
 
 /** Whether a kernel is there: not known yet, answering, none, or another one than the run's. */
-export type Link = "unknown" | "live" | "none" | "gone";
+export type Link = "unknown" | "live" | "none" | "kernelGone";
 
 export abstract class Conversation {
   link: Link = "unknown";

@@ -52,7 +52,7 @@ export class ExportForm {
     const { progress, isBusy } = this.exporter.exports;
     const { link } = this.exporter;
     const live = link === "live";
-    setHidden(this.opener, link === "gone" || !snapshot.actions.includes("export"));
+    setHidden(this.opener, link === "kernelGone" || !snapshot.actions.includes("export"));
     setDisabled(this.opener, !live);
     // A button that is disabled loses the focus: these only look so.
     setAttribute(this.go, "aria-disabled", String(!live || isBusy));

@@ -1,6 +1,7 @@
 /** Header: state, title, buttons, export, the numbers of the epoch, progress. */
 
 import { isLive, OPS, type Op, type Snapshot } from "@nbpipe/protocol";
+import { ChangesSinceExport } from "./changes-since-export";
 import {
   button,
   h,
@@ -28,7 +29,6 @@ import { icon } from "./icons";
 import { waitedShare } from "./live";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
-import { SinceExport } from "./since";
 
 const LABELS: Readonly<Record<Op, string>> = {
   pause: "Pause",
@@ -80,7 +80,7 @@ export class Header {
   private readonly facts = new Map<Fact, HTMLElement>();
   private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
   private readonly progress = h("span", { class: "count" });
-  private readonly since = new SinceExport();
+  private readonly changesSinceExport = new ChangesSinceExport();
   private readonly exports: ExportForm;
 
   constructor(
@@ -97,7 +97,15 @@ export class Header {
     const facts = h("div", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
     const progress = h("div", { class: "progress", "data-field": "progress" }, this.bar);
     progress.append(this.progress);
-    this.el = h("header", { class: "head" }, top, this.exports.el, facts, progress, this.since.el);
+    this.el = h(
+      "header",
+      { class: "head" },
+      top,
+      this.exports.el,
+      facts,
+      progress,
+      this.changesSinceExport.el,
+    );
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
@@ -106,8 +114,8 @@ export class Header {
       setText(this.stateWord, "no numbers yet");
       return;
     }
-    const isGone = this.session.link === "gone";
-    const [shape, word] = isGone ? ["cancelled", "gone"] : stateOf(snapshot);
+    const kernelGone = this.session.link === "kernelGone";
+    const [shape, word] = kernelGone ? ["cancelled", "gone"] : stateOf(snapshot);
     this.stateIcon.show(shape);
     setText(this.stateWord, word);
     const title = isolatedNames(snapshot.title);
@@ -116,8 +124,8 @@ export class Header {
     this.updateButtons(snapshot, enabled);
     this.updateProgress(snapshot);
     this.exports.update(snapshot);
-    this.since.update(snapshot);
-    for (const [fact, text] of factsOf(isGone ? { ...snapshot, left_s: null } : snapshot)) {
+    this.changesSinceExport.update(snapshot);
+    for (const [fact, text] of factsOf(kernelGone ? { ...snapshot, left_s: null } : snapshot)) {
       const node = this.facts.get(fact);
       if (node !== undefined) {
         setText(node, text);
@@ -168,7 +176,7 @@ export class Header {
     for (const op of OPS) {
       const made = this.buttons.get(op);
       if (made !== undefined) {
-        setHidden(made, this.session.link === "gone" || !snapshot.actions.includes(op));
+        setHidden(made, this.session.link === "kernelGone" || !snapshot.actions.includes(op));
         setDisabled(made, !enabled || this.session.isAsked(op));
       }
     }

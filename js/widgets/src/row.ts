@@ -9,7 +9,6 @@ import {
   type Snapshot,
   type Stage,
 } from "@nbpipe/protocol";
-import { Crew } from "./crew";
 import {
   button,
   h,
@@ -28,6 +27,7 @@ import { loopShares } from "./live";
 import { Meter, SharesBar, Spark, type Words } from "./meters";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
+import { WorkersLine } from "./workers";
 
 /** Where a stage stands among those that share their workers; "" when it shares none. */
 export type Place = "" | "first" | "inner" | "last";
@@ -112,7 +112,7 @@ class Front {
 export class StageRow {
   readonly el = h("div", { class: "row", role: "listitem" });
   private readonly front = new Front();
-  private readonly crew = new Crew();
+  private readonly workers = new WorkersLine();
   private readonly queue = new Meter("queue", "queue");
   private readonly running = new Meter("running", "calls");
   private readonly latency = h("div", { class: "cell latency", "data-field": "latency" });
@@ -144,7 +144,7 @@ export class StageRow {
     });
     this.el.append(...this.front.cells, this.queue.el, this.running.el, latency, errors);
     this.el.append(this.knobBox, this.failures.el);
-    this.front.who.append(this.crew.el);
+    this.front.who.append(this.workers.el);
     this.shared.dataset.name = "concurrency";
     this.shared.append(h("span", { class: "caption", "aria-hidden": "true" }, "concurrency"));
     this.shared.append(this.sharer);
@@ -160,7 +160,7 @@ export class StageRow {
     for (const each of PLACES) {
       setClass(this.el, `region-${each}`, each === place);
     }
-    this.crew.update(stage);
+    this.workers.update(stage);
     front.setName(stage.address);
     const where = stage.place || stage.executor;
     setText(front.kind, `${stage.op} · ${where}`);

@@ -119,7 +119,7 @@ export class Session extends Conversation {
     if (this.link === "none") {
       return "saved; no kernel";
     }
-    if (this.views.size === 0 || this.link === "gone") {
+    if (this.views.size === 0 || this.link === "kernelGone") {
       return "";
     }
     const now = Date.now();
@@ -136,7 +136,7 @@ export class Session extends Conversation {
   }
 
   private readonly onMessage = (content: unknown): void => {
-    if (this.link === "gone") {
+    if (this.link === "kernelGone") {
       return; // it was on its way when the kernel was restarted
     }
     let message: FromKernel;
@@ -178,7 +178,7 @@ export class Session extends Conversation {
 
   /** Called when the kernel was restarted: the widgets' connections were cut. */
   private readonly onRestart = (): void => {
-    this.link = "gone";
+    this.link = "kernelGone";
     this.knobs.forget();
     this.exports.forget();
     this.asked.clear();
@@ -211,7 +211,7 @@ export class Session extends Conversation {
   }
 
   protected send(message: ToKernel): boolean {
-    if (this.link === "gone") {
+    if (this.link === "kernelGone") {
       return false;
     }
     try {

@@ -61,7 +61,7 @@ export class Starter extends Conversation {
 
   /** Called when the kernel was restarted: the widgets' connections were cut. */
   private readonly onRestart = (): void => {
-    this.link = "gone";
+    this.link = "kernelGone";
     this.notice = GONE;
     this.exports.forget();
     this.tell();
@@ -70,7 +70,7 @@ export class Starter extends Conversation {
   protected send(message: ToKernel): boolean {
     try {
       this.model.send(message);
-      return this.link !== "gone";
+      return this.link !== "kernelGone";
     } catch {
       return false; // the kernel is dead, or there never was one
     }
@@ -123,11 +123,15 @@ export class StarterView {
   private update(): void {
     const { started, link, notice, isAsked } = this.starter;
     const isStarted = started !== "";
-    setAttribute(this.el, "data-state", link === "gone" ? "gone" : isStarted ? "started" : "ready");
-    setHidden(this.start, isStarted || link === "gone");
+    setAttribute(
+      this.el,
+      "data-state",
+      link === "kernelGone" ? "gone" : isStarted ? "started" : "ready",
+    );
+    setHidden(this.start, isStarted || link === "kernelGone");
     setDisabled(this.start, isAsked);
     this.exports.update({ actions: isStarted ? [] : ["export"] });
-    setHidden(this.next, !isStarted || link === "gone");
+    setHidden(this.next, !isStarted || link === "kernelGone");
     setText(this.name, started);
     setText(this.loop, `for batch in ${started}:`);
     this.copy.offer(isStarted ? `for batch in ${started}:\n    ` : "", "Copy");

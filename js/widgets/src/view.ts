@@ -2,8 +2,8 @@
 
 import { Chart } from "./chart";
 import { h, setAttribute, setHidden } from "./dom";
-import { Gone } from "./gone";
 import { Header } from "./header";
+import { KernelGone } from "./kernel-gone";
 import { Log } from "./log";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
@@ -17,7 +17,7 @@ export class View {
   readonly el = h("div", { class: "nbpipe-panel", role: "region", "aria-label": "nbpipe run" });
   private readonly id = randomName();
   private readonly header: Header;
-  private readonly gone = new Gone();
+  private readonly kernelGone = new KernelGone();
   private readonly verdict: Verdict;
   private readonly table: Table;
   private readonly chart: Chart;
@@ -37,7 +37,7 @@ export class View {
     this.table = new Table(session, sections);
     this.chart = new Chart(session, sections);
     this.log = new Log(session, sections);
-    const parts = [this.header, this.gone, this.verdict, this.table, this.chart, this.log];
+    const parts = [this.header, this.kernelGone, this.verdict, this.table, this.chart, this.log];
     this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el)));
     this.unlisten = session.listen(() => this.schedule());
     document.addEventListener("visibilitychange", this.onSight);
@@ -94,21 +94,21 @@ export class View {
   private paint(): void {
     const { snapshot, link } = this.session;
     const enabled = link === "live" && snapshot?.state !== "closed";
-    const isGone = link === "gone";
-    setAttribute(this.el, "data-state", isGone ? "gone" : (snapshot?.state ?? "unknown"));
+    const kernelGone = link === "kernelGone";
+    setAttribute(this.el, "data-state", kernelGone ? "gone" : (snapshot?.state ?? "unknown"));
     setAttribute(this.el, "data-link", link);
     setAttribute(
       this.el,
       "data-severity",
-      isGone ? "info" : (snapshot?.diagnosis.severity ?? "info"),
+      kernelGone ? "info" : (snapshot?.diagnosis.severity ?? "info"),
     );
     if (!this.onScreen) {
       return;
     }
     this.header.update(snapshot, enabled);
-    this.gone.update(isGone);
+    this.kernelGone.update(kernelGone);
     this.verdict.update(snapshot, enabled);
-    setHidden(this.verdict.el, isGone);
+    setHidden(this.verdict.el, kernelGone);
     if (snapshot !== null) {
       this.table.update(snapshot, enabled);
       this.log.update();

@@ -6,7 +6,7 @@ import { frame, type Shown, show, type } from "./page";
 type Fields = Record<string, unknown>;
 
 const PAGE = "http://127.0.0.1:8787/status";
-const CREW = { count: 4, starting: 0, memory_bytes: 1_220_000_000, link: null };
+const WORKERS = { count: 4, starting: 0, memory_bytes: 1_220_000_000, link: null };
 
 let model: MockModel;
 let shown: Shown;
@@ -70,38 +70,40 @@ describe("a stage says in a word", () => {
 
 describe("a stage with workers", () => {
   test.each([
-    [{ ...CREW, starting: 4 }, "starting 4 workers"],
-    [{ ...CREW, count: 0, starting: 1 }, "starting 1 worker"],
-    [{ ...CREW, starting: 1 }, "4 workers, 1 starting"],
-    [CREW, "4 workers, 1.22 GB"],
-    [{ ...CREW, memory_bytes: 0 }, "4 workers"],
-    [{ ...CREW, count: 0 }, "no workers"],
+    [{ ...WORKERS, starting: 4 }, "starting 4 workers"],
+    [{ ...WORKERS, count: 0, starting: 1 }, "starting 1 worker"],
+    [{ ...WORKERS, starting: 1 }, "4 workers, 1 starting"],
+    [WORKERS, "4 workers, 1.22 GB"],
+    [{ ...WORKERS, memory_bytes: 0 }, "4 workers"],
+    [{ ...WORKERS, count: 0 }, "no workers"],
   ])("says how many there are, or start: %o", (workers, expected) => {
     tell(workers);
     expect(said("batch")).toBe(expected);
   });
 
   test("says that there are none yet before its first item", () => {
-    tell({ ...CREW, count: 0 }, { items_out: 0 });
+    tell({ ...WORKERS, count: 0 }, { items_out: 0 });
     expect(said("batch")).toBe("no workers yet");
   });
 
   test("keeps the line for them while they start and when they are there", () => {
-    const hidden = [{ ...CREW, count: 0 }, { ...CREW, starting: 4 }, CREW].map((workers) => {
-      tell(workers);
-      return within("batch", ".nbp-crew").hidden;
-    });
+    const hidden = [{ ...WORKERS, count: 0 }, { ...WORKERS, starting: 4 }, WORKERS].map(
+      (workers) => {
+        tell(workers);
+        return within("batch", ".nbp-workers").hidden;
+      },
+    );
     expect(hidden).toEqual([false, false, false]);
   });
 
   test("has no such line where its calls run in threads", () => {
     expect(
-      ["read", "decode", "normalise"].map((stage) => within(stage, ".nbp-crew").hidden),
+      ["read", "decode", "normalise"].map((stage) => within(stage, ".nbp-workers").hidden),
     ).toEqual([true, true, true]);
   });
 
   test("links to the page that shows them, in a tab of its own", () => {
-    tell({ ...CREW, link: PAGE });
+    tell({ ...WORKERS, link: PAGE });
     const link = within("batch", "a.nbp-page") as HTMLAnchorElement;
     expect([link.hidden, link.href, link.target, link.rel, link.textContent]).toEqual([
       false,
@@ -115,8 +117,8 @@ describe("a stage with workers", () => {
   test.each([null, "javascript:alert(1)", "data:text/html,<script>alert(1)</script>"])(
     "has no link to %s",
     (link) => {
-      tell({ ...CREW, link: PAGE });
-      tell({ ...CREW, link });
+      tell({ ...WORKERS, link: PAGE });
+      tell({ ...WORKERS, link });
       const page = within("batch", "a.nbp-page");
       expect([page.hidden, page.hasAttribute("href")]).toEqual([true, false]);
     },

@@ -1,6 +1,6 @@
-/** Kept: which runs of a kernel are open in the list, in this tab; a reload of the page forgets none. */
+/** OpenRuns: which runs of a kernel are open in the list; persisted in this tab, over reloads. */
 
-export class Kept {
+export class OpenRuns {
   private readonly key: string;
   private readonly open: Set<number>;
 
@@ -22,7 +22,7 @@ export class Kept {
     this.write();
   }
 
-  /** Called when the kernel is started anew: its runs are counted from 1 again. */
+  /** Called when the kernel is restarted: its runs are counted from 1 again. */
   clear(): void {
     this.open.clear();
     this.write();

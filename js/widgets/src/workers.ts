@@ -1,15 +1,15 @@
-/** Crew: who does the work of a stage outside the kernel, and what it holds there, in one line. */
+/** WorkersLine: the workers of a stage outside the kernel, and what it holds there. */
 
 import type { Stage, Workers } from "@nbpipe/protocol";
 import { h, setAttribute, setClass, setHidden, setText, setTitle, unshortened } from "./dom";
 import { formatBytes, formatWorkers } from "./format";
 
-export class Crew {
+export class WorkersLine {
   private readonly said = h("span", { class: "said", "data-field": "workers" });
   private readonly page = unshortened(
     h("a", { class: "page", target: "_blank", rel: "noopener noreferrer" }, "dashboard"),
   );
-  readonly el = h("div", { class: "crew sub" }, this.said, this.page);
+  readonly el = h("div", { class: "workers sub" }, this.said, this.page);
 
   update({ workers, items_out, held_bytes, queued, unit, place }: Stage): void {
     setHidden(this.el, workers === null && held_bytes === null);

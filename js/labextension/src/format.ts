@@ -1,4 +1,4 @@
-/** What is said of runs and kernels, in words. */
+/** Texts about runs and kernels. */
 
 import type { Row } from "@nbpipe/protocol";
 import { RUNS_PROTOCOL } from "@nbpipe/protocol";

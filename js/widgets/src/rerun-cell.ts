@@ -1,9 +1,9 @@
-/** Rerun: the cell that shows a panel, run again as a person does, by the notebook's own button. */
+/** Run the cell that shows a panel again, as a person does: by the notebook's own button. */
 
 const RUN = '[data-command="notebook:run-cell-and-select-next"]';
 
-/** What runs the cell around an element again; null where the page has no such cell or button. */
-export function cellRunner(el: Element): (() => void) | null {
+/** Return what runs the cell around an element; null where the page has no such cell or button. */
+export function rerunCell(el: Element): (() => void) | null {
   const cell = el.closest(".jp-Cell");
   const prompt = cell?.querySelector(".jp-InputArea-prompt") ?? null;
   const run = cell?.closest(".jp-NotebookPanel")?.querySelector(RUN) ?? null;
