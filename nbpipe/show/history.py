@@ -1,4 +1,4 @@
-"""The history of a run: its rows, gathered by their time, and what can be told from them."""
+"""The history of a run: its rows, grouped by their time, and what they show about its knobs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .watch import RunView
 WINDOW_S = WINDOW_NS / 1e9
 SETTLING_S = 1.0  # rows so soon after a turn are part of what was before [s]
 _AT_LEAST = 2  # rows of a stretch
-_RAISE = 1.2  # smaller raises do not show among the noise
-_OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor blocked
-_ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
+_RAISE = 1.2  # smaller raises are lost in the noise
+_OCCUPIED = 0.8  # the least share of its slots that a stage uses while it limits
+_ALIKE = 0.85  # a latency that grows by this share of the concurrency's growth grew with it
 _AGAIN_S = 3.0  # the history is read again after so long [s]
-_LEAST_S, _MOST_S = 0.01, 2.0  # a row speaks for the time since the last one
-_GAP = 3.0  # so many times longer than usual, between epochs or paused, is a gap
+_LEAST_S, _MOST_S = 0.01, 2.0  # limits of the time that a row stands for
+_GAP = 3.0  # rows so many times further apart than usual have a gap: between epochs, or paused
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
-_LESS = 0.9  # a raise that brings less than this made it slower
-_MORE = 1.05  # one that brings less than this gave no more
-_STEADY, _COMPARED = 4, 10  # rates that a comparison takes at least, and at most
-_SURE = 2.0  # standard errors that two rates differ by
-_WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
+_LESS = 0.9  # a raise after which the rate falls below this made it slower
+_MORE = 1.05  # a raise after which the rate stays below this gave no more
+_STEADY, _COMPARED = 4, 10  # least and most rates of a comparison
+_SURE = 2.0  # two rates differ if they are so many standard errors apart
+_WAITS = 0.05  # a loop that waits less gains nothing from any raise
 
 
 # -- ticks: the rows that were taken at the same time ----------------------------------------------
@@ -42,7 +42,7 @@ Tick = list[Row]
 
 
 def ticks_of(rows: Sequence[Row]) -> list[Tick]:
-    """Gather the rows that were taken at the same time, oldest first."""
+    """Group the rows that were taken at the same time, oldest first."""
     ticks: list[Tick] = []
     for row in rows:
         if ticks and ticks[-1][0]["time_s"] == row["time_s"]:
@@ -53,7 +53,7 @@ def ticks_of(rows: Sequence[Row]) -> list[Tick]:
 
 
 def steady_ticks(rows: Sequence[Row]) -> list[Tick]:
-    """Return the ticks without a first one whose rates are those of buffers being filled."""
+    """Return the ticks without a first one at which buffers were still being filled."""
     ticks = ticks_of(rows)
     begins = len(ticks) > 1 and time_of(ticks[0]) < _SHORTEST_S
     return ticks[1:] if begins else ticks
@@ -67,8 +67,8 @@ def time_of(tick: Sequence[Row]) -> float:
 def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
     """Return ticks, each with its time [s]; where nothing ran, one more at both edges.
 
-    Between epochs they are empty, in a pause their rates are 0. A row speaks for the second
-    before it, so the second edge lies so long before the first row behind.
+    Between epochs they are empty; in a pause their rates are 0. A row stands for the second
+    before it, so the second edge lies a second before the next row.
     """
     times = [time_of(tick) for tick in ticks]
     found: list[tuple[float, Tick]] = []
@@ -86,7 +86,7 @@ def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
 
 
 def _idle(tick: Tick, time_s: float) -> Tick:
-    """Return what a tick would be in the pause before it."""
+    """Return a tick as it was in the pause before it."""
     before_s = time_of(tick) - time_s
     when_s = float(tick[0]["when_s"]) - before_s
     still = {"items_per_s": 0.0, "busy": 0.0, "starved": 0.0, "blocked": 0.0, "running": 0}
@@ -94,17 +94,17 @@ def _idle(tick: Tick, time_s: float) -> Tick:
 
 
 def averaged(ticks: Sequence[Tick]) -> list[Tick]:
-    """Return ticks whose rates are of the last seconds, as stats tell them at that moment.
+    """Return ticks whose rates are means of the seconds before, as in the stats of that moment.
 
-    Behind a pause they are of the time since then.
+    After a pause they are means of the time since then.
     """
     found: list[Tick] = []
     recent: deque[tuple[float, float, dict[str, float]]] = deque()
     last_s = 0.0
     taken = set(map(id, ticks))
     for time_s, tick in with_gaps(ticks):
-        anew = id(tick) not in taken or tick[0]["paused"]
-        while recent and (anew or recent[0][0] <= time_s - WINDOW_S):
+        starts_again = id(tick) not in taken or tick[0]["paused"]
+        while recent and (starts_again or recent[0][0] <= time_s - WINDOW_S):
             recent.popleft()
         if tick:
             rates = {str(row["stage"]): float(row["items_per_s"]) for row in tick}
@@ -120,7 +120,7 @@ def _mean(recent: Iterable[tuple[float, float, Mapping[str, float]]], stage: str
 
 
 def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
-    """Return the Unix time at which the run began [s]; now, where there is no row."""
+    """Return the Unix time at which the run began [s]; the present time without a row."""
     if not ticks:
         return time.time()
     last = ticks[-1][0]
@@ -139,7 +139,7 @@ def span_s(watched: RunView, status: Status) -> float:
     now_s = time.time()
     key = (status.epoch, round(now_s - status.elapsed_s, 1))
     known = _earlier.get(watched)
-    if known is None or known[0] != key:  # read once in an epoch: what was before is over
+    if known is None or known[0] != key:  # read once in an epoch: earlier rows do not change
         known = _earlier[watched] = (key, _rows_before(watched, now_s - status.elapsed_s))
     recent = [when_s for when_s in known[1] if now_s - when_s < WINDOW_S]
     return max(status.elapsed_s, now_s - min(recent, default=now_s))
@@ -197,12 +197,12 @@ def last_stretch(
 
 
 def _starts(tick: Tick) -> bool:
-    """Tell whether a stage has not given anything yet: its workers, or its imports, begin."""
+    """Return whether a stage has no result yet: its workers, or its imports, are starting."""
     return any(not row["items_out"] for row in tick if row["stage"] != CONSUMER)
 
 
 def turned_since(stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str]) -> str:
-    """Name a knob of these stages whose value is not that of the last row; empty without one."""
+    """Return the name of a knob of these stages that was turned after the last row, or ""."""
     last = {row["stage"]: row for row in rows}
     for name in names:
         if name not in stages or name not in last:
@@ -219,8 +219,8 @@ def averages_of(
     """Return stats with the shares of some rows of the history, which outlast an epoch.
 
     Args:
-        rows: oldest first; each speaks for the time since the one before.
-        stats: of the stages, for what the rows do not hold.
+        rows: oldest first; each stands for the time since the one before.
+        stats: of the stages, for the numbers that rows do not hold.
         since_s: time at which the first rows begin, since the run began [s].
     """
     sums: dict[str, list[float]] = {}
@@ -267,7 +267,7 @@ class Growth(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A knob was turned, and nothing else for some seconds: what came of it while the loop waited.
+    """The effect of one turn of a knob, with no other turn for some seconds, in a loop that waits.
 
     Attributes:
         stage: its address.
@@ -294,13 +294,13 @@ class Trial(NamedTuple):
         return self.new > self.old and self.sure and self.after_per_s < _LESS * self.before_per_s
 
     def gave_no_more(self, value: int) -> bool:
-        """Tell whether the higher one of its values gave no more than the lower, `value`."""
+        """Return whether the higher one of its values gave no more than the lower, `value`."""
         low, high = sorted(((self.old, self.before_per_s), (self.new, self.after_per_s)))
         return low[0] == value and high[1] < _MORE * low[1]
 
 
 class Past:
-    """What the history of a run tells of the knobs that were turned; it is read when asked for.
+    """The effects of knobs that were turned, from the history of a run, which is read when needed.
 
     Args:
         watched: the run.
@@ -313,11 +313,11 @@ class Past:
         self._rows = functools.cache(rows)
 
     def growth(self, stage: str) -> Growth | None:
-        """Return how a stage's calls take longer in proportion to how many there are at once.
+        """Return how the time of a stage's calls grew with their number.
 
-        Then they wait for one another, and more of them make nothing faster. None where that is
-        not so, or not known: only one concurrency was seen while the stage limited, in this run
-        and those before it.
+        If it grew in proportion, they wait for one another, and more of them make nothing faster.
+        None where it did not, or where the stage limited at one concurrency only, in this run and
+        those before it.
         """
         found = remembered(self._rows(), self._stages, stage, "concurrency")
         known = {value: one.latency_s for value, one in found.items() if one.latency_s}
@@ -344,12 +344,12 @@ class Past:
 
     @functools.cached_property
     def trials(self) -> Sequence[Trial]:
-        """What came of the turns of knobs, oldest first."""
+        """The effects of the turns of knobs, oldest first."""
         return trials_in(self._rows(), self._stages) if self._turned else ()
 
 
 def past_of(watched: RunView) -> Past:
-    """Return what the history of a run in progress tells; it is read again after some seconds."""
+    """Return the past of a run in progress; its history is read again after some seconds."""
     knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
     known = _pasts.get(watched)
     now_s = time.time()
@@ -363,7 +363,7 @@ _pasts: weakref.WeakKeyDictionary[RunView, tuple[object, float, Past]] = weakref
 
 
 def _history_of(watched: RunView) -> Callable[[], Sequence[Row]]:
-    """Return what reads the history of a run; it does not hold the run."""
+    """Return a function that reads the history of a run, and does not hold the run."""
     reference = weakref.ref(watched)
 
     def rows() -> Sequence[Row]:
@@ -376,7 +376,7 @@ def _history_of(watched: RunView) -> Callable[[], Sequence[Row]]:
 def stretches_of(
     rows: Sequence[Row], stages: Mapping[str, Stage]
 ) -> list[tuple[dict[tuple[str, str], int], list[Tick]]]:
-    """Part rows where a knob was turned; return the values of all knobs with each part."""
+    """Split rows where a knob was turned; return the values of all knobs with each part."""
     stretches: list[tuple[dict[tuple[str, str], int], list[Tick]]] = []
     for tick in ticks_of(rows):
         values = {
@@ -452,8 +452,8 @@ def proportional(found: Mapping[int, float], high: int) -> Growth | None:
 def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
     """Return the mean time of a call [s] at each concurrency at which the stage limited.
 
-    It is the time that its slots were taken for each item; of several stretches at one
-    concurrency the last one speaks.
+    It is the time that its slots were in use for each item. Of several stretches at one
+    concurrency the last one counts.
     """
     sums: dict[int, list[float]] = {}
     before: Row | None = None
@@ -482,14 +482,14 @@ def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
     }
 
 
-# -- what was tried in earlier runs: kept with the knob, which all runs of a stage share -----------
+# -- measurements of earlier runs: kept with the knob, which all runs of a stage share -------------
 Settings = Mapping[tuple[str, str], int]  # values of knobs, by stage and name
 _KEPT = 16  # values of a knob that are remembered
 _RATES = 2  # rates that are worth remembering, at least
 
 
 class Measured(NamedTuple):
-    """How a stage did at one value of a knob, while the loop waited.
+    """The rates of a stage at one value of a knob, while the loop waited.
 
     Attributes:
         rates: its last items a second [items/s].
@@ -510,7 +510,7 @@ class Measured(NamedTuple):
         return float(np.mean(self.rates))
 
     def is_no_more(self, lower: Measured) -> bool:
-        """Tell whether it gave no more than a lower value, or its calls waited for one another."""
+        """Return whether it gave no more than a lower value, or its calls waited for one another."""
         known = {one.value: one.latency_s for one in (lower, self) if one.latency_s}
         in_turn = proportional(known, self.value) is not None
         return in_turn or self.per_s < _MORE * lower.per_s
@@ -522,7 +522,7 @@ _measured: weakref.WeakKeyDictionary[Knob, dict[int, Measured]] = weakref.WeakKe
 def remembered(
     rows: Sequence[Row], stages: Mapping[str, Stage], stage: str, name: str
 ) -> dict[int, Measured]:
-    """Return how a stage did at each value of a knob, by these rows and those of earlier runs.
+    """Return the measurements of a stage at each value of a knob, in this run and earlier ones.
 
     What is known of another function, or behind other stages, is forgotten. Of several times at one
     value the best counts: others may have used the machine in the others.
@@ -549,7 +549,7 @@ def _others(values: Settings, stage: str, name: str) -> frozenset[tuple[tuple[st
 
 
 def _about(stages: Mapping[str, Stage], stage: str) -> tuple[object, ...]:
-    """Return what a measurement depends on: another function has other code, or is another."""
+    """Return what a measurement depends on: the functions, and their code."""
     names = list(stages)
     before = [stages[name] for name in names[: names.index(stage) + 1]]
     return tuple(
