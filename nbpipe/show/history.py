@@ -510,7 +510,7 @@ class Measured(NamedTuple):
         return float(np.mean(self.rates))
 
     def is_no_more(self, lower: Measured) -> bool:
-        """Return whether it gave no more than a lower value, or its calls waited for one another."""
+        """Return whether a lower value gave as much, or its calls waited for one another."""
         known = {one.value: one.latency_s for one in (lower, self) if one.latency_s}
         in_turn = proportional(known, self.value) is not None
         return in_turn or self.per_s < _MORE * lower.per_s

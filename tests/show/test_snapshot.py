@@ -5,7 +5,8 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import get_type_hints
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import given
@@ -17,17 +18,7 @@ from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show import rules
 from nbpipe.show.picture import headline
-from nbpipe.show.snapshot import (
-    ExportPart,
-    FailurePart,
-    KnobPart,
-    Snapshot,
-    StagePart,
-    TurnedPart,
-    WorkersPart,
-    snapshot,
-    snapshot_key,
-)
+from nbpipe.show.snapshot import Limits, Snapshot, snapshot, snapshot_key
 from nbpipe.show.watch import record_export
 from tests.gates import finished
 from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
@@ -54,21 +45,47 @@ def test_file_for_the_front_end(at_now):
     assert stored == text, hint
 
 
-@pytest.mark.parametrize(
-    ("kind", "part"),
-    [
-        (Snapshot, lambda found: found),
-        (StagePart, lambda found: found["stages"][2]),
-        (WorkersPart, lambda found: found["stages"][4]["workers"]),
-        (KnobPart, lambda found: found["stages"][2]["knobs"][0]),
-        (FailurePart, lambda found: found["failures"][0]),
-        (ExportPart, lambda found: found["export"]),
-        (TurnedPart, lambda found: found["export"]["turned"][0]),
-    ],
-)
-def test_fields(kind, part):
-    """Each part has exactly the fields that its type promises."""
-    assert list(part(snapshot(photographs()))) == list(get_type_hints(kind))
+def misfits(kind, value, at="snapshot"):
+    """List the fields that hold what their types do not allow."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return min((misfits(one, value, at) for one in parts), key=len)
+    if origin is Annotated and not isinstance(parts[1], Limits):
+        return misfits(parts[1], value, at)
+    if origin is Annotated:
+        found = misfits(parts[0], value, at)
+        size = value if isinstance(value, int | float) or found else len(value)
+        return found or [at] * (not parts[1].least <= size <= parts[1].most)
+    if origin is Literal:
+        return [at] * (value not in parts)
+    if origin is list and isinstance(value, list):
+        each = [misfits(parts[0], one, f"{at}[{place}]") for place, one in enumerate(value)]
+        return sum(each, [])
+    if is_typeddict(kind) and isinstance(value, dict):
+        fields = get_type_hints(kind, include_extras=True)
+        each = [misfits(one, value.get(name), f"{at}.{name}") for name, one in fields.items()]
+        return sum(each, [at] * (list(fields) != list(value)))
+    return [at] * (
+        is_typeddict(kind) or not isinstance(value, int | float if kind is float else kind)
+    )
+
+
+def endless():
+    """Give a run with the longest texts: names, errors, a traceback, a link."""
+    long = "x" * 9999
+    run = photographs(error=long, links={"batch": f"http://{long}"})
+    lost = replace(FAILURE, error=long, input=long, path=(10**300,), traceback=long, stage=long)
+    run.lost = (lost,) * 9
+    run.events = (KnobChange(BEGUN_S, long, 1, 2, long, long),) * 99
+    run.stages = {f"{name}{long}": stage for name, stage in run.stages.items()}
+    run.rows = {name if name == CONSUMER else f"{name}{long}": n for name, n in run.rows.items()}
+    return run
+
+
+@pytest.mark.parametrize("make", [photographs, endless])
+def test_every_field_is_as_its_type_allows(make):
+    """Each part has exactly the fields of its type, in their limits, however long texts are."""
+    assert misfits(Snapshot, snapshot(make())) == []
 
 
 def test_what_did_not_change_is_left_out():
@@ -198,7 +215,9 @@ def test_real_run():
         running = snapshot(run)
         finished(list, batches)
         done = snapshot(run)
-    states = [one["state"] for one in (ready, running, done, snapshot(run))]
+    found = (ready, running, done, snapshot(run))
+    assert [misfits(Snapshot, one) for one in found] == [[]] * 4
+    states = [one["state"] for one in found]
     assert states == ["ready", "running", "finished", "closed"]
     assert (done["delivered"], done["total"], done["unit"]) == (5, 5, "batches")
     assert [stage["address"] for stage in ready["stages"]] == ["files", "abs", "batch"]

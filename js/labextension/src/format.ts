@@ -16,12 +16,12 @@ export function nameOf({ variable, title }: Row): string {
   return variable || isolatedNames(title);
 }
 
-/** Whether a call of a run does not end. */
+/** Whether a call of a run hangs. */
 export function isHung({ state, severity }: Row): boolean {
   return state === "running" && severity === "error";
 }
 
-/** The icon and the word of a run's state. */
+/** The icon and the name of a run's state. */
 export function stateOf(row: Row): readonly [string, string] {
   const isAmiss = row.severity === "error" || row.severity === "warning";
   return [isAmiss ? "failed" : row.state, isHung(row) ? "hung" : row.state];

@@ -16,12 +16,12 @@ import { OpenRuns } from "./open-runs";
 import { RunInKernel } from "./run";
 
 /**
- * What is known of the kernel: it is asked whether it has nbpipe, it has none, it has and was
- * greeted, it answered, it speaks an older or newer protocol, it is dead.
+ * The state of the kernel: it was asked whether it has nbpipe, it has none, it has it and was sent a
+ * hello, it answered, it has an older or newer protocol, it is dead.
  */
 export type Phase = "looking" | "absent" | "greeted" | "live" | "older" | "newer" | "dead";
 
-/** A greeting without an answer is said again: what was sent to a busy kernel may be lost. */
+/** A hello without an answer is sent again: a busy kernel may lose a message. */
 const FIRST_AGAIN_MS = 1000;
 const LAST_AGAIN_MS = 8000;
 /** When the kernel is asked again for the comm, where it has not answered. */
@@ -40,7 +40,7 @@ interface Question {
 export class KernelRuns {
   phase: Phase = "looking";
   rows: readonly Row[] = [];
-  /** What the kernel said of itself. */
+  /** The kernel's nbpipe and protocol. */
   version = "";
   protocol = 0;
   /** The kernel has not answered for a while. */
@@ -88,7 +88,7 @@ export class KernelRuns {
     return () => this.listeners.delete(listener);
   }
 
-  /** A run as its panel has it; undefined where there is none of this number. */
+  /** The run of a number, as its panel has it; undefined where there is none. */
   run(number: number): RunInKernel | undefined {
     return this.runs.get(number);
   }
@@ -100,7 +100,7 @@ export class KernelRuns {
     }
   }
 
-  /** Ask all runs for something; resolves to why it was refused, "" when it was not. */
+  /** Ask all runs for something; resolves to why it was refused, "" where it was not. */
   async all(op: RunsOp): Promise<string> {
     return (await this.ask((id) => ({ op, id }))).error;
   }
@@ -110,13 +110,13 @@ export class KernelRuns {
     this.send({ op: "run", run, message: { op: "stop", id: this.nextId() } });
   }
 
-  /** The code of a run's pipeline, with the values to which it is tuned. */
+  /** The code of a run's pipeline, with the tuned values. */
   chain(run: number): Promise<RunsAnswer> {
     return this.ask((id) => ({ op: "chain", run, id }));
   }
 
   // -- finding the comm ---------------------------------------------------------------------------
-  /** Ask the kernel for the comm. One that has no nbpipe has none, and takes no notice. */
+  /** Ask the kernel for the comm. A kernel without nbpipe has none. */
   private look(): void {
     if (this.isAsking) {
       this.askAgain = true;
@@ -143,11 +143,11 @@ export class KernelRuns {
         await this.connect(id);
       }
     } catch {
-      // The kernel was restarted or left before it answered: then it is asked anew.
+      // The kernel was restarted or closed before it answered: then it is asked again.
     }
   }
 
-  /** Ask a few times: what came to a busy kernel together with its cell waits for the cell's end. */
+  /** Ask a few times: a message that comes together with a cell waits until the cell has ended. */
   private commInfo(): Promise<KernelMessage.ICommInfoReplyMsg> {
     return new Promise((answer, fail) => {
       const ask = (): void => {
@@ -190,11 +190,11 @@ export class KernelRuns {
       this.isSilent = true;
       this.again_ms = Math.min(2 * this.again_ms, LAST_AGAIN_MS);
       this.greet();
-      this.tell();
+      this.notify();
     }, this.again_ms);
   }
 
-  /** The comm is gone, and all that it told. */
+  /** The comm is gone, and its runs. */
   private forget(): void {
     clearTimeout(this.againTimer);
     this.comm = null;
@@ -225,7 +225,7 @@ export class KernelRuns {
     }
   };
 
-  /** What was sent while the connection was cut is lost. */
+  /** Messages that were sent while the connection was cut are lost. */
   private readonly onConnection = (_: unknown, status: Kernel.ConnectionStatus): void => {
     if (status === "connected") {
       this.greet();
@@ -233,7 +233,7 @@ export class KernelRuns {
     }
   };
 
-  /** nbpipe may have been imported where a cell has ended or shows a widget, or says so itself. */
+  /** A cell that ends or shows a widget may have imported nbpipe; a running cell announces it. */
   private readonly onIopub = (_: unknown, message: KernelMessage.IIOPubMessage): void => {
     if (this.comm !== null) {
       return;
@@ -296,11 +296,11 @@ export class KernelRuns {
         this.runs.set(run, new RunInKernel(run, this.persisted, send));
       }
     }
-    this.tell();
+    this.notify();
   }
 
   // -- what the page does -------------------------------------------------------------------------
-  /** A page that nobody looks at needs nothing. */
+  /** A hidden page needs no messages. */
   private readonly onSight = (): void => {
     const isVisible = document.visibilityState !== "hidden";
     if (isVisible !== this.isVisible) {
@@ -346,7 +346,7 @@ export class KernelRuns {
       this.deliver(message);
       return true;
     } catch {
-      return false; // the kernel is dead, or on its way: its status says so
+      return false; // the kernel is dead or starting: its status says so
     }
   }
 
@@ -359,10 +359,10 @@ export class KernelRuns {
 
   private become(phase: Phase): void {
     this.phase = phase;
-    this.tell();
+    this.notify();
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const listener of this.listeners) {
       listener();
     }
@@ -378,7 +378,7 @@ function refused(id: number, error: string): RunsAnswer {
   return { type: "ack", id, ok: false, code: "", error };
 }
 
-/** A comm may have a thread of its own in the kernel, where a busy cell does not hold it up. */
+/** A comm may have a thread of its own in the kernel, which a busy cell does not block. */
 async function started(kernel: Kernel.IKernelConnection, comm: Kernel.IComm): Promise<void> {
   const { subshellStarted } = comm as { subshellStarted?: Promise<void> }; // JupyterLab 4.4
   await kernel.info.catch(() => undefined);

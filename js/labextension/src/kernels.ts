@@ -19,7 +19,7 @@ export class Kernels {
 
   constructor(private readonly tracker: INotebookTracker) {
     tracker.widgetAdded.connect((_, panel) => this.add(panel));
-    tracker.currentChanged.connect(() => this.tell());
+    tracker.currentChanged.connect(() => this.notify());
     tracker.forEach((panel) => {
       this.add(panel);
     });
@@ -66,7 +66,7 @@ export class Kernels {
     sessionContext.kernelChanged.connect(take);
     panel.disposed.connect(() => {
       sessionContext.kernelChanged.disconnect(take);
-      this.tell();
+      this.notify();
     });
     take();
   }
@@ -75,17 +75,17 @@ export class Kernels {
     if (kernel !== null && !this.known.has(kernel)) {
       const runs = new KernelRuns(kernel, this.refresh_s);
       this.known.set(kernel, runs);
-      runs.listen(() => this.tell());
+      runs.listen(() => this.notify());
       kernel.disposed.connect(() => {
         this.known.delete(kernel);
         runs.dispose();
-        this.tell();
+        this.notify();
       });
     }
-    this.tell();
+    this.notify();
   }
 
-  private tell(): void {
+  private notify(): void {
     this.changed.emit();
   }
 }

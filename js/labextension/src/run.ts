@@ -1,4 +1,4 @@
-/** RunInKernel: one run of a kernel, to which its panel speaks as to a widget. */
+/** RunInKernel: one run of a kernel, in the form of a widget's model, for its panel. */
 
 import type { ToKernel, ToRuns } from "@nbpipe/protocol";
 import { Callbacks, type Model } from "@nbpipe/widgets/src/anywidget";
@@ -7,7 +7,7 @@ import { Session } from "@nbpipe/widgets/src/session";
 import type { OpenRuns } from "./open-runs";
 
 export class RunInKernel extends Callbacks implements Model {
-  /** Whoever has this has a kernel. */
+  /** There is a kernel. */
   readonly widget_manager = { kernel: true };
   readonly sections = new Sections();
   readonly session: Session;
@@ -41,7 +41,7 @@ export class RunInKernel extends Callbacks implements Model {
     this.call("msg:custom", message, []);
   }
 
-  /** Nothing is kept of it in the page. */
+  /** Nothing of it is saved in the page. */
   get(): undefined {
     return undefined;
   }

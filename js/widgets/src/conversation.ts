@@ -1,10 +1,10 @@
-/** Conversation: what a widget says to its kernel and hears of it, whatever it is about. */
+/** Conversation: the messages between a widget and its kernel, for a run or a pipeline. */
 
 import type { ToKernel } from "@nbpipe/protocol";
 import type { Callback, Model } from "./anywidget";
 import { Exports } from "./exports";
 
-/** Whether a kernel is there: not known yet, answering, none, or another one than the run's. */
+/** Whether there is a kernel: not known yet, it answers, there is none, or it was restarted. */
 export type Link = "unknown" | "live" | "none" | "kernelGone";
 
 export abstract class Conversation {
@@ -15,21 +15,21 @@ export abstract class Conversation {
   });
 
   private readonly listeners = new Set<() => void>();
-  private heard: [string, Callback][] = [];
+  private subscribed: [string, Callback][] = [];
   private id = Math.floor(Math.random() * 2 ** 30);
 
   constructor(protected readonly model: Model) {}
 
-  /** Listen to the model until the end. */
-  protected hear(callbacks: Record<string, Callback>): void {
-    this.heard = Object.entries(callbacks);
-    for (const [name, callback] of this.heard) {
+  /** Listen to the model until this is disposed. */
+  protected subscribe(callbacks: Record<string, Callback>): void {
+    this.subscribed = Object.entries(callbacks);
+    for (const [name, callback] of this.subscribed) {
       this.model.on(name, callback);
     }
   }
 
   dispose(): void {
-    for (const [name, callback] of this.heard) {
+    for (const [name, callback] of this.subscribed) {
       this.model.off(name, callback);
     }
     this.listeners.clear();
@@ -40,19 +40,19 @@ export abstract class Conversation {
     return () => this.listeners.delete(listener);
   }
 
-  /** Ask for the pipeline as a module. */
+  /** Export the pipeline as a module. */
   export(path: string, overwrite: boolean): void {
     this.exports.ask(path, overwrite);
-    this.tell();
+    this.notify();
   }
 
-  /** Forget what became of the last export. */
+  /** Forget the result of the last export. */
   dismissExport(): void {
     this.exports.dismiss();
-    this.tell();
+    this.notify();
   }
 
-  /** Send a message; tells whether there is a kernel to hear it. */
+  /** Send a message; return whether there is a kernel to get it. */
   protected abstract send(message: ToKernel): boolean;
 
   protected nextId(): number {
@@ -60,7 +60,7 @@ export abstract class Conversation {
     return this.id;
   }
 
-  protected readonly tell = (): void => {
+  protected readonly notify = (): void => {
     for (const listener of this.listeners) {
       listener();
     }

@@ -1,8 +1,8 @@
-/** Exports: the one that is on its way, or what became of the last. */
+/** Exports: the one in progress, or the result of the last. */
 
 import type { Ack, Exported } from "@nbpipe/protocol";
 
-/** `path` is what was asked for; `written` is the whole path of the file. */
+/** `path` is the path that was asked for; `written` is the absolute path of the file. */
 export type Progress =
   | { readonly phase: "none" }
   | {
@@ -35,7 +35,7 @@ export class Exports {
     return this.flight() !== undefined;
   }
 
-  /** Ask for an export, unless one is on its way. */
+  /** Ask for an export, unless one is in progress. */
   ask(path: string, overwrite: boolean): void {
     if (this.isBusy) {
       return;
@@ -48,7 +48,7 @@ export class Exports {
     }
   }
 
-  /** Hear that an export begins, or why it does not; returns whether it was one. */
+  /** Take the answer to an export that begins or is refused; return whether it was one. */
   answer(ack: Ack): boolean {
     const flight = this.flight(ack.id);
     if (flight === undefined) {
@@ -62,7 +62,7 @@ export class Exports {
     return true;
   }
 
-  /** Hear what became of an export; it may come before the answer that it begins. */
+  /** Take the result of an export; it may come before the answer that it begins. */
   end(exported: Exported): void {
     const flight = this.flight(exported.id);
     if (flight === undefined) {
@@ -75,14 +75,14 @@ export class Exports {
     }
   }
 
-  /** Forget what became of the last one. */
+  /** Forget the result of the last one. */
   dismiss(): void {
     if (!this.isBusy) {
       this.progress = NONE;
     }
   }
 
-  /** Give up the one on its way: the kernel that it was sent to is gone. */
+  /** Give up the one in progress: its kernel is gone. */
   forget(): void {
     const flight = this.flight();
     if (flight !== undefined) {

@@ -1,12 +1,12 @@
-/** Knobs: values on their way to the kernel. One message at a time, the latest value wins. */
+/** Knobs: values sent to the kernel. One message at a time; the latest value wins. */
 
 import type { Ack } from "@nbpipe/protocol";
 
-/** What a control shows of a value that was asked for. */
+/** What a control shows while a value is pending, or after it was refused. */
 export interface Asked {
-  /** Value on its way; undefined when nothing is. */
+  /** The value that is pending; undefined where none is. */
   readonly pending: number | undefined;
-  /** Why the last value was refused; "" when it was not. */
+  /** Why the last value was refused; "" where it was not. */
   readonly error: string;
 }
 
@@ -17,7 +17,7 @@ interface Flight {
   sent_ms: number;
 }
 
-/** Sends a value; gives the number of the message, or null when it could not be sent. */
+/** Sends a value; returns the number of the message, or null where it could not be sent. */
 type Send = (stage: string, knob: string, value: number) => number | null;
 
 interface Refusal {
@@ -30,10 +30,10 @@ interface Taken {
   at_ms: number;
 }
 
-/** A snapshot made before an answer may come after it: for so long the answer is believed. */
+/** A snapshot made before an answer may come after it: for so long the answer counts. */
 const OVERTAKEN_MS = 600;
 
-/** So long a refusal is shown: it lies over what stands below the control. */
+/** A refusal is shown for so long: it covers what is below the control. */
 const SHOWN_MS = 12_000;
 
 const NOTHING: Asked = { pending: undefined, error: "" };
@@ -48,7 +48,7 @@ export class Knobs {
     private readonly now: () => number = () => Date.now(),
   ) {}
 
-  /** Ask for a value; while another is on its way, this one waits and replaces what waited. */
+  /** Ask for a value; while another is pending, this one waits, and replaces one that waited. */
   set(stage: string, knob: string, value: number): void {
     const key = keyOf(stage, knob);
     this.errors.delete(key);
@@ -65,7 +65,7 @@ export class Knobs {
     }
   }
 
-  /** Hear an answer; returns whether it was one to a value. */
+  /** Take an answer; return whether it was one to a value. */
   answer(ack: Ack): boolean {
     for (const [key, flight] of this.flights) {
       if (flight.id === ack.id) {
@@ -89,7 +89,7 @@ export class Knobs {
     }
   }
 
-  /** What to show of a knob. */
+  /** What a control shows of a knob. */
   asked(stage: string, knob: string): Asked {
     const key = keyOf(stage, knob);
     const flight = this.flights.get(key);
@@ -107,12 +107,12 @@ export class Knobs {
     return taken && this.now() - taken.at_ms < OVERTAKEN_MS ? taken.value : undefined;
   }
 
-  /** Refuse a value here: it is none that could be sent. */
+  /** Refuse a value without sending it. */
   refuse(stage: string, knob: string, error: string): void {
     this.errors.set(keyOf(stage, knob), { error, at_ms: this.now() });
   }
 
-  /** Forget the errors that were shown long enough; returns whether there were any. */
+  /** Forget the errors that were shown long enough; return whether there were any. */
   expire(): boolean {
     const before = this.errors.size;
     for (const [key, { at_ms }] of this.errors) {
@@ -128,7 +128,7 @@ export class Knobs {
     return this.errors.delete(keyOf(stage, knob));
   }
 
-  /** How long the oldest message has waited for its answer [ms]; 0 when none is on its way. */
+  /** How long the oldest message has waited for its answer [ms]; 0 where none waits. */
   waited_ms(): number {
     let oldest = this.now();
     for (const flight of this.flights.values()) {
@@ -137,7 +137,7 @@ export class Knobs {
     return this.now() - oldest;
   }
 
-  /** Give up what is on its way: the kernel that it was sent to is gone. */
+  /** Give up what is pending: its kernel is gone. */
   forget(older_than_ms = 0): void {
     for (const [key, flight] of this.flights) {
       if (this.now() - flight.sent_ms >= older_than_ms) {

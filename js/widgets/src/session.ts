@@ -1,4 +1,4 @@
-/** Session: all that is known about one run, and its conversation with the kernel. */
+/** Session: the state of one run in the page, and its conversation with the kernel. */
 
 import {
   type Ack,
@@ -15,14 +15,14 @@ import { hasKernel, type Model } from "./anywidget";
 import { Conversation } from "./conversation";
 import { Knobs } from "./knobs";
 
-/** The first answer usually comes sooner; nothing is said before. */
+/** The first answer usually comes sooner; until then no notice is shown. */
 const HELLO_MS = 400;
-/** Where the page does not say whether it has a kernel, silence of so long says that it has none. */
+/** A page that does not report whether it has a kernel has none after a silence of this length. */
 const SILENT_MS = 10_000;
 const ACK_MS = 1500;
 const SILENCE_MS = 3000;
 const ALIVE_MS = 30_000;
-/** A view that was not greeted asks again, ever more rarely: a word to a busy kernel may be lost. */
+/** A view without a hello asks again, less and less often: a busy kernel may lose a message. */
 const FIRST_AGAIN_MS = 2000;
 const LAST_AGAIN_MS = 16_000;
 const CHECK_MS = 500;
@@ -42,16 +42,16 @@ export class Session extends Conversation {
   private readonly asked = new Map<number, { op: Op; sent_ms: number }>();
   private opened_ms = 0;
   private heard_ms = 0;
-  /** When a view asked for a hello that did not come yet; 0 where none waits. */
+  /** When a view asked for a hello that has not come yet; 0 where none waits. */
   private greeted_ms = 0;
   private again_ms = FIRST_AGAIN_MS;
-  private said = "";
+  private shownNotice = "";
   private checkTimer: ReturnType<typeof setInterval> | undefined;
   private aliveTimer: ReturnType<typeof setInterval> | undefined;
 
   constructor(model: Model) {
     super(model);
-    this.hear({
+    this.subscribe({
       "msg:custom": this.onMessage,
       "change:snapshot": this.onSaved,
       comm_live_update: this.onRestart,
@@ -91,10 +91,10 @@ export class Session extends Conversation {
 
   set(stage: string, knob: string, value: number): void {
     this.knobs.set(this.ownerOf(stage, knob), knob, value);
-    this.tell();
+    this.notify();
   }
 
-  /** Stages that share their workers have one concurrency: it is shown at the first of them. */
+  /** Stages that share their workers have one concurrency, shown at the first of them. */
   private ownerOf(address: string, knob: string): string {
     const stage = this.snapshot?.stages.find((each) => each.address === address);
     return knob === "concurrency" ? (stage?.shares ?? address) : address;
@@ -106,7 +106,7 @@ export class Session extends Conversation {
     if (this.send({ op, id })) {
       this.asked.set(id, { op, sent_ms: Date.now() });
     }
-    this.tell();
+    this.notify();
   }
 
   /** Whether the answer to a button is still to come. */
@@ -114,7 +114,7 @@ export class Session extends Conversation {
     return [...this.asked.values()].some((asked) => asked.op === op);
   }
 
-  /** A quiet line about the conversation; "" when all is well. */
+  /** A notice about the conversation; "" where there is nothing to report. */
   notice(): string {
     if (this.link === "none") {
       return "saved; no kernel";
@@ -137,7 +137,7 @@ export class Session extends Conversation {
 
   private readonly onMessage = (content: unknown): void => {
     if (this.link === "kernelGone") {
-      return; // it was on its way when the kernel was restarted
+      return; // the kernel that sent it was restarted
     }
     let message: FromKernel;
     try {
@@ -162,7 +162,7 @@ export class Session extends Conversation {
       this.take(message.snapshot);
       this.history.append(message.snapshot);
     }
-    this.tell();
+    this.notify();
   };
 
   private onAck(ack: Ack): void {
@@ -183,19 +183,19 @@ export class Session extends Conversation {
     this.exports.forget();
     this.asked.clear();
     this.refusal = "";
-    this.tell();
+    this.notify();
   };
 
   private readonly onSaved = (): void => {
     const saved = this.model.get("snapshot");
     if (typeof saved !== "string" || saved === "") {
-      return; // nothing was saved yet
+      return; // nothing is saved yet
     }
     try {
       const snapshot = parseSnapshot(JSON.parse(saved));
       if (this.snapshot === null || snapshot.time_s >= this.snapshot.time_s) {
         this.take(snapshot);
-        this.tell();
+        this.notify();
       }
     } catch (error) {
       warn("a saved snapshot was ignored", error);
@@ -218,7 +218,7 @@ export class Session extends Conversation {
       this.model.send(message);
       return true;
     } catch (error) {
-      this.link = "none"; // the kernel is dead, or there never was one
+      this.link = "none"; // the kernel is dead, or there was none
       this.knobs.forget();
       this.exports.forget();
       warn("a message was not sent", error);
@@ -231,11 +231,11 @@ export class Session extends Conversation {
       this.link = "none";
     }
     this.greetAgain();
-    const said = this.notice();
+    const notice = this.notice();
     const expired = this.knobs.expire();
-    if (said !== this.said || expired) {
-      this.said = said;
-      this.tell();
+    if (notice !== this.shownNotice || expired) {
+      this.shownNotice = notice;
+      this.notify();
     }
   };
 
@@ -248,7 +248,7 @@ export class Session extends Conversation {
     }
   }
 
-  /** Whether nobody will answer. */
+  /** Whether there is no kernel to answer. */
   private isAlone(): boolean {
     const silent_ms = Date.now() - this.opened_ms;
     const known = hasKernel(this.model);

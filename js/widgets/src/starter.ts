@@ -1,4 +1,4 @@
-/** Starter: what stands at a pipeline that a notebook shows. It is started here, or exported. */
+/** Starter: the buttons above a pipeline in a notebook: start it, or export it. */
 
 import { type FromKernel, parseMessage, type ToKernel } from "@nbpipe/protocol";
 import type { Model } from "./anywidget";
@@ -12,7 +12,7 @@ import type { Sections } from "./sections";
 const GONE = "The kernel was restarted; run the cell again.";
 const NO_KERNEL = "not sent: there is no kernel";
 
-/** What is known of the pipeline, and the conversation with the kernel; one for each widget. */
+/** The state of the pipeline, and the conversation with the kernel; one for each widget. */
 export class Starter extends Conversation {
   override link: Conversation["link"] = "live";
   /** Why it was not started, or that the kernel is gone. */
@@ -22,9 +22,9 @@ export class Starter extends Conversation {
 
   constructor(model: Model) {
     super(model);
-    this.hear({
+    this.subscribe({
       "msg:custom": this.onMessage,
-      "change:started": this.tell,
+      "change:started": this.notify,
       comm_live_update: this.onRestart,
     });
   }
@@ -39,7 +39,7 @@ export class Starter extends Conversation {
     this.asked = this.nextId();
     this.isAsked = this.send({ op: "start", id: this.asked });
     this.notice = this.isAsked ? "" : NO_KERNEL;
-    this.tell();
+    this.notify();
   }
 
   private readonly onMessage = (content: unknown): void => {
@@ -56,7 +56,7 @@ export class Starter extends Conversation {
       this.isAsked = this.isAsked && message.id !== this.asked;
       this.notice = message.ok ? "" : message.error;
     }
-    this.tell();
+    this.notify();
   };
 
   /** Called when the kernel was restarted: the widgets' connections were cut. */
@@ -64,7 +64,7 @@ export class Starter extends Conversation {
     this.link = "kernelGone";
     this.notice = GONE;
     this.exports.forget();
-    this.tell();
+    this.notify();
   };
 
   protected send(message: ToKernel): boolean {
@@ -72,7 +72,7 @@ export class Starter extends Conversation {
       this.model.send(message);
       return this.link !== "kernelGone";
     } catch {
-      return false; // the kernel is dead, or there never was one
+      return false; // the kernel is dead, or there was none
     }
   }
 }

@@ -29,7 +29,7 @@ export class WorkersLine {
     setTitle(this.said, inFull(workers));
   }
 
-  /** The parser let only addresses of the web through. */
+  /** The reader lets only addresses of web pages through. */
   private showPage(link: string | null): void {
     setHidden(this.page, link === null);
     if (link === null) {
