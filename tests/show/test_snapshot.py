@@ -49,25 +49,25 @@ def misfits(kind, value, at="snapshot"):
     """List the fields that hold what their types do not allow."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return min((misfits(one, value, at) for one in parts), key=len)
-    if origin is Annotated and not isinstance(parts[1], Limits):
-        return misfits(parts[1], value, at)
-    if origin is Annotated:
-        found = misfits(parts[0], value, at)
-        size = value if isinstance(value, int | float) or found else len(value)
-        return found or [at] * (not parts[1].least <= size <= parts[1].most)
-    if origin is Literal:
-        return [at] * (value not in parts)
-    if origin is list and isinstance(value, list):
-        each = [misfits(parts[0], one, f"{at}[{place}]") for place, one in enumerate(value)]
-        return sum(each, [])
-    if is_typeddict(kind) and isinstance(value, dict):
+        yield from min((list(misfits(one, value, at)) for one in parts), key=len)
+    elif origin is Annotated and isinstance(parts[1], Limits):
+        size = value if isinstance(value, int | float) or value is None else len(value)
+        wrong = list(misfits(parts[0], value, at))
+        yield from wrong or [at] * (not parts[1].least <= size <= parts[1].most)
+    elif origin is Annotated:
+        yield from misfits(parts[1], value, at)
+    elif origin is Literal:
+        yield from [at] * (value not in parts)
+    elif origin is list:
+        for place, one in enumerate(value or ()):
+            yield from misfits(parts[0], one, f"{at}[{place}]")
+    elif is_typeddict(kind):
         fields = get_type_hints(kind, include_extras=True)
-        each = [misfits(one, value.get(name), f"{at}.{name}") for name, one in fields.items()]
-        return sum(each, [at] * (list(fields) != list(value)))
-    return [at] * (
-        is_typeddict(kind) or not isinstance(value, int | float if kind is float else kind)
-    )
+        yield from [at] * (value is None or list(fields) != list(value))
+        for name, one in (value or {}).items():
+            yield from misfits(fields[name], one, f"{at}.{name}")
+    else:
+        yield from [at] * (not isinstance(value, int | float if kind is float else kind))
 
 
 def endless():
@@ -85,7 +85,7 @@ def endless():
 @pytest.mark.parametrize("make", [photographs, endless])
 def test_every_field_is_as_its_type_allows(make):
     """Each part has exactly the fields of its type, in their limits, however long texts are."""
-    assert misfits(Snapshot, snapshot(make())) == []
+    assert list(misfits(Snapshot, snapshot(make()))) == []
 
 
 def test_what_did_not_change_is_left_out():
@@ -216,7 +216,7 @@ def test_real_run():
         finished(list, batches)
         done = snapshot(run)
     found = (ready, running, done, snapshot(run))
-    assert [misfits(Snapshot, one) for one in found] == [[]] * 4
+    assert [list(misfits(Snapshot, one)) for one in found] == [[]] * 4
     states = [one["state"] for one in found]
     assert states == ["ready", "running", "finished", "closed"]
     assert (done["delivered"], done["total"], done["unit"]) == (5, 5, "batches")
