@@ -103,5 +103,5 @@ def test_what_it_does_not_know_is_refused(shown, talk):
     unheld = Shown(talk, "from IPython.display import display\ndisplay(nbpipe.source([1]))")
     gone = unheld.ask(op="start", id=3)
     told = [one["error"].partition(",")[0] for one in (other, bad)]
-    assert told == ["op must be start or export", "path must be that of a module"]
+    assert told == ["op must be one of start", "path must be that of a module"]
     assert gone["error"] == "this pipeline is gone; run the cell that shows it again"
