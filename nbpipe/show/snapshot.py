@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, TypedDict
+from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
 from ..base.format import plain, shortened
 from ..base.knobs import KnobChange
@@ -20,7 +20,7 @@ from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
 from .watch import RunView, changes_since_export, title_of
 
-VERSION = 1
+VERSION: Final = 1
 NAME, LINE = 200, 500  # most characters of a name, of a line
 TRACE = 4000  # most characters of a traceback
 CHANGES, FAILURES = 50, 5  # so many of the last are shown

@@ -142,10 +142,14 @@ def test_number_out_of_range_is_refused(run, box, value):
     assert found == (2, 2, True)
 
 
-def test_refusal_is_escaped(box):
-    """Names come from outside: what is shown of them is text."""
-    box._nbpipe_controls._ask({"op": "<b>"})
-    assert "<b>" not in box.children[-1].value
+def test_refusal_is_escaped():
+    """Names come from outside: they are shown as text."""
+    with nbpipe.source(range(3)).map(abs, name="<b>").start() as run:
+        box = run.controls()
+        rows(box)["<b> concurrency"][1].value = 0
+        shown = box.children[-1].value
+        box.close_all()
+    assert shown.startswith("&lt;b&gt;.concurrency must be")
 
 
 def test_missing_extra_is_named(run, monkeypatch):
