@@ -118,7 +118,10 @@ def test_all_runs_are_stopped_while_one_waits(sidebar, talk):
     sidebar.ask(op="stop_all", id=3)
     reply = talk.client.reply(cell)
     ack = sidebar.told(lambda one: one.get("id") == 3)
-    assert (ack, reply["content"]["status"]) == ({"type": "ack", "id": 3, "ok": True}, "ok")
+    assert (ack, reply["content"]["status"]) == (
+        {"type": "ack", "id": 3, "ok": True, "value": None},
+        "ok",
+    )
 
 
 def test_a_run_is_looked_at_in_mid_epoch(sidebar, talk):
