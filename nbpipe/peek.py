@@ -401,15 +401,15 @@ class InlineEngine:
                 self._next()
 
     def _next(self, goes_on: Callable[[], bool] = lambda: True) -> Entry | None:
-        epoch = self._epoch
+        epoch, output = self._epoch, self._epoch.output
         while goes_on():
             epoch.changed = False
             self._pump()
-            if epoch.sink.count and not epoch.urgent:
-                return epoch.sink.popleft()
-            if epoch.exhausted:
-                if epoch.error is not None:
-                    raise epoch.error
+            if output.queue.count and not output.urgent:
+                return output.queue.popleft()
+            if output.exhausted:
+                if output.error is not None:
+                    raise output.error
                 return None
             task = self._take()
             if task is not None:
@@ -437,7 +437,7 @@ class InlineEngine:
         for runtime in self.runtimes.values():
             runtime.cost_ns = float("inf")  # or a task would be a chunk of several items
         now_ns = perf_counter_ns()
-        wanted = {id(self._epoch.last)}
+        wanted = {id(self._epoch.output.last)}
         for node in self._epoch.order:
             if id(node) not in wanted:
                 continue

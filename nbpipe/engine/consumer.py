@@ -39,7 +39,7 @@ class Consumer:
     @property
     def items(self) -> int:
         """Items taken so far."""
-        return self.counted + (0 if self.epoch is None else self.epoch.at)
+        return self.counted + (0 if self.epoch is None else self.epoch.delivered)
 
     def takes(self, epoch: Epoch | None) -> None:
         """Set the epoch that the items come from; None after its end."""

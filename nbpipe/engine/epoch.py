@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from _thread import LockType, RLock, allocate_lock
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,16 +21,13 @@ from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
 from .map import MapNode, keeping
 from .node import Closable, Node, StageStates, Task, forget, leave, nodes_above, stages_of
+from .output import OutputBuffer
 from .pumps import PumpNode, RepeatNode
 from .stats import StageRuntime
-from .step import Chunk, EpochContext, OpenIterator, Paths, Queue, together
-from .step_time import STEP_NS
+from .step import EpochContext, OpenIterator, Queue
 
 LOG = logging.getLogger("nbpipe")
-KEPT = 256  # items that the consumer has had of which one still knows where they came from
-PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
-SMALL = 4  # chunks of fewer items each go together to a consumer that does nothing else
-QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
+KEPT = 256  # items that the loop has had whose origin is still known
 
 
 # -- Memory: a budget for the bytes held in all buffers of a run -----------------------------------
@@ -117,26 +114,15 @@ class Epoch:
         remote: those whose work is done on the event loop.
         sources: those that end only when nothing more comes into the epoch.
         tended: something is to be done whenever a task has ended.
-        sink: results that wait for the consumer.
-        values: of the chunk that the consumer took.
-        paths: of the same.
-        first: how many items the loop had had before those.
-        at: how many it has had: as long as it does not, an interrupt loses nothing.
-        until: so many may be handed to the loop without the lock.
-        times_steps: the steps of the loop are worth timing, where they are long.
-        stepwise: they are timed: each item is handed out under the lock.
+        output: hands the results to the training loop.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         ended_by: file and line of a second loop over the run, which ended this one; or None.
         skipped: items that failed and were left out [items].
-        exhausted: everything was handed on; the consumer may still take what is in `sink`.
-        error: what the consumer will see after the last item.
-        urgent: the error does not wait for earlier items.
         changed: a node was opened, fed or ended; the choice of work has to look again.
         pending_close: iterators and files left open, to be closed outside the lock.
         deferred_release: items and other objects of the user that nothing needs any more. The last
             reference to one may run code of the user, so it goes outside the lock.
         at_work: gives the tasks in progress.
-        gate: held while the consumer has to wait.
         lock: the scheduler's.
         settings: what holds in the thread that builds the epoch, and so where its work is done.
     """
@@ -154,41 +140,24 @@ class Epoch:
     sources: list[Node] = field(default_factory=list)
     tended: bool = False
     closed_inputs: dict[int, list[Node]] = field(default_factory=dict)
-    last: Node | None = None
-    sink: Queue = field(default_factory=Queue)
-    values: list[Any] = field(default_factory=list)
-    paths: Paths = ()
-    first: int = 0
-    at: int = 0
-    until: int = 0
-    times_steps: bool = False
-    stepwise: bool = False
+    output: OutputBuffer = field(init=False)
     over: bool = False
     ended_by: tuple[str, int] | None = None
     skipped: int = 0
-    exhausted: bool = False
-    error: BaseException | None = None
-    urgent: bool = False
     changed: bool = False
     pending_close: list[Closable] = field(default_factory=list)
     deferred_release: list[object] = field(default_factory=list)
     now_ns: int = 0
-    paused: bool = False
     held: bool = False
-    waiting: bool = False
-    waits_since_ns: int = 0
-    chunk_since_ns: int = 0
     at_work: Callable[[], list[Task]] = list
-    gate: LockType = field(default_factory=allocate_lock)
 
     def __post_init__(self) -> None:
-        self.gate.acquire()
+        self.output = OutputBuffer(self.memory)
 
     # -- structure ------------------------------------------------------------------------
     def begin(self, last: Node, order: Sequence[Node]) -> None:
         """Install the nodes, given most downstream first."""
-        self.last = last
-        self.sink = last.out
+        self.output.attach(last)
         self._install(order)
 
     def _install(self, order: Sequence[Node]) -> None:
@@ -236,6 +205,16 @@ class Epoch:
         for node in keeping([*self.order, *closed]):
             node.commit()
 
+    @property
+    def delivered(self) -> int:
+        """How many items the loop has had."""
+        return self.output.at
+
+    @property
+    def paused(self) -> bool:
+        """Whether the loop is handed nothing, as the run is paused."""
+        return self.output.paused
+
     # -- work -----------------------------------------------------------------------------
     def pump(self, now_ns: int) -> None:
         """Let the pumps move what they can."""
@@ -264,7 +243,7 @@ class Epoch:
                         if self.memory is not None:
                             self.memory.began(node)
                         return task
-            if not self.changed and not self.count_lent():
+            if not self.changed and not self.output.recount():
                 return None
 
     def read_on(self, node: Node, iterator: OpenIterator, now_ns: int) -> Task | None:
@@ -273,27 +252,18 @@ class Epoch:
             return None
         if self.pumps:
             self.pump(now_ns)
-        self.count_lent()
+        self.output.recount()
         task = node.read_on(iterator, now_ns)
         if task is not None and self.memory is not None:
             self.memory.began(node)
         return task
-
-    def count_lent(self) -> bool:
-        """Count what of its chunk the consumer has not had yet; tell whether that is less now."""
-        sink = self.sink
-        left = max(0, self.first + len(self.values) - self.at)
-        less = left < sink.lent
-        if less:
-            sink.lent = left
-        return less
 
     def admits(self, node: Node) -> bool:
         """Tell whether the byte budget lets `node` start."""
         memory = self.memory
         if memory is None:
             return True
-        return memory.admits(node, waits=self.waiting and not self.sink.count)
+        return memory.admits(node, waits=self.output.waiting and not self.output.queue.count)
 
     def drop(self, queue: Queue) -> None:
         """Let go of all that waits in a queue."""
@@ -308,13 +278,16 @@ class Epoch:
     # -- where it stands ------------------------------------------------------------------
     def node_state(self, rest: IndexRanges) -> StageStates:
         """Tell where all stages stand, given what the consumer wants."""
-        assert self.last is not None
-        return stages_of(self.last, rest)
+        assert self.output.last is not None
+        return stages_of(self.output.last, rest)
 
     def forget(self) -> None:
-        """Forget what the consumer has had, but for a little: it may be elsewhere, and behind."""
-        assert self.last is not None
-        forget(self.last, IndexRanges(max(0, self.at - KEPT)))
+        """Forget where the items came from that the loop has had, except for the last few.
+
+        A loop in another process may be a few items behind.
+        """
+        assert self.output.last is not None
+        forget(self.output.last, IndexRanges(max(0, self.output.at - KEPT)))
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:
@@ -326,27 +299,20 @@ class Epoch:
 
     def drained(self, error: BaseException | None) -> None:
         """Called when the last node is done."""
-        self.exhausted = True
-        if self.error is None:
-            self.error = error
+        self.output.close(error)
 
     def fail_at_once(self, error: BaseException) -> None:
         """End the epoch with an error that does not wait for earlier items."""
-        self.error = error
-        self.until = 0
-        self.urgent = self.exhausted = True
+        self.output.fail(error)
         self.changed = True
 
     def end(self) -> None:
         """Let nothing start any more; the caller then closes `pending_close` without the lock."""
         if not self.over:
             if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
-                assert self.last is not None
-                leave(self.last, IndexRanges(self.at))
-            self.until = 0
-            self.exhausted = True
-            self.deferred_release.append(self.values)
-            self.values = []
+                assert self.output.last is not None
+                leave(self.output.last, IndexRanges(self.output.at))
+            self.deferred_release.append(self.output.clear())
             for node in self.order:
                 node.halt()
                 node.let_go()
@@ -358,118 +324,11 @@ class Epoch:
         while self.pending_close:
             discard(self.pending_close.pop(0).close, what)
 
-    def hand_out(self, now_ns: int) -> bool:
-        """Have items for the consumer, from `at` to below `until`, or note that it waits."""
-        beyond = self.first + len(self.values)
-        if not self.paused and (self.at < beyond or self.sink.count):
-            if self.at < beyond:  # a thread was to be woken, or a pause is over
-                self.until = self.at + 1 if self.stepwise else beyond
-            else:
-                self._take_chunk(now_ns)
-            self.sink.lent = self.first + len(self.values) - self.at - 1
-            return True
-        self.sink.lent = beyond - self.at
-        self.waiting = True
-        self.waits_since_ns = now_ns
-        return False
-
-    def _take_chunk(self, now_ns: int) -> None:
-        """Take the next chunk of the sink.
-
-        A consumer that works between two items comes back when half of what the last stage may
-        hold is left, so that the threads work meanwhile. A quick one comes when it has had
-        everything, and takes all chunks that are small; it comes for the last item of those, so
-        that slow stages know of every place.
-        """
-        assert self.last is not None
-        chunks, sink, runtime = self.sink.chunks, self.sink, self.last.runtime
-        asked_ns = self.waits_since_ns if self.waits_since_ns > self.chunk_since_ns else now_ns
-        spent_ns = asked_ns - self.chunk_since_ns
-        quick = spent_ns < len(self.values) * QUICK_NS
-        if not quick and self.times_steps and self.chunk_since_ns:
-            self.stepwise = self.stepwise or spent_ns >= len(self.values) * STEP_NS
-        rest: deque[Chunk] | None = None
-        if quick and self.memory is None and sink.count < SMALL * len(chunks) > SMALL:
-            chunk, rest = together(chunks), deque()
-        else:
-            chunk = chunks[0]
-        count, size = len(chunk.values), 0 if chunk.sizes is None else sum(chunk.sizes)
-        low = 0 if quick else (runtime.prefetch + runtime.concurrency) >> 1
-        until = self.at + count - min(count - 1, low if rest is None else 1)
-        if self.stepwise:
-            until = self.at + 1
-        self.chunk_since_ns = now_ns
-        if self.memory is not None:
-            self.memory.held_bytes -= size
-        # From here no call: no interrupt can come in.
-        self.paths = chunk.paths
-        self.values = chunk.values
-        self.first = self.at
-        self.until = until
-        sink.count -= count
-        if rest is None:
-            del chunks[0]
-        else:
-            sink.chunks = rest
-
-    def made_room(self) -> bool:
-        """Tell whether something may start because the consumer took items."""
-        assert self.last is not None
-        room = self.last.room()
-        return room > 0 if len(self.values) > 1 else self.memory is not None or room == 1
-
-    def look_after_consumer(self, following: Task | None, now_ns: int) -> None:
-        """Wake the consumer if it waits and there is something for it; in a pause only the end.
-
-        Where the thread continues with cheap work, this is put off a little: a consumer that
-        wakes now would only wait for the interpreter, and find less.
-        """
-        if not self.waiting or not (self.is_over or (self.has_results and not self.paused)):
-            return
-        if following is None or not following.cheap or now_ns - self.waits_since_ns > PATIENCE_NS:
-            self.wake_consumer()
-
-    def set_paused(self, paused: bool) -> None:  # noqa: FBT001
-        """Hold everything back from the consumer, or not."""
-        self.paused = paused
-        self.until = 0
-        if not paused:
-            self.wake_consumer()
-
     @property
     def drains(self) -> bool:
         """Whether the sources are through, and nothing has failed: nothing more comes in."""
         through = all(node.done or node.halted for node in self.sources)
         return through and not (self.closed_inputs or any(node.error for node in self.order))
-
-    @property
-    def ready(self) -> int:
-        """How many items the loop may have, none of them made by a call that has yet to begin."""
-        count = self.sink.count + max(0, self.first + len(self.values) - self.at)
-        node = self.last
-        while node is not None and node.upstream and node.runtime.stage.executor == "device":
-            count += node.running + node.inbox.count
-            node = node.upstream[0]
-        return count
-
-    @property
-    def has_results(self) -> bool:
-        """Whether items wait for the consumer."""
-        return self.sink.count > 0 or self.at < self.first + len(self.values)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the consumer gets nothing more."""
-        if self.over or not self.exhausted:
-            return self.over
-        return self.urgent or not self.has_results
-
-    def wake_consumer(self) -> None:
-        """Let the consumer look again."""
-        if self.waiting:
-            self.waiting = False
-            if self.gate.locked():  # it is open where an interrupt ended the wait before
-                self.gate.release()
 
 
 def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None:
@@ -531,7 +390,7 @@ class Ahead:
         if epoch.over or (current is not None and not current.drains):
             return False
         if epoch.memory is not None and self._limit_bytes is not None:
-            if current is not None and not current.exhausted:
+            if current is not None and not current.output.exhausted:
                 return False
             memory = None if current is None else current.memory
             held_bytes = 0 if memory is None else memory.held_bytes

@@ -140,7 +140,7 @@ class RunLifecycle:
     def _started(self, epoch: Epoch, ticket: int) -> None:
         with self.scheduler.lock:
             self.record.consumer.takes(epoch)
-            epoch.times_steps = self.record.consumer.steps is not None
+            epoch.output.times_steps = self.record.consumer.steps is not None
             self._ticket = ticket
             self.position.started(epoch)
         self.check_open()
@@ -196,7 +196,7 @@ class RunLifecycle:
         """Give the loop no item of the epoch in progress, or give it items again."""
         with self.scheduler.lock:
             if self.position.epoch is epoch:
-                epoch.set_paused(held)
+                epoch.output.pause(paused=held)
 
     def _stop_clock(self, outcome: str, error: BaseException | None) -> None:
         self.outcome, self.error = outcome, error
@@ -267,7 +267,7 @@ class RunLifecycle:
         """Drop the run in a forked process: locks and threads stayed in the parent."""
         self.forked = True
         if self.position.epoch is not None:
-            self.position.epoch.until = 0
+            self.position.epoch.output.until = 0
         self.engine.disown()
 
     # -- refusals -----------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class RunPosition:
         resumed = self._resumed_at
         if left is not None and resumed is not None and left.delivered == resumed.delivered:
             self.resume_at, self.next_epoch = resumed, resumed.epoch  # the loop took nothing
-        self._skipped, self._delivered = epoch.skipped, epoch.at
+        self._skipped, self._delivered = epoch.skipped, epoch.delivered
         self.epoch, self.left = None, left
 
     # -- what it is ---------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class RunPosition:
     def delivered(self) -> int:
         """Items of the epoch in progress, or of the last one, that the loop took in this run."""
         epoch = self.epoch
-        return self._delivered if epoch is None else epoch.at
+        return self._delivered if epoch is None else epoch.delivered
 
     @property
     def skipped(self) -> int:

@@ -366,7 +366,7 @@ class Scheduler:
             self._before_pause = {}
             if ready is not None:
                 ready.begin(self.remember)
-            epoch.paused = self.paused
+            epoch.output.pause(paused=self.paused)
             self._ticker.recover()
             self._limit_team()
             worker = self._wake(now_ns)
@@ -388,7 +388,7 @@ class Scheduler:
             epoch.end()
             if self.epoch is epoch:
                 self.epoch, self._leaving, self.held = None, epoch, False
-            epoch.wake_consumer()
+            epoch.output.wake()
             dropped = epoch.take_deferred()
         self._clear_up(epoch)
         del dropped
@@ -473,8 +473,8 @@ class Scheduler:
                     self._readers.call()
                 epoch = self.epoch
                 if epoch is not None:
-                    if epoch.waiting and (epoch.has_results or epoch.exhausted or epoch.over):
-                        epoch.look_after_consumer(following, now_ns)
+                    if epoch.output.waiting:
+                        epoch.output.notify(following, now_ns)
                     _dropped = epoch.take_deferred() if epoch.deferred_release else None
             if new_worker is not None:
                 self._pool.start(new_worker)
@@ -665,7 +665,7 @@ class Scheduler:
             change(now_ns)
             worker = self._wake(now_ns)
             if self.epoch is not None:
-                self.epoch.look_after_consumer(None, now_ns)
+                self.epoch.output.notify(None, now_ns)
             dropped = [one for epoch in self.epochs for one in epoch.take_deferred()]
         del dropped  # without the lock
         self._start(worker)
@@ -680,7 +680,7 @@ class Scheduler:
                     task.node.epoch.memory.reestimate(task.node)
         epoch = self.epoch
         if epoch is not None and not epoch.over:
-            epoch.count_lent()
+            epoch.output.recount()
             if epoch.pumps:
                 epoch.pump(now_ns)
         if self.held and now_ns >= self._held_until_ns:
@@ -729,7 +729,7 @@ class Scheduler:
             if epoch.paused != self.paused:
                 for runtime, _, running_ns in snapshot(self, now_ns):
                     runtime.counters.begin_window(now_ns, running_ns)
-            epoch.set_paused(self.paused)
+            epoch.output.pause(paused=self.paused)
         self._note_states(now_ns)
 
     # -- a rest of the workers ------------------------------------------------------------
@@ -737,7 +737,7 @@ class Scheduler:
         """Begin no further call for so long at most; return False where few items are ready."""
         now_ns = perf_counter_ns()
         with self.lock:
-            if self.epoch is None or self.paused or self.epoch.ready < _ENOUGH:
+            if self.epoch is None or self.paused or self.epoch.output.ready < _ENOUGH:
                 return False
             self._held_ns, self._held_until_ns = now_ns, now_ns + most_ns
             self._hold(held=True)
@@ -773,18 +773,18 @@ class Scheduler:
     # -- the consumer ---------------------------------------------------------------------
     def have_next(self, epoch: Epoch) -> str:
         """Have the next item FOUND at hand; WAIT: wait at the epoch's gate and ask again; OVER."""
-        now_ns = perf_counter_ns()
+        now_ns, output = perf_counter_ns(), epoch.output
         worker = dropped = None
         with self.lock:
-            if epoch.at < epoch.until:  # an interrupt came before the loop had it
+            if output.at < output.until:  # an interrupt came before the loop had it
                 return FOUND
-            if epoch.exhausted and epoch.is_over:
+            if output.is_over:
                 return OVER
-            found = epoch.hand_out(now_ns)
-            if self.held and not (found and epoch.ready >= _FEW):
+            found = output.hand_out(now_ns)
+            if self.held and not (found and output.ready >= _FEW):
                 self._hold(held=False)
                 worker = self._wake(now_ns)
-            elif not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
+            elif not found or output.made_room() or (self.ahead is not None and epoch.drains):
                 worker = self._room_made(epoch, now_ns)
             if epoch.deferred_release:
                 dropped = epoch.take_deferred()
@@ -794,14 +794,14 @@ class Scheduler:
         return FOUND if found else WAIT
 
     def _room_made(self, epoch: Epoch, now_ns: int) -> WorkerThread | None:
-        last = epoch.last
+        last = epoch.output.last
         assert last is not None
         if last.comes_in_chunks(SLOW_NS) and any(task.cheap for task in self.at_work()):
             return None  # a thread is about to come back from cheap work, and will see
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
         worker = self._wake(now_ns)
-        epoch.look_after_consumer(None, now_ns)  # a join may have moved items
+        epoch.output.notify(None, now_ns)  # a join may have moved items
         return worker
 
     # -- looking in -----------------------------------------------------------------------
@@ -831,7 +831,7 @@ class Scheduler:
         """End the epoch in progress with an error of the machine; under the lock."""
         for epoch in self.epochs:
             epoch.fail_at_once(error)
-            epoch.wake_consumer()
+            epoch.output.wake()
 
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""

@@ -65,6 +65,7 @@ class EpochIterator(Iterator[Any]):
     ) -> None:
         self._life = life
         self._epoch = epoch
+        self._output = epoch.output
         self._chain = chain
         self._keeps = keeps
         self._at_end = at_end
@@ -87,41 +88,41 @@ class EpochIterator(Iterator[Any]):
             EpochClosedError: a second loop over the run ended this one.
             ConcurrentIterationError: another thread waits in this iterator.
         """
-        epoch = self._epoch
+        output = self._output
         if self._between is not None:
             self._between()
-        at = epoch.at  # no call from here on, so no interrupt or other thread can come between
-        if at < epoch.until and not self._opens:
-            values = epoch.values
-            here = at - epoch.first
+        at = output.at  # no call from here on, so no interrupt or other thread can come between
+        if at < output.until and not self._opens:
+            values = output.values
+            here = at - output.first
             value = values[here]
             values[here] = None
-            epoch.at = at + 1
+            output.at = at + 1
             return value
-        return self._next(epoch)[1]
+        return self._next()[1]
 
     def _next_in_turn(self) -> Any:
         """Do the same in free-threaded Python, where no lock keeps other threads out."""
-        epoch = self._epoch
+        output = self._output
         if self._between is not None:
             self._between()
-        at = epoch.at
-        if at < epoch.until and get_ident() == self._thread and not self._opens:
+        at = output.at
+        if at < output.until and get_ident() == self._thread and not self._opens:
             self._taking = True  # no call from here on, so no interrupt can come between
-            values = epoch.values
-            here = at - epoch.first
+            values = output.values
+            here = at - output.first
             try:
                 value = values[here]
             except IndexError:  # another thread has just ended it
                 self._taking = False
-                return self._next(epoch)[1]
+                return self._next()[1]
             if not self._shared:
                 values[here] = None
-                epoch.at = at + 1
+                output.at = at + 1
                 self._taking = False
                 return value
             self._taking = False
-        return self._next(epoch)[1]
+        return self._next()[1]
 
     if FREE_THREADED:
         __next__ = _next_in_turn
@@ -134,9 +135,8 @@ class EpochIterator(Iterator[Any]):
         Raises:
             StageError: a stage failed.
         """
-        epoch = self._epoch
-        entry = self._found(epoch)
-        error = None if epoch.over else surfaced(epoch.error)
+        entry = self._found()
+        error = None if self._epoch.over else surfaced(self._output.error)
         if entry is None and error is not None:
             raise error
         return entry
@@ -144,28 +144,28 @@ class EpochIterator(Iterator[Any]):
     @property
     def ready(self) -> bool:
         """Whether the next item can be taken without a wait."""
-        epoch = self._epoch
-        return epoch.has_results and not (self._scheduler.paused or epoch.paused or self._done)
+        output = self._output
+        return output.has_results and not (self._scheduler.paused or output.paused or self._done)
 
-    def _next(self, epoch: Epoch) -> Entry:
-        entry = self._found(epoch)
+    def _next(self) -> Entry:
+        entry = self._found()
         if entry is None:
-            if epoch.ended_by is not None:
-                raise _ended_by(*epoch.ended_by)
+            if self._epoch.ended_by is not None:
+                raise _ended_by(*self._epoch.ended_by)
             self.finish()
             raise StopIteration
         return entry
 
-    def _found(self, epoch: Epoch) -> Entry | None:
+    def _found(self) -> Entry | None:
         """Wait for the next item; None after the last one, or if the epoch has ended."""
-        life = self._life
+        life, epoch = self._life, self._epoch
         if get_ident() != self._thread:
             life.check_outside("iterate")
             self._thread = get_ident()
             if FREE_THREADED:
                 self._share()
-        if epoch.stepwise:
-            self._time_step(epoch)
+        if self._output.stepwise:
+            self._time_step()
         while not self._done:
             if life.forked:
                 life.check_open()
@@ -177,35 +177,35 @@ class EpochIterator(Iterator[Any]):
             with self._turn:  # if no item is ready, wait before another thread asks
                 found = self._scheduler.have_next(epoch)
                 if found is WAIT:
-                    self._wait(epoch)
+                    self._wait()
                 elif found is FOUND and shared:
-                    entry = self._taken(epoch, shared)
+                    entry = self._taken(shared)
             if found is FOUND and not shared:
-                entry = self._taken(epoch, shared)
+                entry = self._taken(shared)
             if entry is not None:
                 return entry
             if found is OVER:
                 break
         return None
 
-    def _time_step(self, epoch: Epoch) -> None:
-        consumer = self._consumer
+    def _time_step(self) -> None:
+        consumer, rests = self._consumer, self._life.engine
         if consumer.steps is not None:
-            rests = self._life.engine
-            epoch.stepwise = consumer.steps.take(consumer.waited_ns, consumer.paused_ns, rests)
+            stepwise = consumer.steps.take(consumer.waited_ns, consumer.paused_ns, rests)
+            self._output.stepwise = stepwise
 
-    def _taken(self, epoch: Epoch, shared: bool) -> Entry | None:  # noqa: FBT001
+    def _taken(self, shared: bool) -> Entry | None:  # noqa: FBT001
         """Take the next item; None if another thread took it, or ended the epoch."""
-        self._life.owner = threading.current_thread()
+        self._life.owner, output = threading.current_thread(), self._output
         try:
             self._taking = True
-            at, values, paths = epoch.at, epoch.values, epoch.paths
-            here = at - epoch.first
-            if self._shared is not shared or at >= epoch.until:
+            at, values, paths = output.at, output.values, output.paths
+            here = at - output.first
+            if self._shared is not shared or at >= output.until:
                 return None
             entry = paths[here], self._opened(values[here]) if self._opens else values[here]
             values[here] = None  # no call from here on, so no interrupt can come between
-            epoch.at = at + 1
+            output.at = at + 1
             return entry
         finally:
             self._taking = False
@@ -224,13 +224,13 @@ class EpochIterator(Iterator[Any]):
             begun_ns = perf_counter_ns()  # until here, the loop's own work took the time
             return opened(value)
         except Exception:  # the loop gets this error; after it, the next item
-            self._epoch.at += 1
+            self._output.at += 1
             raise
         finally:
             self._consumer.waited_ns += perf_counter_ns() - begun_ns
 
-    def _wait(self, epoch: Epoch) -> None:
-        consumer, gate = self._consumer, epoch.gate
+    def _wait(self) -> None:
+        consumer, gate = self._consumer, self._output.gate
         between, round_s = self._between or _nothing, ATTEND_S if self._between else LOOK_UP_S
         begun_ns = consumer.active_ns(perf_counter_ns())
         try:
@@ -258,7 +258,7 @@ class EpochIterator(Iterator[Any]):
         if self._done:
             return
         epoch = self._epoch
-        error = None if epoch.over else surfaced(epoch.error)
+        error = None if epoch.over else surfaced(self._output.error)
         if error is None and not epoch.over:
             try:
                 self._life.engine.finish(epoch)
@@ -278,7 +278,7 @@ class EpochIterator(Iterator[Any]):
 
     def leave(self, had: int) -> None:
         """Cancel it for a loop in another process, which took `had` of its items [items]."""
-        self._epoch.at, self._epoch.until = had, 0
+        self._output.at, self._output.until = had, 0
         self.close()
 
     def fail(self, error: BaseException) -> None:
@@ -299,7 +299,7 @@ class EpochIterator(Iterator[Any]):
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 if it is not known."""
         total = None if self._done else known_length(self._chain)
-        return 0 if total is None else max(0, total - self._before - self._epoch.at)
+        return 0 if total is None else max(0, total - self._before - self._output.at)
 
     def __iter__(self) -> EpochIterator:
         return self

@@ -162,7 +162,7 @@ def test_an_epoch_that_has_begun_and_is_not_known(monkeypatch, option):
 
         def hit(*place, **how):
             epoch = start(*place, **how)
-            until(lambda: epoch.sink.count)
+            until(lambda: epoch.output.queue.count)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:

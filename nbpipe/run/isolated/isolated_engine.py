@@ -205,7 +205,7 @@ class IsolatedEngine(Engine):
     def cancel(self, ticket: int, epoch: Epoch) -> None:
         """Send to the process how many items the loop has taken."""
         with self.scheduler.lock:
-            here = epoch.node_state(IndexRanges(epoch.at))
+            here = epoch.node_state(IndexRanges(epoch.delivered))
         self._source.cancel(ticket, IndexRanges.read(here[HIDDEN]["rest"]).start)
         self._reported_s = 0.0  # as in `finish`
 
