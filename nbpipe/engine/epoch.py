@@ -8,22 +8,19 @@ from __future__ import annotations
 import itertools
 import logging
 from _thread import RLock
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, final
+from typing import Any
 
 from ..base.threads import ThreadSettings
 from ..ops.ranges import IndexRanges
-from ..ops.stage import Stage
-from .failures import KEPT as FAILURES_KEPT
 from .failures import Failure
-from .map import MapNode, keeping
+from .map import keeping
 from .node import Closable, Node, StageStates, Task, forget, leave, nodes_above, stages_of
 from .output import OutputBuffer
 from .pumps import PumpNode, RepeatNode
-from .stats import StageRuntime
+from .stats import Counts, StageRuntime
 from .step import EpochContext, OpenIterator, Queue
 
 LOG = logging.getLogger("nbpipe")
@@ -102,7 +99,6 @@ def input_bytes(node: Node) -> float:
     )
 
 
-@final
 @dataclass(eq=False, repr=False, slots=True)
 class Epoch:
     """State of one epoch.
@@ -211,9 +207,13 @@ class Epoch:
         return self.output.at
 
     @property
-    def paused(self) -> bool:
-        """Whether the loop is handed nothing, as the run is paused."""
-        return self.output.paused
+    def may_start(self) -> bool:
+        """Whether tasks may start."""
+        return not (self.over or self.output.paused)
+
+    def counts(self, runtime: StageRuntime) -> Counts:
+        """Return what counts the items of a stage."""
+        return runtime.counters
 
     # -- work -----------------------------------------------------------------------------
     def pump(self, now_ns: int) -> None:
@@ -337,154 +337,3 @@ def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None
         close()
     except Exception:
         LOG.warning("closing an iterator of %s failed", what, exc_info=True)
-
-
-# -- Ahead: the epoch behind the one in progress, which begins to fill -----------------------------
-@final
-class Ahead:
-    """An epoch that nobody iterates yet; it does what the one in progress leaves.
-
-    Its stages start calls and fill places that the epoch in progress has no use for any more:
-    stage by stage, as that drains. What they do is counted once somebody iterates the epoch.
-
-    Args:
-        runtimes: the run's, by address.
-        limit_bytes: budget for what all buffers of both epochs hold [bytes], or None.
-
-    Attributes:
-        epoch: the epoch; set by who builds it.
-        failures: its failed items.
-    """
-
-    epoch: Epoch
-
-    def __init__(self, runtimes: Mapping[str, StageRuntime], limit_bytes: int | None) -> None:
-        self.failures: deque[Failure] = deque(maxlen=FAILURES_KEPT)
-        self._runtimes = runtimes
-        self._limit_bytes = limit_bytes
-        self._borrowed: dict[str, StageRuntime] = {}
-        self._fills = self._begun = False
-
-    def runtime(self, address: str, _stage: Stage, _prefetch: int) -> StageRuntime:
-        """Return the runtime of a stage, for the nodes."""
-        if self._begun:
-            return self._runtimes[address]
-        if address not in self._borrowed:
-            self._borrowed[address] = self._runtimes[address].borrowed()
-        return self._borrowed[address]
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether any of its items was asked for."""
-        runtimes = self._borrowed.values()
-        return any(one.active or one.counters.items_out for one in runtimes)
-
-    @property
-    def number(self) -> int:
-        """The number of the epoch."""
-        return self.epoch.context.epoch
-
-    def admit(self, current: Epoch | None) -> bool:
-        """Borrow what an epoch in progress leaves; tell whether anything may start."""
-        epoch = self.epoch
-        if epoch.over or (current is not None and not current.drains):
-            return False
-        if epoch.memory is not None and self._limit_bytes is not None:
-            if current is not None and not current.output.exhausted:
-                return False
-            memory = None if current is None else current.memory
-            held_bytes = 0 if memory is None else memory.held_bytes
-            epoch.memory.limit_bytes = self._limit_bytes - held_bytes
-        if not self._fills:
-            for runtime in self._borrowed.values():
-                assert runtime.lender is not None
-                runtime.estimate(runtime.lender)
-            self._fills = True
-        left = {} if current is None else _places_left(current)
-        for node in epoch.order:
-            if (lender := node.runtime.lender) is not None:
-                places = left.get(id(lender), lender.places(chunked=node.chunked))
-                node.runtime.borrow(places, chunked=node.chunked)
-        return True
-
-    def take(
-        self,
-        now_ns: int,
-        current: Epoch | None,
-        *,
-        remote: bool = False,
-        reads: tuple[Node, OpenIterator] | None = None,
-    ) -> Task | None:
-        """Choose the next task, where the epoch in progress has none for this thread.
-
-        Args:
-            now_ns: when.
-            current: the epoch in progress.
-            remote: for the event loop.
-            reads: the thread belongs to this iterator.
-        """
-        if not self.admit(current):
-            return None
-        if reads is None:
-            task = self.epoch.take(now_ns, remote=remote)
-        else:
-            task = self.epoch.read_on(*reads, now_ns)
-        if task is not None and (lender := task.node.runtime.lender) is not None:
-            lender.lend(1, now_ns, rests=current is None)
-        return task
-
-    def begin(self, remember: Callable[[Failure], None]) -> Epoch:
-        """Return the epoch to whoever iterates it: the limits are its own, and it counts.
-
-        Args:
-            remember: called with its failed items.
-        """
-        epoch = self.epoch
-        self._begun = True
-        for node in epoch.order + [n for nodes in epoch.closed_inputs.values() for n in nodes]:
-            node.runtime = node.runtime.lender or node.runtime
-            node.rest_runtimes = tuple(one.lender or one for one in node.rest_runtimes)
-        for runtime in self._borrowed.values() if self._fills else ():
-            assert runtime.lender is not None
-            runtime.lender.take_over(runtime)
-        if epoch.memory is not None and self._limit_bytes is not None:
-            epoch.memory.limit_bytes = self._limit_bytes
-        epoch.remember = remember
-        while self.failures:
-            remember(self.failures.popleft())
-        return epoch
-
-
-def _places_left(current: Epoch) -> dict[int, int | None]:
-    """Return for the runtime of each stage the places that an epoch which drains leaves.
-
-    None where it may still begin something; a source that was not read to its end is open.
-    """
-    left: dict[int, int | None] = {}
-    for node in current.order:
-        through = node.done or bool(node.halted and node.upstream)
-        if not through and isinstance(node, MapNode):
-            through = node.input_over and not node.has_input()
-        runtime = node.runtime
-        under_way = (
-            node.reserved
-            if node.chunked and runtime.chunk_size > 1
-            else node.waiting + node.running
-        )
-        free = runtime.places(chunked=node.chunked) - under_way - node.held()
-        left[id(runtime)] = free if through else None
-    return left
-
-
-def give_back(node: Node, now_ns: int, *, rests: bool) -> None:
-    """Called when a call of an epoch that is read ahead has ended, or was to begin in vain.
-
-    Args:
-        node: whose it was.
-        now_ns: when.
-        rests: no epoch is in progress.
-    """
-    for runtime in (node.runtime, *node.rest_runtimes):
-        runtime.pay_back_time(rests=rests)
-    if node.runtime.lender is not None:
-        node.runtime.lender.lend(-1, now_ns, rests=rests)

@@ -648,7 +648,7 @@ class ExpandNode(Node):
             iterator.wanted = self.children.begin(self.seq_in, entry[0])
             self.seq_in += 1
             self.live.append(iterator)
-            self.runtime.counters.items_in += 1
+            self.counts.items_in += 1
             self.freed(now_ns)
         iterator.held = True
         task = Task(self, iterator.seq, now_ns, quota=self.chunk(allowed))

@@ -410,8 +410,7 @@ class FusedNode(MapNode):
         epoch, runtime, now_ns = self.epoch, self.runtime, perf_counter_ns()
         with epoch.lock:
             # One that is not begun here was sent itself, and is only seen to before its turn.
-            stands = epoch.over or epoch.paused or epoch.held
-            if not task.started_ns or stands or runtime.lender is not None:
+            if not task.started_ns or epoch.held or not epoch.may_start:
                 return None
             runtime.occupy(-1, now_ns)
             task.following = following = self.take(now_ns)

@@ -130,7 +130,7 @@ class LocalEngine(Engine):
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""
         ahead = self.scheduler.ahead
-        return ahead is not None and ahead.number == number + 1 and ahead.has_begun
+        return ahead is not None and ahead.context.epoch == number + 1 and ahead.has_begun
 
     @property
     def cpu_cores(self) -> float | None:

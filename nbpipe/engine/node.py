@@ -19,7 +19,7 @@ from ..errors import FailureBudgetError
 from ..executors.interface import Request
 from ..ops.ranges import IndexRanges
 from .failures import Budget, Failed, Failure
-from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, StageRuntime
+from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, Counts, StageRuntime
 from .step import (
     DROPPED,
     EMPTY,
@@ -85,7 +85,6 @@ class NodeEpoch(Protocol):
     deferred_release: list[object]
     tended: bool
     over: bool
-    paused: bool
     held: bool
     changed: bool
     skipped: int
@@ -106,6 +105,13 @@ class NodeEpoch(Protocol):
     @property
     def memory(self) -> ByteBudget | None:
         """The byte budget; None without one."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether tasks may start."""
+
+    def counts(self, runtime: StageRuntime, /) -> Counts:
+        """Return what counts the items of a stage."""
 
     def admits(self, node: Node, /) -> bool:
         """Tell whether the byte budget lets `node` start."""
@@ -287,7 +293,8 @@ class Node(ABC):
     """State of one stage in one epoch.
 
     Attributes:
-        runtime: limits and counters, kept from epoch to epoch.
+        runtime: limits and times, kept from epoch to epoch.
+        counts: of the items of this stage.
         inbox: the queue of input.
         active_without_input: `take` may give a task though the queue of input is empty.
         out: results ready for the next node, whose queue of input is this one.
@@ -313,6 +320,7 @@ class Node(ABC):
     runtime: StageRuntime
     epoch: NodeEpoch
     _: KW_ONLY
+    counts: Counts = field(init=False)
     ordered: bool = True
     remote: bool = False
     chunked: bool = False
@@ -345,6 +353,7 @@ class Node(ABC):
     new_results: type[list[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.counts = self.epoch.counts(self.runtime)
         memory = self.epoch.memory
         self.out = Queue(memory)
         self.perform = self.work
@@ -480,7 +489,7 @@ class Node(ABC):
             taken_ns = spent_ns if self.shares_workers else 0
             spent_ns -= self._settle_tally(task.counts, now_ns, taken_ns)
             if self.rest:  # `emit` counts what is left behind the last of them
-                runtime.counters.items_out += task.counts[0][0] - task.counts[-1][1]
+                self.counts.items_out += task.counts[0][0] - task.counts[-1][1]
         if away_ns:
             spent_ns = max(0, spent_ns - away_ns)
             if done and not runtime.counters.histogram.until_ns:
@@ -492,10 +501,10 @@ class Node(ABC):
         runtime.ended_ns = now_ns
         self.running -= 1
         if task.inputs or self.counts_in:
-            runtime.counters.items_in += task.inputs or done - at
+            self.counts.items_in += task.inputs or done - at
         if task.retried:
             for one in (runtime, *self.rest_runtimes):
-                one.counters.retries += task.retried.count(one.address)
+                self.epoch.counts(one).retries += task.retried.count(one.address)
         if task.result_bytes is not None:
             runtime.measured(task.result_bytes)
         if self.epoch.over:
@@ -524,7 +533,7 @@ class Node(ABC):
             task.published += len(fresh)
             task.seen_ns = now_ns
             if self.counts_in and not task.inputs:
-                self.runtime.counters.items_in += len(fresh)
+                self.counts.items_in += len(fresh)
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
             self.runtime.learn_least(now_ns - task.started_ns)
@@ -547,10 +556,10 @@ class Node(ABC):
                 runtime.account(now_ns)
                 runtime.count(now_ns, calls, busy_ns)
                 runtime.state = STARVED
-                counters = runtime.counters
+                counters, counts = runtime.counters, self.epoch.counts(runtime)
                 counters.starved_ns = max(0, counters.starved_ns - max(busy_ns, taken_ns))
-                counters.items_in += calls
-                counters.items_out += results
+                counts.items_in += calls
+                counts.items_out += results
             spent += busy_ns
         return spent
 
@@ -565,8 +574,8 @@ class Node(ABC):
             results, error = self._parted(results)
         count = len(results[1])
         if count:
-            runtime, out, following = self.runtime, self.out, self.downstream
-            runtime.counters.items_out += count
+            out, following = self.out, self.downstream
+            self.counts.items_out += count
             if results[2] is None:  # as `Queue.put` does, without a call
                 out.chunks.append(results)
                 out.count += count
@@ -639,7 +648,7 @@ class Node(ABC):
         error = None
         for runtime, budget in zip(runtimes, budgets, strict=True):
             if runtime.address == failed.record.stage:
-                runtime.counters.errors += 1
+                self.epoch.counts(runtime).errors += 1
                 error = budget.fail() if budget is not None else None
         failed.ends_epoch = failed.fatal or error is not None
         return failed.exception if failed.fatal else error

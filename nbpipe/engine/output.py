@@ -160,14 +160,19 @@ class OutputBuffer:
         The loop takes them without the lock, so the count falls behind.
         """
         left = max(0, self._end - self.at)
-        fewer = left < self.queue.lent
+        fewer = bool(self.values) and left < self.queue.lent
         if fewer:
             self.queue.lent = left
         return fewer
 
     def made_room(self) -> bool:
-        """Return whether something may start because the loop took items."""
+        """Return whether something may start because the loop took items.
+
+        Once the last stage has all its input, each free place is one for the next epoch.
+        """
         assert self.last is not None
+        if self.last.input_over:
+            return True
         room = self.last.room()
         return room > 0 if len(self.values) > 1 else self._memory is not None or room == 1
 

@@ -59,7 +59,7 @@ class PumpNode(Node):
             room = most_at_once(self.runtime.prefetch)
         entries = self.move(room) if room > 0 else []
         if entries:
-            self.runtime.counters.items_in += len(entries)
+            self.counts.items_in += len(entries)
             self.emit_entries(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done

@@ -15,12 +15,13 @@ from ..executors.thread import ThreadPool, WorkerThread
 from ..ops.device import Devices
 from ..ops.stage import Chain, Stage
 from .build import Builder
-from .epoch import LOG, Ahead, Epoch, Memory, discard, give_back
+from .epoch import LOG, Epoch, Memory, discard
 from .expand import Readers
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .fused import FusedStages
 from .node import MEASURE_NS, Node, StageStates, Task
+from .read_ahead import NextEpoch
 from .stats import BLOCKED, PACE_NS, SLOW_NS, StageRuntime, StageStats
 from .step import EpochContext
 
@@ -112,7 +113,7 @@ def snapshot(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int,
     spent: dict[int, int] = {}
     for task in scheduler.at_work():
         if task.started_ns and not task.ended_ns and not task.node.shares_workers:
-            key = id(task.node.runtime.lender or task.node.runtime)
+            key = id(task.node.runtime)
             spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
     return [
         (runtime, waiting.get(id(runtime), 0), spent.get(id(runtime), 0))
@@ -234,7 +235,8 @@ class Scheduler:
     Attributes:
         runtimes: limits and counters by address.
         epoch: the epoch in progress, or None.
-        ahead: the one behind it, where that is read ahead; else None.
+        ahead: the one after it, if that is read ahead; else None.
+        epochs: those of the two that there are, in the order in which they get threads.
         paused: nothing may start.
         held: workers rest for a moment: no call of a function may start.
         memory_bytes: budget for what all buffers hold [bytes], or None.
@@ -245,7 +247,8 @@ class Scheduler:
         self.lock = threading.RLock()  # garbage that is found below us may look at the run
         self.runtimes: dict[str, StageRuntime] = {}
         self.epoch: Epoch | None = None
-        self.ahead: Ahead | None = None
+        self.ahead: NextEpoch | None = None
+        self.epochs: tuple[Epoch, ...] = ()
         self.paused = self.held = False
         self._held_ns = self._held_until_ns = 0
         self._before_pause: dict[str, StageStats] = {}  # when the last pause of the epoch began
@@ -256,7 +259,6 @@ class Scheduler:
         self._seed = seed
         self.memory_bytes = memory_bytes
         self.past: dict[str, StageStats] = {}
-        self._leaving: Epoch | None = None  # what it left open is about to be closed
         self._next_sample_ns = 0
         self._pool = ThreadPool(self)
         self._readers = Readers(self._pool.bind)
@@ -266,26 +268,26 @@ class Scheduler:
         self._left_waiting = False  # since the last tick
         self.fused_stages = FusedStages(seed, memory_bytes)
         self.devices = Devices()
-        self._build(0)  # so that every runtime is there, and a cache of another chain refused
+        # So every runtime is there, and a cache of another chain is refused.
+        self._build(self._new(0))
+
+    def _new(self, number: int, *, external: bool = False) -> Epoch:
+        memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
+        remember = self._remember_external if external else self.remember
+        context = EpochContext(self._seed, number)
+        return Epoch(context, memory=memory, remember=remember, lock=self.lock)
 
     def _build(
         self,
-        number: int,
+        epoch: Epoch,
         external: ExternalOrder | None = None,
         node_state: StageStates | None = None,
-        ahead: Ahead | None = None,
     ) -> Builder:
-        memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
-        context = EpochContext(self._seed, number)
-        remember = self.remember if ahead is None else ahead.failures.append
-        if external is not None:
-            remember = self._remember_external
-        epoch = Epoch(context, memory=memory, remember=remember, lock=self.lock)
+        """Make the nodes of an epoch."""
         epoch.at_work = self.at_work
         chain = self._chain if external is None else external_chain(self._chain, external)
-        runtime_of = self._runtime if ahead is None else ahead.runtime
         builder = Builder(
-            chain, epoch, runtime_of, self.fused_stages, node_state, devices=self.devices
+            chain, epoch, self._runtime, self.fused_stages, node_state, devices=self.devices
         )
         builder.build()
         return builder
@@ -294,12 +296,11 @@ class Scheduler:
         """Remember a failed item of an epoch in an order from outside."""
         self.remember(failure.changed(external=True))
 
-    def _build_ahead(self, number: int) -> Ahead | None:
-        """Build an epoch to be read ahead; None where a cache must first be made for it."""
-        ahead = Ahead(self.runtimes, self.memory_bytes)
-        builder = self._build(number, ahead=ahead)
-        ahead.epoch = builder.epoch
-        return ahead if builder.replays else None
+    def _next_epoch(self, before: Epoch) -> NextEpoch | None:
+        """Build the epoch after this one; None if a cache must be complete before it."""
+        context = EpochContext(self._seed, before.context.epoch + 1)
+        epoch = NextEpoch(before, context, self.memory_bytes, self.lock)
+        return epoch if self._build(epoch).replays else None
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
         runtime = self.runtimes.get(address)
@@ -332,19 +333,28 @@ class Scheduler:
         self.drop_ahead(unless=None if external is not None or node_state else number)
         self.fused_stages.prepare()
         with self.lock:  # what others drop from now on is not the epoch that begins
-            ready, self.ahead = self.ahead, None
+            ready = self.ahead
+            self._work_on(None, None)
         try:
-            built = ready or self._build(number, external, node_state)
-            following = self._build_ahead(number + 1) if reads_ahead else None
+            epoch: Epoch | None = ready
+            if epoch is None:
+                epoch = self._new(number, external=external is not None)
+                self._build(epoch, external, node_state)
+            following = self._next_epoch(epoch) if reads_ahead else None
             if isinstance(external, Feed):
                 external.wake = lambda: self._change(self._note_states)
             self._start_ticker()
-            self._begin(built.epoch, ready, following)
+            self._begin(epoch, following)
         except BaseException:
             if self.epoch is None:
-                self.ahead = ready
+                self._work_on(None, ready)
             raise
-        return built.epoch
+        return epoch
+
+    def _work_on(self, epoch: Epoch | None, ahead: NextEpoch | None) -> None:
+        """Take work from these epochs from here on."""
+        self.epochs = tuple(one for one in (epoch, ahead) if one is not None)
+        self.epoch, self.ahead = epoch, ahead
 
     def _start_ticker(self) -> None:
         try:
@@ -352,21 +362,22 @@ class Scheduler:
         except RuntimeError as error:
             raise no_thread("this run", error) from error
 
-    def _begin(self, epoch: Epoch, ready: Ahead | None, following: Ahead | None) -> None:
-        """Let an epoch begin, be it `ready` since it was read ahead, and the one behind it."""
+    def _begin(self, epoch: Epoch, following: NextEpoch | None) -> None:
+        """Let an epoch begin; the one after it fills once this one drains."""
         now_ns = perf_counter_ns()
         with self.lock:
+            self._work_on(epoch, following)
+            for runtime in self.runtimes.values():
+                counters = runtime.counters
+                counters.before = counters.items_in, counters.items_out
+            if isinstance(epoch, NextEpoch):
+                epoch.promote(self.remember)
             for runtime in self.runtimes.values():
                 runtime.skip_time(now_ns)
-                counters = runtime.counters
-                counters.first_ns = counters.first_ns or now_ns
-                counters.before = counters.items_in, counters.items_out
-            self.epoch, self.ahead, self._leaving = epoch, following, None
+                runtime.counters.first_ns = runtime.counters.first_ns or now_ns
             self.held = False
             self._before_pause = {}
-            if ready is not None:
-                ready.begin(self.remember)
-            epoch.output.pause(paused=self.paused)
+            self._hold_back()
             self._ticker.recover()
             self._limit_team()
             worker = self._wake(now_ns)
@@ -387,12 +398,16 @@ class Scheduler:
                     self.past = self._last_rows(now_ns, starting)
             epoch.end()
             if self.epoch is epoch:
-                self.epoch, self._leaving, self.held = None, epoch, False
+                self._hold(held=False)
+                self._work_on(None, self.ahead)
+                if self.ahead is not None:
+                    self.ahead.rest(self.runtimes.values())
             epoch.output.wake()
             dropped = epoch.take_deferred()
         self._clear_up(epoch)
         del dropped
-        self._leaving = None
+        if self.ahead is not None:
+            self.ahead.before = None
         self._change(self._note_states)
 
     def _starting(self) -> set[str]:
@@ -423,15 +438,15 @@ class Scheduler:
             unless: where that is its number it stays.
         """
         ahead = self.ahead
-        if ahead is None or (ahead.number == unless and not ahead.epoch.over):
+        if ahead is None or (ahead.context.epoch == unless and not ahead.over):
             return
         with self.lock:
-            ahead.epoch.end()
-            dropped = ahead.epoch.take_deferred()
-        self._clear_up(ahead.epoch)
+            ahead.end()
+            dropped = ahead.take_deferred()
+        self._clear_up(ahead)
         with self.lock:
             if self.ahead is ahead:  # else an interrupt came in between, and it is another one
-                self.ahead = None
+                self._work_on(self.epoch, None)
         del dropped
 
     def _clear_up(self, epoch: Epoch) -> None:
@@ -508,25 +523,25 @@ class Scheduler:
         following, epoch = task and task.following, self.epoch
         if following or worker.dismissed or self.paused:
             return following, False
-        if self.held:
-            return (epoch and not worker.bound and epoch.take(now_ns)) or None, False
         if worker.bound:
-            return self._read_on(worker, now_ns), False
-        again = task.node.take_again(now_ns) if task and task.node.epoch is epoch else None
-        if again is not None:
-            return again, True
-        return (epoch and epoch.take(now_ns)) or self._take_ahead(now_ns), False
+            return None if self.held else self._read_on(worker, now_ns), False
+        if task and task.node.epoch is epoch and not self.held:
+            again = task.node.take_again(now_ns)
+            if again is not None:
+                return again, True
+        for one in self.epochs:
+            following = one.take(now_ns)
+            if following is not None:
+                break
+        return following, False
 
     def _read_on(self, worker: WorkerThread, now_ns: int) -> Task | None:
         """Choose the next task of the iterator that a thread is bound to."""
-        reads = node, iterator = self._readers.of[worker]
-        if iterator.unwanted:
-            return None
-        if self.epoch is node.epoch:
-            return self.epoch.read_on(*reads, now_ns)
-        if self.ahead is None or self.ahead.epoch is not node.epoch:
-            return None
-        return self.ahead.take(now_ns, self.epoch or self._leaving, reads=reads)
+        node, iterator = self._readers.of[worker]
+        for epoch in self.epochs:
+            if epoch is node.epoch and not iterator.unwanted:
+                return epoch.read_on(node, iterator, now_ns)
+        return None
 
     def _let_go(self, worker: WorkerThread) -> bool:
         """Close the iterator of a thread, in it, if it is not wanted; tell whether it was."""
@@ -551,7 +566,6 @@ class Scheduler:
                     self._running.discard(task)
                     task.node.runtime.occupy(-1, perf_counter_ns())
                     task.node.running -= 1
-                    give_back(task.node, now_ns, rests=self.epoch is None)
                 self._fail(no_thread("the event loop of this run", error))
 
     def exchange(self, done: Sequence[Work]) -> Sequence[Work]:
@@ -573,37 +587,20 @@ class Scheduler:
         self._change(hand_in)
         return following
 
-    @property
-    def epochs(self) -> list[Epoch]:
-        """The epoch in progress, and the one that is read ahead, where there are such."""
-        ahead = None if self.ahead is None else self.ahead.epoch
-        return [epoch for epoch in (self.epoch, ahead) if epoch is not None]
-
-    def _take_ahead(self, now_ns: int, *, remote: bool = False) -> Task | None:
-        """Choose a task of the epoch that is read ahead."""
-        if self.ahead is None or self.paused or self.held:
-            return None
-        return self.ahead.take(now_ns, self.epoch or self._leaving, remote=remote)
-
     def _take_remote(self, now_ns: int) -> list[Task]:
         """Take all that may start on the event loop."""
         taken: list[Task] = []
-        epoch = self.epoch
-        while not (self.paused or self.held):
-            task = None if epoch is None else epoch.take(now_ns, remote=True)
-            task = task or self._take_ahead(now_ns, remote=True)
-            if task is None:
-                break
-            taken.append(task)
-            if task.watched and self._ticker.asleep:
-                self._ticker.attend()
+        for epoch in () if self.paused or self.held else self.epochs:
+            while (task := epoch.take(now_ns, remote=True)) is not None:
+                taken.append(task)
+                if task.watched and self._ticker.asleep:
+                    self._ticker.attend()
         self._running.update(taken)
         return taken
 
     def _completed(self, node: Node, now_ns: int) -> None:
         """Do what is due once a task was settled."""
         past, epoch = node.epoch, self.epoch
-        give_back(node, now_ns, rests=epoch is None)
         if past.over:
             return
         if past.memory is not None:
@@ -625,11 +622,8 @@ class Scheduler:
             self._readers.call()
         if self._pool.coming is not None:
             return None
-        current, ahead = self.epoch, None if self.held else self.ahead
-        for epoch in (current, ahead and ahead.epoch):
-            if epoch is None or epoch.over:
-                continue
-            if ahead and epoch is ahead.epoch and not ahead.admit(current or self._leaving):
+        for epoch in self.epochs:
+            if not epoch.may_start:
                 continue
             if epoch.pumps:
                 epoch.pump(now_ns)
@@ -722,15 +716,20 @@ class Scheduler:
         epoch = self.epoch
         self._hold(held=False)
         if epoch is not None:
-            if self.paused and not epoch.paused:
+            if self.paused and not epoch.output.paused:
                 self._before_pause = rows_of(self, now_ns, {})
-            if epoch.paused and not self.paused:
+            if epoch.output.paused and not self.paused:
                 self._resumed_ns = now_ns
-            if epoch.paused != self.paused:
+            if epoch.output.paused != self.paused:
                 for runtime, _, running_ns in snapshot(self, now_ns):
                     runtime.counters.begin_window(now_ns, running_ns)
-            epoch.output.pause(paused=self.paused)
+        self._hold_back()
         self._note_states(now_ns)
+
+    def _hold_back(self) -> None:
+        """Let nothing start in a pause, and let the loop have nothing."""
+        for epoch in self.epochs:
+            epoch.output.pause(paused=self.paused)
 
     # -- a rest of the workers ------------------------------------------------------------
     def hold(self, most_ns: int) -> bool:
@@ -761,8 +760,8 @@ class Scheduler:
 
     def _hold(self, *, held: bool) -> None:
         self.held = held
-        if self.epoch is not None:
-            self.epoch.hold(held=held)
+        for epoch in self.epochs:
+            epoch.hold(held=held)
 
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
@@ -784,7 +783,7 @@ class Scheduler:
             if self.held and not (found and output.ready >= _FEW):
                 self._hold(held=False)
                 worker = self._wake(now_ns)
-            elif not found or output.made_room() or (self.ahead is not None and epoch.drains):
+            elif not found or output.made_room():
                 worker = self._room_made(epoch, now_ns)
             if epoch.deferred_release:
                 dropped = epoch.take_deferred()
@@ -836,7 +835,7 @@ class Scheduler:
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
         self.lock = threading.RLock()
-        self.epoch = self.ahead = None
+        self._work_on(None, None)
 
     def is_own_thread(self, ident: int) -> bool:
         """Tell whether a thread does work for this run."""

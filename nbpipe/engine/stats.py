@@ -212,14 +212,31 @@ class Histogram:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Counters:
-    """Everything counted for one stage of one run."""
+class Counts:
+    """Items of one stage: taken, handed on, failed, tried again."""
 
     items_in: int = 0
     items_out: int = 0
-    before: tuple[int, int] = (0, 0)  # items taken and handed on before this epoch
     errors: int = 0
     retries: int = 0
+
+
+class Booked(NamedTuple):
+    """The slot-time of a stage that was booked up to some moment."""
+
+    since_ns: int
+    busy_ns: int
+    starved_ns: int
+    blocked_ns: int
+    slot_ns: int
+    rest_ns: int
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Counters(Counts):
+    """Everything counted for one stage of one run."""
+
+    before: tuple[int, int] = (0, 0)  # items taken and handed on before this epoch
     bytes_out: float = 0.0  # an estimate: one result of each task is measured
     busy_ns: int = 0
     starved_ns: int = 0
@@ -236,6 +253,13 @@ class Counters:
     readings: deque[Reading] = field(
         default_factory=lambda: deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
     )
+
+    def add(self, other: Counts) -> None:
+        """Count what was counted apart."""
+        self.items_in += other.items_in
+        self.items_out += other.items_out
+        self.errors += other.errors
+        self.retries += other.retries
 
     def counts(self) -> dict[str, int]:
         """Return the counts of the run and of the epoch, as stats name them."""
@@ -365,7 +389,6 @@ BOOKED_NS = 500_000  # others no more often than this
 TIMING_NS = 50_000_000  # of a stage the processor time is measured no more often than this
 _SINGLY = ("coroutine", "device")  # they get one item at a time; memory of a device is dear
 _NEVER_NS = 1 << 62
-_NOTHING = 1 << 40  # so many places less than there may be
 
 
 def most_at_once(prefetch: int) -> int:
@@ -394,8 +417,6 @@ class StageRuntime:
         ended_ns: when a call last ended.
         measured_ns: time at which a result was last measured.
         timing_ns: from when on the processor time of a task in a thread of the run is measured.
-        lender: of an epoch that is read ahead, the run's own runtime of the stage: the limits
-            here are what is left of its; else None.
     """
 
     address: str
@@ -419,7 +440,6 @@ class StageRuntime:
     ended_ns: int = 0
     measured_ns: int = 0
     timing_ns: int = 0
-    lender: StageRuntime | None = None
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self, now_ns: int) -> None:
@@ -498,9 +518,8 @@ class StageRuntime:
             self.chunk_size, self.chunk_from_ns, self.chunk_to_ns = 1, CHEAP_NS, inf
             return
         self.chunk_from_ns, self.chunk_to_ns = cost_ns / 2, min(1.25 * cost_ns, CHEAP_NS)
-        prefetch = (self.lender or self).prefetch
         most = min(
-            most_at_once(prefetch), CHUNK_NS // cost_ns, CHUNK_BYTES // max(1, self.item_bytes)
+            most_at_once(self.prefetch), CHUNK_NS // cost_ns, CHUNK_BYTES // max(1, self.item_bytes)
         )
         self.chunk_size = max(1, int(most))
 
@@ -565,71 +584,29 @@ class StageRuntime:
             oldest=oldest,
         )
 
-    # -- an epoch that is read ahead ------------------------------------------------------
-    def borrowed(self) -> StageRuntime:
-        """Return a runtime for an epoch that is read ahead: it may do what this one leaves."""
-        runtime = StageRuntime(self.address, self.stage, prefetch=0, now_ns=self.since_ns)
-        runtime.lender = self
-        runtime.counters.histogram = self.counters.histogram
-        runtime.borrow(None, chunked=False)
-        return runtime
+    def booked(self) -> Booked:
+        """Return the slot-time that was booked up to here."""
+        counted = self.counters
+        return Booked(
+            self.since_ns,
+            counted.busy_ns,
+            counted.starved_ns,
+            counted.blocked_ns,
+            counted.slot_ns,
+            counted.rest_ns,
+        )
 
-    def places(self, *, chunked: bool) -> int:
-        """Return the places for results and calls; with `chunked` one for each item of a task."""
-        return self.prefetch + self.concurrency * (self.chunk_size if chunked else 1)
-
-    def borrow(self, places: int | None, *, chunked: bool) -> None:
-        """Take over what is left of the limits.
-
-        Args:
-            places: those that nobody uses, or None where nothing may start.
-            chunked: a task has a place for each of its items.
-        """
-        lender = self.lender
-        assert lender is not None
-        free = lender.concurrency - lender.active
-        self.concurrency = self.active + (0 if places is None else max(0, free))
-        self.limit_lot()
-        self.chunk_size = min(self.chunk_size, lender.chunk_size)
-        self.prefetch = 0
-        self.prefetch = (-_NOTHING if places is None else places) - self.places(chunked=chunked)
-
-    def lend(self, calls: int, now_ns: int, *, rests: bool) -> None:
-        """Note that so many more calls of an epoch that is read ahead are in progress, or fewer."""
-        if rests:
-            self.skip_time(now_ns)
-        else:
-            self.account(now_ns)
-        self.occupy(calls, now_ns)
-
-    def pay_back_time(self, *, rests: bool) -> None:
-        """Let the time of an epoch that is read ahead count as busy, where an epoch goes on."""
-        lender, mine = self.lender, self.counters
-        if lender is not None:
-            lender.counters.busy_ns += 0 if rests else mine.busy_ns
-            mine.busy_ns = 0
-
-    def take_over(self, other: StageRuntime) -> None:
-        """Count what an epoch did that was read ahead; from now on it counts here."""
-        counters, done = self.counters, other.counters
-        self._size_results()
-        other._size_results()
-        counters.items_in += done.items_in
-        counters.items_out += done.items_out
-        self.sized = counters.items_out
-        counters.errors += done.errors
-        counters.retries += done.retries
-        counters.bytes_out += done.bytes_out
-        self.learn_cpu(done.timed_ns, done.cpu_ns)
-        counters.asked_ns += done.asked_ns
-        counters.locked_ns += done.locked_ns
-        self.estimate(other)
-
-    def estimate(self, other: StageRuntime) -> None:
-        """Take over what another runtime of the stage knows of its calls and results."""
-        self.cost_ns, self.item_bytes = other.cost_ns, other.item_bytes
-        self.measured_ns = other.measured_ns
-        self.limit_lot()
+    def restore(self, booked: Booked) -> None:
+        """Leave out the slot-time that was booked since then."""
+        counters = self.counters
+        self.since_ns, *times_ns = booked
+        (
+            counters.busy_ns,
+            counters.starved_ns,
+            counters.blocked_ns,
+            counters.slot_ns,
+            counters.rest_ns,
+        ) = times_ns
 
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------

@@ -118,7 +118,8 @@ class Queue:
     Attributes:
         count: how many items wait.
         total: how many were ever put.
-        lent: items that the consumer has taken with their chunk, but not handed to the loop yet.
+        lent: places that are taken, though nothing waits there: by items that the loop has in its
+            chunk and has yet to come to, or by the epoch in progress, in one that is read ahead.
         chunks: what waits.
     """
 
