@@ -23,14 +23,14 @@ import numpy as np
 
 from ..errors import WorkerStartError
 
-FREE_THREADED = "free-threading" in sys.version  # a build that can do without the interpreter lock
+FREE_THREADED = "free-threading" in sys.version  # a build that may run without interpreter lock
 
 
 # -- Threads that an interrupt cannot half start ---------------------------------------------------
-# An interrupt reaches the main thread between any two calls, those inside `threading.Thread.start`
-# included: it can leave a thread that nobody knows, or a lock that nobody opens.
+# An interrupt reaches the main thread between any two calls, even inside `threading.Thread.start`:
+# there it could leave an unknown thread, or a lock that stays closed.
 def uninterrupted(function: Callable[[], object]) -> None:
-    """Call a function where no interrupt comes in, and wait; an interrupt ends only the wait.
+    """Call a function where no interrupt reaches it, and wait; an interrupt ends only the wait.
 
     Args:
         function: it must not need a lock that the caller holds.
@@ -48,7 +48,7 @@ def uninterrupted(function: Callable[[], object]) -> None:
     def call() -> None:
         try:
             function()
-        except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001  the caller raises it
             errors.append(error)
         finally:
             ended.release()
@@ -63,11 +63,11 @@ def uninterrupted(function: Callable[[], object]) -> None:
 
 
 def in_new_thread(function: Callable[[], object]) -> None:
-    """Call a function where no lock of this thread is in its way.
+    """Call a function in a new thread, without the locks that this thread holds.
 
-    `threading` starts the thread, so that it knows when it ends: of another one it would keep an
-    object for ever, once the function, or a line of a log, asks for the thread's name. But to start
-    it takes locks that may be held below us, so that is done in a thread of its own.
+    `threading` starts the thread, so it knows when the thread ends. For a thread started by
+    `_thread` it would keep an object for ever, once the function or a log line asks for the
+    thread's name. Starting takes locks that this thread may hold, so another thread starts it.
     """
 
     def begin() -> None:
@@ -84,16 +84,16 @@ def in_new_thread(function: Callable[[], object]) -> None:
 
 
 def holds(lock: threading.RLock) -> bool:
-    """Return whether this thread holds a lock: garbage collected inside it may call us again.
+    """Return whether this thread holds a lock: garbage collected under it may call us again.
 
-    Nothing public says whose an `RLock` is: `acquire` succeeds where it is free, too. A record of
-    our own would cost every use of the lock two more steps.
+    No public function says which thread holds an `RLock`: `acquire` also succeeds if it is free. A
+    record of our own would cost two more steps at each use of the lock.
     """
     return bool(lock._is_owned())  # type: ignore[attr-defined]
 
 
 def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
-    """Return the error, with `error` as its cause, where the system gives no more threads."""
+    """Return the error of a system that gives no more threads, with `error` as its cause."""
     refusal = WorkerStartError(
         f"no thread could be started for {what}: {error}; end other threads and processes, or "
         "raise the limit on them (`ulimit -u`)"
@@ -103,10 +103,10 @@ def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
 
 
 class Latch:
-    """Opens once, for all who wait.
+    """Opens once, for all threads that wait.
 
-    Unlike a `threading.Event` it bears an interrupt at any moment of a wait: an event would keep
-    its lock, and whoever sets it then waits for ever.
+    A wait may be interrupted at any moment. A `threading.Event` could then keep its lock, and the
+    thread that sets it would wait for ever.
     """
 
     def __init__(self) -> None:
@@ -115,12 +115,12 @@ class Latch:
         self.is_open = False
 
     def open(self) -> None:
-        """Wake all who wait, now and later."""
+        """Wake all threads that wait, and let later ones pass."""
         self.is_open = True
         self._pass_on()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is open, at most so long [s]; return whether it is."""
+        """Wait until it is open, at most `timeout_s` [s]; return whether it is open."""
         if not self.is_open:
             try:
                 self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
@@ -130,18 +130,18 @@ class Latch:
         return self.is_open
 
     def _pass_on(self) -> None:
-        with contextlib.suppress(RuntimeError):  # another one was quicker
+        with contextlib.suppress(RuntimeError):  # another thread was quicker
             self._gate.release()
 
 
 # -- What holds in a thread: context variables, and modes of libraries -----------------------------
 @final
 class ThreadSettings:
-    """What holds in the thread that makes this: context variables, modes of torch and numpy.
+    """The settings of the thread that makes this: context variables, modes of torch and numpy.
 
-    A plain loop would call the functions of an epoch where these hold, so its threads and tasks
-    take them over. `torch.no_grad`, `inference_mode`, `autocast` and the default device are modes
-    of a thread; `numpy.errstate` is one up to numpy 1, and a context variable from numpy 2 on.
+    A plain loop would call the functions of an epoch with these settings, so the threads and tasks
+    of the epoch apply them. `torch.no_grad`, `inference_mode`, `autocast` and the default device
+    are modes of a thread; so is `numpy.errstate` in numpy 1. In numpy 2 it is a context variable.
     """
 
     __slots__ = ("_context", "_has_decimals", "_modes")
@@ -159,14 +159,14 @@ class ThreadSettings:
         return self._context.copy()
 
     def of_thread(self) -> Context:
-        """Return a new copy, with a decimal context that no other thread changes."""
+        """Return a new copy of the context variables, with its own decimal context."""
         context = self._context.copy()
         if self._has_decimals:
             context.run(_own_decimals)
         return context
 
     def enter(self) -> ExitStack:
-        """Enter the modes in this thread; close the result here, too."""
+        """Enter the modes in this thread; the result is to be closed in the same thread."""
         stack = ExitStack()
         for mode in self._modes:
             stack.enter_context(mode())
@@ -174,11 +174,11 @@ class ThreadSettings:
 
 
 _left_behind: set[ContextVar[Any]] = set()
-leave_behind = _left_behind.add  # called with a variable that is about its own thread alone
+leave_behind = _left_behind.add  # called with a variable that belongs to its own thread alone
 
 
 def _context_here() -> Context:
-    """Copy the context of this thread, without what is left behind."""
+    """Copy the context of this thread, without the variables that stay behind."""
     context = copy_context()
     if not _left_behind.isdisjoint(context):
         here, context = context, Context()
@@ -197,18 +197,18 @@ _NUMPY_HOLDS_BY_THREAD = int(np.__version__.partition(".")[0]) < 2  # noqa: PLR2
 
 
 def _modes() -> Iterator[Callable[[], AbstractContextManager[Any]]]:
-    """Return what enters the modes of this thread, but for those that hold in any new thread."""
+    """Yield functions that enter the modes of this thread that a new thread would lack."""
     if _NUMPY_HOLDS_BY_THREAD:
         yield functools.partial(np.errstate, **np.geterr())
     torch = sys.modules.get("torch")
-    if not hasattr(torch, "autocast"):  # it is not there, or another thread is loading it
+    if not hasattr(torch, "autocast"):  # torch is missing, or another thread is importing it
         return
     assert torch is not None
     if torch.is_inference_mode_enabled():
         yield torch.inference_mode
     elif not torch.is_grad_enabled():
         yield torch.no_grad
-    default = torch.get_default_device()  # it holds in the thread that has set it
+    default = torch.get_default_device()  # it is set for one thread
     if default.type != "cpu":
         yield functools.partial(torch.device, default)
     for device in ("cpu", "cuda"):
@@ -218,13 +218,13 @@ def _modes() -> Iterator[Callable[[], AbstractContextManager[Any]]]:
 
 
 # -- An iterator that has a thread of its own ------------------------------------------------------
-_LOOK_S = 1.0  # a wait for such a thread checks this often whether the thread is still there
-_LOOKS = 5  # who closes it waits at most so many times
+_LOOK_S = 1.0  # a wait for such a thread checks this often whether the thread is alive
+_LOOKS = 5  # closing it waits at most this many times
 _END = object()
 
 
 class _Request:
-    """The next item that is asked for, and what came of it."""
+    """A request for the next item, and its answer."""
 
     __slots__ = ("answered", "error", "item")
 
@@ -235,17 +235,17 @@ class _Request:
 
 
 class _ReaderThread:
-    """The thread: it holds the iterator, and nothing else does."""
+    """The thread that holds the iterator; nothing else does."""
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self._settings = ThreadSettings()
         self._iterable = iterable
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()  # garbage may put below us
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()  # garbage may call `put`
         self.busy = self.over = False
         self.thread = threading.Thread(target=self._run, name="nbpipe-sampler", daemon=True)
 
     def ask(self) -> object:
-        """Wait for the next item, or `_END`; the first time `iter` is called."""
+        """Wait for the next item, or `_END`; the first request calls `iter`."""
         request = _Request()
         self.busy = True
         self._requests.put(request)
@@ -257,7 +257,7 @@ class _ReaderThread:
         return request.item
 
     def leave(self) -> None:
-        """Have it let go of the iterator and end, after what it does now; nothing is waited for."""
+        """Let the thread drop the iterator and end, after its present call; do not wait."""
         self._requests.put(None)
 
     def _run(self) -> None:
@@ -272,7 +272,7 @@ class _ReaderThread:
                         items, request.item = iter(self._iterable), None
                     else:
                         request.item = next(items, _END)
-                except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
+                except BaseException as error:  # noqa: BLE001  `ask` raises it
                     request.error = error
                 over = request.item is _END
                 if over:
@@ -288,17 +288,17 @@ class _ReaderThread:
 
 @final
 class OwnThread(Iterator[Any]):
-    """Gives the items of an iterable, whose iterator one thread and one context read.
+    """An iterator that is read in a thread and a context of its own.
 
-    Any thread may ask for the next item; one at a time. It ends with the iterator, or when it is
-    closed or dropped.
+    Any thread may ask for the next item, one thread at a time. The thread ends with the iterator,
+    or when this is closed or dropped.
 
     Args:
         iterable: `iter` is called on it at once, in that thread.
 
     Raises:
         BaseException: what `iter` raised.
-        WorkerStartError: there can be no more threads.
+        WorkerStartError: the system gives no more threads.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
@@ -316,11 +316,11 @@ class OwnThread(Iterator[Any]):
         return item
 
     def leave(self) -> None:
-        """Have the iterator closed in its thread; nothing is waited for."""
+        """Close the iterator in its thread; do not wait."""
         self._reader.leave()
 
     def close(self) -> None:
-        """Do so, and wait for that where it is not in the middle of an item."""
+        """Close the iterator in its thread; wait, unless it is in the middle of an item."""
         reader = self._reader
         reader.leave()
         if reader.thread is threading.current_thread():
@@ -334,7 +334,7 @@ class OwnThread(Iterator[Any]):
         self._reader.leave()
 
 
-# -- Threads of libraries: one each where the workers are the parallelism --------------------------
+# -- Threads of libraries: one for each library, as the workers are the parallelism ----------------
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -344,22 +344,22 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
 )
 
-_held: set[str] = set()  # libraries told already, in this process
+_held: set[str] = set()  # libraries that were limited already, in this process
 
 
 def hold_library_threads() -> None:
-    """Hold the libraries that are loaded by now to one thread; each is told once."""
+    """Limit the loaded libraries to one thread each; a library is limited once."""
     for name, hold in _HOLDS.items():
         module = sys.modules.get(name)
         if module is not None and name not in _held:
             _held.add(name)
-            with contextlib.suppress(Exception):  # another version: it keeps its threads
+            with contextlib.suppress(Exception):  # an unknown version keeps its threads
                 hold(module)
 
 
 def _hold_torch(torch: ModuleType) -> None:
     torch.set_num_threads(1)
-    torch.set_num_interop_threads(1)  # refused once they run
+    torch.set_num_interop_threads(1)  # refused once these threads run
 
 
 def _hold_numba(numba: ModuleType) -> None:
@@ -374,22 +374,22 @@ _HOLDS: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
-# -- Exit calls: what is done as the interpreter ends, whoever interrupts it -----------------------
-# An interrupt that came in just before comes up as an exit handler begins, where nothing in it can
-# catch it: Python tells of it, and the handler is not called at all. So the hook that would tell is
-# ours for that moment, and calls it. Nothing written in Python could do this in time: the hook is
-# kept and set by calls that run none.
+# -- Exit calls: functions that run as the interpreter ends, in spite of interrupts ----------------
+# A late interrupt is raised as an exit handler begins, before any `try` of the handler: Python
+# reports the interrupt through `sys.unraisablehook` and skips the handler. So the hook is replaced
+# for that moment, and calls the handler. Python code could be interrupted as well, so the hook is
+# kept and replaced by calls into C.
 @final
 class ExitCall:
     """A function that is called as the interpreter ends, and again if it was interrupted.
 
     Args:
-        function: called with whether somebody interrupted, and is in a hurry.
+        function: called with False, and with True after an interrupt: then it has to be quick.
     """
 
     def __init__(self, function: Callable[[bool], object]) -> None:
         self._function = function
-        self._kept: dict[str, Any] = {}  # what stood in `sys`, the hook among it
+        self._kept: dict[str, Any] = {}  # the values in `sys`, with the hook
         self._calls = (
             self._run,
             functools.partial(setattr, sys, "unraisablehook", self._report),
@@ -397,8 +397,8 @@ class ExitCall:
         )
 
     def register(self) -> None:
-        """Register it, to be called before all that was registered up to now."""
-        for call in self._calls:  # the last one is the first to be called
+        """Register it, to be called before all handlers that were registered earlier."""
+        for call in self._calls:  # handlers are called in reverse order
             atexit.unregister(call)
             atexit.register(call)
 
@@ -426,7 +426,7 @@ class ExitCall:
         return hook
 
     def _report(self, report: Any) -> None:
-        """Take the place of the hook that tells of exceptions that nobody can catch."""
+        """Stand in for the hook that reports exceptions which cannot be caught."""
         ours = report.object == self._run or repr(self._run) in str(report.err_msg)
         if ours and issubclass(report.exc_type, KeyboardInterrupt):
             self._run_again()
@@ -436,15 +436,15 @@ class ExitCall:
 
 
 # -- The interpreter's switch interval while epochs are in progress --------------------------------
-# A loop of pure Python in the training cell holds the interpreter for 5 ms at a time, and every
-# worker that wakes up waits for it. While an epoch is in progress the interval is lower; after the
-# last one it is as before. Without this, I/O stages beside such a cell deliver 14% less.
+# A loop of pure Python in the training cell holds the interpreter for 5 ms at a time, and each
+# worker that wakes up waits for it. The interval is lower while an epoch is in progress, and is
+# restored after the last one. Otherwise I/O stages beside such a cell deliver 14% less.
 INTERVAL_S = 0.0002
 SWITCH = "NBPIPE_SWITCH_INTERVAL"  # environment: "off", or another interval [s]
 
 
 class _Interval:
-    """The interval, and who has an epoch in progress: two runs do not undo each other."""
+    """The interval, and the runs with an epoch in progress; two runs do not undo each other."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -452,7 +452,7 @@ class _Interval:
         self._before_s: float | None = None
 
     def lower(self, holder: object) -> None:
-        """Called when `holder` has an epoch in progress; to say it again does nothing."""
+        """Lower the interval while `holder` has an epoch in progress; again does nothing."""
         with self._lock:
             self._holders.add(id(holder))
             wanted_s = _wanted_s()
@@ -463,7 +463,7 @@ class _Interval:
                     sys.setswitchinterval(wanted_s)
 
     def restore(self, holder: object) -> None:
-        """Called when it has none; the last puts the interval back, unless others changed it."""
+        """Restore the interval when the last holder has no epoch, unless others changed it."""
         with self._lock:
             self._holders.discard(id(holder))
             if self._holders or self._before_s is None:
@@ -474,7 +474,7 @@ class _Interval:
             self._before_s = None
 
     def forget(self) -> None:
-        """Begin anew in a forked process: its epochs stayed in the other one."""
+        """Forget all holders in a forked process: their epochs stayed in the parent."""
         self._lock = threading.RLock()
         self._holders = set()
 
@@ -497,12 +497,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_interval.forget)
 
 
-# -- Whether a thread computes, or waits for something else than a core ----------------------------
+# -- Whether a thread computes, or waits for something other than a core ---------------------------
 def core_times_ns() -> tuple[int, int]:
     """Return how long this thread has computed, and how long it waited for a core [ns].
 
-    A thread that wakes up waits for a core, however little it has to do there: what it waited
-    tells nothing of what it does. Where the system does not tell it, it is 0.
+    A thread that wakes up waits for a core, however little it has to compute. So this wait says
+    nothing about its work. It is 0 if the system does not report it.
     """
     try:
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
@@ -522,7 +522,7 @@ _PROC = Path("/proc")
 
 def idle_so_far_ns(cores: Collection[int]) -> int:
     """Return how long these cores have been idle since the machine started, added up [ns]."""
-    if len(cores) == os.cpu_count():  # quicker than the other file where there are many cores
+    if len(cores) == os.cpu_count():  # with many cores quicker than the other file
         return int(float((_PROC / "uptime").read_text().split()[1]) * 1e9)
     rows = [line.split() for line in (_PROC / "stat").read_text().splitlines()]
     ticks = sum(int(row[4]) for row in rows if row[0] in {f"cpu{core}" for core in cores})
@@ -532,7 +532,7 @@ def idle_so_far_ns(cores: Collection[int]) -> int:
 def own_idle_ns() -> int | None:
     """Return how long the cores that this process may use have been idle, added up [ns].
 
-    None where the system does not count it.
+    None if the system does not count it.
     """
     try:
         return idle_so_far_ns(os.sched_getaffinity(os.getpid())) or None

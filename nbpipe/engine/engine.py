@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..executors.interface import Executor
 from .epoch import Epoch
+from .epoch_runner import EpochRunner
 from .external import ExternalOrder
 from .failures import Failure
 from .node import StageStates
@@ -18,11 +19,13 @@ class Engine(ABC):
     """The stages of a run; any thread may call it.
 
     Attributes:
-        scheduler: moves items to the training loop, in this process.
+        epochs: starts and ends the epochs, in this process.
+        scheduler: moves their items to the training loop.
         limit_bytes: budget for all buffers, or None [bytes].
         sources_read: called when the lengths of the sources are read again.
     """
 
+    epochs: EpochRunner
     scheduler: Scheduler
     limit_bytes: int | None
     sources_read: Callable[[], object]

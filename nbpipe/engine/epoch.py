@@ -20,7 +20,7 @@ from .map import keeping
 from .node import Closable, Node, StageStates, Task, forget, leave, nodes_above, stages_of
 from .output import OutputBuffer
 from .pumps import PumpNode, RepeatNode
-from .stats import Counts, StageRuntime
+from .stats import ItemCounts, StageRuntime
 from .step import EpochContext, OpenIterator, Queue
 
 LOG = logging.getLogger("nbpipe")
@@ -28,9 +28,8 @@ KEPT = 256  # items that the loop has had whose origin is still known
 
 
 # -- Memory: a budget for the bytes held in all buffers of a run -----------------------------------
-# Called under the scheduler's lock. While items wait, they carry their sizes, as measured by the
-# thread that made them; the queues count them.
-_SHRINKS = 1.1  # a stage whose results are at most this much larger than its input
+# Items that wait carry their sizes, measured by the thread that made them; the queues count them.
+_SHRINKS = 1.1  # results at most this much larger than the input free memory, or keep it as it is
 
 
 class Memory:
@@ -40,7 +39,7 @@ class Memory:
         limit_bytes: the budget [bytes].
 
     Attributes:
-        held_bytes: of everything that waits in a queue [bytes].
+        held_bytes: bytes of everything that waits in a queue [bytes].
     """
 
     __slots__ = ("_making_bytes", "_running", "held_bytes", "limit_bytes")
@@ -48,39 +47,39 @@ class Memory:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
-        self._making_bytes = 0.0  # estimated, of the results that places are reserved for
+        self._making_bytes = 0.0  # estimate for the results that have a reserved place
         self._running = 0  # tasks
 
     def began(self, node: Node) -> None:
-        """Called when a task of `node` was taken."""
+        """Count a task of `node` that was taken."""
         self._running += 1
         self.reestimate(node)
 
     def ended(self, node: Node) -> None:
-        """Called when a task of `node` was settled."""
+        """Count a task of `node` that has ended."""
         self._running -= 1
         self.reestimate(node)
 
     def reestimate(self, node: Node) -> None:
-        """Called when the places which `node` has reserved may be others now."""
+        """Estimate again the results of `node` that have a reserved place."""
         promised_bytes = 0.0 if node.done else node.reserved * node.runtime.item_bytes
         self._making_bytes += promised_bytes - node.promised_bytes
         node.promised_bytes = promised_bytes
 
     def affordable(self, node: Node) -> int:
-        """Return the number of results of `node` that there is place for, at least 1."""
+        """Return how many results of `node` fit in the budget, at least 1."""
         if not node.runtime.item_bytes:
             return 1
         left = self.limit_bytes - self.held_bytes - self._making_bytes
         return max(1, int(left / node.runtime.item_bytes))
 
     def admits(self, node: Node, *, waits: bool) -> bool:
-        """Tell whether a call of `node` may start.
+        """Return whether a call of `node` may start.
 
         A stage that does not make items larger may always start: it empties a buffer. Others
-        wait until what is held and what is being made leaves room. When nothing is running
-        and the consumer has nothing (`waits`), one call may start whatever is held: a batch
-        larger than the budget is made item by item instead of never.
+        start only if their results fit beside those that are held or being made. If nothing is
+        running and the loop waits for an item (`waits`), one call may start in any case: so a batch
+        larger than the budget is still made, item by item.
         """
         runtime = node.runtime
         grows = not node.upstream or runtime.item_bytes > _SHRINKS * input_bytes(node)
@@ -93,7 +92,7 @@ class Memory:
 
 
 def input_bytes(node: Node) -> float:
-    """Estimate the bytes that one call of `node` takes from its buffers."""
+    """Estimate the bytes that one call of `node` takes from its queues."""
     return (getattr(node, "gather", 0) or 1) * sum(
         above.runtime.item_bytes for above in node.upstream
     )
@@ -105,22 +104,28 @@ class Epoch:
 
     Attributes:
         context: seed, number and end, for the steps.
+        memory: the byte budget; None without one.
+        remember: called with each failed item.
+        lock: the scheduler's.
+        settings: what holds in the thread that builds the epoch, and so in the threads that work.
         order: nodes in the order in which they are asked for work, most downstream first.
-        offered: those that may start something: while workers rest, only copies to a device.
-        remote: those whose work is done on the event loop.
-        sources: those that end only when nothing more comes into the epoch.
-        tended: something is to be done whenever a task has ended.
+        offered: the nodes that may start tasks: while workers rest, only copies to a device.
+        remote: the nodes whose tasks run on the event loop.
+        pumps: the nodes that move items without tasks.
+        sources: the nodes that end only when nothing more comes into the epoch.
+        tended: the scheduler has something to do each time a task ends.
+        closed_inputs: nodes of inputs that a join has yet to open, by the id of the last one.
         output: hands the results to the training loop.
-        over: nothing may start any more: exhausted, failed, stopped or abandoned.
+        over: nothing may start any more: it is exhausted, failed, stopped or abandoned.
         ended_by: file and line of a second loop over the run, which ended this one; or None.
         skipped: items that failed and were left out [items].
-        changed: a node was opened, fed or ended; the choice of work has to look again.
-        pending_close: iterators and files left open, to be closed outside the lock.
-        deferred_release: items and other objects of the user that nothing needs any more. The last
-            reference to one may run code of the user, so it goes outside the lock.
-        at_work: gives the tasks in progress.
-        lock: the scheduler's.
-        settings: what holds in the thread that builds the epoch, and so where its work is done.
+        changed: a node was opened, fed or ended, so `take` has to look again.
+        pending_close: iterators and files left open, to be closed without the lock.
+        deferred_release: the user's objects that nothing needs any more. Dropping the last
+            reference may run the user's code, so that happens without the lock.
+        now_ns: time of the last pumping.
+        held: workers rest: no call of a function may start.
+        at_work: returns the tasks in progress.
     """
 
     context: EpochContext
@@ -165,7 +170,7 @@ class Epoch:
         self.tended = bool(self.pumps) or self.memory is not None
 
     def hold(self, *, held: bool) -> None:
-        """Let no call of a function begin, or let them; copies to a device go on."""
+        """Let no call of a function begin, or let them begin; copies to a device continue."""
         self.held = held
         self.offered = self._copying() if held else self.order
 
@@ -196,7 +201,7 @@ class Epoch:
         self.changed = True
 
     def commit(self) -> None:
-        """Let the nodes keep what they made: all was consumed. Without the lock: it may be slow."""
+        """Let caches keep what they made, as the loop had all items; slow, so without the lock."""
         closed = itertools.chain.from_iterable(self.closed_inputs.values())
         for node in keeping([*self.order, *closed]):
             node.commit()
@@ -211,13 +216,13 @@ class Epoch:
         """Whether tasks may start."""
         return not (self.over or self.output.paused)
 
-    def counts(self, runtime: StageRuntime) -> Counts:
+    def counts(self, runtime: StageRuntime) -> ItemCounts:
         """Return what counts the items of a stage."""
         return runtime.counters
 
     # -- work -----------------------------------------------------------------------------
     def pump(self, now_ns: int) -> None:
-        """Let the pumps move what they can."""
+        """Let the pumps move all items they can."""
         self.now_ns = now_ns
         moved = True
         while moved and not self.over:
@@ -226,7 +231,7 @@ class Epoch:
                 moved = pump.pump(now_ns) or moved
 
     def take(self, now_ns: int, *, remote: bool = False) -> Task | None:
-        """Choose the next task: the most downstream node that can start one."""
+        """Choose the next task: that of the most downstream node that can start one."""
         if self.over:
             return None
         while True:
@@ -247,7 +252,7 @@ class Epoch:
                 return None
 
     def read_on(self, node: Node, iterator: OpenIterator, now_ns: int) -> Task | None:
-        """Choose the next task of an open iterator, for the thread that it belongs to."""
+        """Choose the next task of an open iterator, for the thread that has it open."""
         if self.over:
             return None
         if self.pumps:
@@ -259,25 +264,25 @@ class Epoch:
         return task
 
     def admits(self, node: Node) -> bool:
-        """Tell whether the byte budget lets `node` start."""
+        """Return whether the byte budget lets `node` start."""
         memory = self.memory
         if memory is None:
             return True
         return memory.admits(node, waits=self.output.waiting and not self.output.queue.count)
 
     def drop(self, queue: Queue) -> None:
-        """Let go of all that waits in a queue."""
+        """Drop all items of a queue, once the lock is free."""
         if queue.count:
             self.deferred_release.append(queue.clear())
 
     def take_deferred(self) -> list[object]:
-        """Return what was dropped: it goes when the caller, outside the lock, lets go of it."""
+        """Return what was dropped; the caller releases it without the lock."""
         dropped, self.deferred_release = self.deferred_release, []
         return dropped
 
     # -- where it stands ------------------------------------------------------------------
     def node_state(self, rest: IndexRanges) -> StageStates:
-        """Tell where all stages stand, given what the consumer wants."""
+        """Return where all stages stand, given which items the loop still wants."""
         assert self.output.last is not None
         return stages_of(self.output.last, rest)
 
@@ -291,14 +296,14 @@ class Epoch:
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:
-        """Stop these nodes and all above them: nothing more of theirs is needed."""
+        """Stop these nodes and all above them: nothing below needs their items."""
         for node in nodes:
             if not node.halted:
                 node.halt()
                 self.halt(node.upstream)
 
     def drained(self, error: BaseException | None) -> None:
-        """Called when the last node is done."""
+        """Note that the last node is done."""
         self.output.close(error)
 
     def fail_at_once(self, error: BaseException) -> None:
@@ -307,7 +312,7 @@ class Epoch:
         self.changed = True
 
     def end(self) -> None:
-        """Let nothing start any more; the caller then closes `pending_close` without the lock."""
+        """Let nothing start any more; the caller then calls `clear_up` without the lock."""
         if not self.over:
             if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
                 assert self.output.last is not None
@@ -320,19 +325,19 @@ class Epoch:
         self.context.ended.open()
 
     def clear_up(self, what: str = "an abandoned epoch") -> None:
-        """Close what was left open, without the lock; what that raises has nobody to go to."""
+        """Close what was left open, without the lock; errors are logged."""
         while self.pending_close:
             discard(self.pending_close.pop(0).close, what)
 
     @property
     def drains(self) -> bool:
-        """Whether the sources are through, and nothing has failed: nothing more comes in."""
+        """Whether no more items come in: the sources are through, and nothing has failed."""
         through = all(node.done or node.halted for node in self.sources)
         return through and not (self.closed_inputs or any(node.error for node in self.order))
 
 
 def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None:
-    """Close a user's iterator of `what`; what it raises is logged."""
+    """Close a user's iterator of `what`; log an error."""
     try:
         close()
     except Exception:

@@ -110,9 +110,7 @@ class RunLifecycle:
                 position.external.close(None)  # an interrupt may have kept its end from doing so
             place = self._start_clock(external)
             ticket, here, node_state = self.engine.begin(external, place.node_state or {})
-            epoch = self.scheduler.start_epoch(
-                place.epoch, here, node_state, reads_ahead=reads_ahead
-            )
+            epoch = self.engine.epochs.start(place.epoch, here, node_state, reads_ahead=reads_ahead)
             self._started(epoch, ticket)
         except BaseException as error:
             threads.restore_switch_interval(self)
@@ -215,9 +213,9 @@ class RunLifecycle:
             if ending.external is not None:  # first, to wake threads that wait in `load`
                 ending.external.close(ending.error)
             if self.outcome != FINISHED:
-                self.scheduler.drop_ahead()
+                self.engine.epochs.drop_ahead()
             self.engine.cancel(ending.ticket, ending.epoch)
-            self.scheduler.end_epoch(ending.epoch)
+            self.engine.epochs.end(ending.epoch)
             self._ending = None
 
     def stop(self) -> None:
@@ -237,13 +235,13 @@ class RunLifecycle:
         """Set the number of the next epoch; give up resuming any other."""
         with self.scheduler.lock:
             self.position.set_next(number)
-        self.scheduler.drop_ahead(unless=number)
+        self.engine.epochs.drop_ahead(unless=number)
 
     def resume_at(self, place: EpochPlace) -> None:
         """Have the next epoch begin at a place."""
         with self.scheduler.lock:
             self.position.resume(place)
-        self.scheduler.drop_ahead()
+        self.engine.epochs.drop_ahead()
 
     # -- the run ends -------------------------------------------------------------------------
     def close(self, timeout_s: float) -> None:

@@ -12,11 +12,12 @@ from ..ops.ranges import IndexRanges
 from ..ops.stage import Chain
 from .engine import Engine
 from .epoch import Epoch
+from .epoch_runner import EpochRunner
 from .external import ExternalOrder
 from .failures import Failure
 from .node import StageStates
 from .record import RunRecord
-from .scheduler import Scheduler, snapshot, stats
+from .rest import WorkerRest
 from .stats import Row, StageStats
 
 
@@ -36,13 +37,15 @@ class LocalEngine(Engine):
     def __init__(
         self, chain: Chain, record: RunRecord, *, seed: int, memory_bytes: int | None
     ) -> None:
-        self.scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
+        self.epochs = EpochRunner(chain, seed=seed, memory_bytes=memory_bytes)
+        self.scheduler = self.epochs.scheduler
+        self._rest = WorkerRest(self.scheduler)
         self.limit_bytes = memory_bytes
         self.sources_read: Callable[[], object] = lambda: None
         self._chain = chain
         self._record = record
-        self.scheduler.remember = record.remember
-        self.scheduler.sample = _sampler(self.scheduler, record)
+        self.epochs.remember = record.remember
+        self.scheduler.sample = _sampler(self.epochs, record)
 
     def begin(
         self, external: ExternalOrder | None, node_state: StageStates
@@ -73,36 +76,36 @@ class LocalEngine(Engine):
 
     def refresh(self) -> None:
         """Apply the values of the knobs."""
-        self.scheduler.refresh()
+        self.epochs.refresh()
 
     def pause(self, *, paused: bool) -> None:
         """Start no further call, or start them again."""
-        self.scheduler.pause(paused=paused)
+        self.epochs.pause(paused=paused)
         with self.scheduler.lock:  # if two threads race, the clock follows the last one as well
             now_ns = perf_counter_ns()
             paused = self.scheduler.paused
             if self._record.consumer.pause(now_ns, paused=paused) and not paused:
-                self._record.resume(now_ns, snapshot(self.scheduler, now_ns))
+                self._record.resume(now_ns, self.epochs.rows.snapshot(now_ns))
 
     def hold(self, most_ns: int) -> bool:
         """Start no call for `most_ns` at most; return False if too few items are ready."""
-        return self.scheduler.hold(most_ns)
+        return self._rest.hold(most_ns)
 
     def rested_ns(self) -> int | None:
         """Return when the last call ended; 0 while one runs, None after the rest."""
-        return self.scheduler.rested_ns()
+        return self._rest.rested_ns()
 
     def release(self) -> None:
         """End the rest that `hold` started."""
-        self.scheduler.release()
+        self._rest.release()
 
     def renew(self) -> None:
         """Send functions to the workers again: a cell may have changed them."""
-        self.scheduler.fused_stages.each(lambda executor: executor.renew())
+        self.epochs.fused_stages.each(lambda executor: executor.renew())
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; return the addresses of stages that are still in user code."""
-        return self.scheduler.close(timeout_s)
+        return self.epochs.close(timeout_s)
 
     def disown(self) -> None:
         """Drop everything in a forked process."""
@@ -110,7 +113,7 @@ class LocalEngine(Engine):
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Return the stats of every stage by address."""
-        rows = stats(self.scheduler, now_ns)
+        rows = self.epochs.rows.stats(now_ns)
         with self.scheduler.lock:
             return self._record.consumer.with_means(rows, now_ns)
 
@@ -125,7 +128,7 @@ class LocalEngine(Engine):
 
     def executor(self, address: str) -> Executor | None:
         """Return the executor of a stage; None if the run's own threads do the work."""
-        return self.scheduler.fused_stages.executor(address)
+        return self.epochs.fused_stages.executor(address)
 
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""
@@ -155,15 +158,15 @@ class LocalEngine(Engine):
         return sum(held) if held else None
 
 
-def _sampler(scheduler: Scheduler, record: RunRecord) -> Callable[..., int]:
+def _sampler(epochs: EpochRunner, record: RunRecord) -> Callable[..., int]:
     """Return the function that samples the counters of the epoch in progress."""
-    reference = weakref.ref(scheduler)  # the scheduler holds this function
+    reference = weakref.ref(epochs)  # its scheduler holds this function
 
     def sample(now_ns: int, last: bool = False) -> int:  # noqa: FBT001, FBT002
         running = reference()
-        if running is None or running.epoch is None:
+        if running is None or running.scheduler.epoch is None:
             return now_ns
-        epoch = running.epoch.context.epoch
-        return record.sample(now_ns, epoch, snapshot(running, now_ns), last=last)
+        epoch = running.scheduler.epoch.context.epoch
+        return record.sample(now_ns, epoch, running.rows.snapshot(now_ns), last=last)
 
     return sample

@@ -19,7 +19,7 @@ from ..errors import FailureBudgetError
 from ..executors.interface import Request
 from ..ops.ranges import IndexRanges
 from .failures import Budget, Failed, Failure
-from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, Counts, StageRuntime
+from .stats import BLOCKED, READY, SLOW_NS, SOON_NS, STARVED, TIMING_NS, ItemCounts, StageRuntime
 from .step import (
     DROPPED,
     EMPTY,
@@ -110,7 +110,7 @@ class NodeEpoch(Protocol):
     def may_start(self) -> bool:
         """Whether tasks may start."""
 
-    def counts(self, runtime: StageRuntime, /) -> Counts:
+    def counts(self, runtime: StageRuntime, /) -> ItemCounts:
         """Return what counts the items of a stage."""
 
     def admits(self, node: Node, /) -> bool:
@@ -320,7 +320,7 @@ class Node(ABC):
     runtime: StageRuntime
     epoch: NodeEpoch
     _: KW_ONLY
-    counts: Counts = field(init=False)
+    counts: ItemCounts = field(init=False)
     ordered: bool = True
     remote: bool = False
     chunked: bool = False

@@ -72,14 +72,9 @@ class OutputBuffer:
 
     # -- what the loop gets ---------------------------------------------------------------
     @property
-    def _end(self) -> int:
-        """How many items the loop has had after the last one of its chunk."""
-        return self.first + len(self.values)
-
-    @property
     def has_results(self) -> bool:
         """Whether items wait for the loop."""
-        return self.queue.count > 0 or self.at < self._end
+        return self.queue.count > 0 or self.at < self.first + len(self.values)
 
     @property
     def is_over(self) -> bool:
@@ -89,7 +84,7 @@ class OutputBuffer:
     @property
     def ready(self) -> int:
         """How many items the loop may have, none of them made by a call that has yet to begin."""
-        count = self.queue.count + max(0, self._end - self.at)
+        count = self.queue.count + max(0, self.first + len(self.values) - self.at)
         node = self.last
         while node is not None and node.upstream and node.runtime.stage.executor == "device":
             count += node.running + node.inbox.count
@@ -97,21 +92,22 @@ class OutputBuffer:
         return count
 
     def hand_out(self, now_ns: int) -> bool:
-        """Let the loop have items up to `until`; return False, and let it wait, if there are none.
+        """Let the loop have items up to `until`; if there are none, note that it waits.
 
         Returns:
             Whether there are items.
         """
-        if self.paused or not self.has_results:
-            self.queue.lent = self._end - self.at
+        end = self.first + len(self.values)
+        if self.paused or not (self.queue.count or self.at < end):
+            self.queue.lent = end - self.at
             self.waiting = True
             self._waits_since_ns = now_ns
             return False
-        if self.at < self._end:  # it left some: a thread was to be woken, or the run was paused
-            self.until = self.at + 1 if self.stepwise else self._end
+        if self.at < end:  # it left some: a thread was to be woken, or the run was paused
+            self.until = self.at + 1 if self.stepwise else end
         else:
             self._take_chunk(now_ns)
-        self.queue.lent = self._end - self.at - 1
+        self.queue.lent = self.first + len(self.values) - self.at - 1
         return True
 
     def _take_chunk(self, now_ns: int) -> None:
@@ -159,7 +155,7 @@ class OutputBuffer:
 
         The loop takes them without the lock, so the count falls behind.
         """
-        left = max(0, self._end - self.at)
+        left = max(0, self.first + len(self.values) - self.at)
         fewer = bool(self.values) and left < self.queue.lent
         if fewer:
             self.queue.lent = left
@@ -187,7 +183,9 @@ class OutputBuffer:
             following: what the calling thread does next.
             now_ns: when.
         """
-        if not self.waiting or not (self.is_over or (self.has_results and not self.paused)):
+        if not (self.waiting and (self.exhausted or self.has_results)):
+            return
+        if self.paused and not self.is_over:
             return
         if following is None or not following.cheap or now_ns - self._waits_since_ns > PATIENCE_NS:
             self.wake()

@@ -14,7 +14,7 @@ from .epoch import Epoch, Memory
 from .failures import KEPT, Failure
 from .map import MapNode
 from .node import Node, Task
-from .stats import Booked, Counts, StageRuntime
+from .stats import Booked, ItemCounts, StageRuntime
 from .step import EpochContext, OpenIterator
 
 _ALL = 1 << 40  # more places than any stage has
@@ -24,10 +24,10 @@ _ALL = 1 << 40  # more places than any stage has
 class NextEpoch(Epoch):
     """An epoch that the loop has yet to begin; it uses what the one in progress leaves free.
 
-    Both have the same limits and share the counts of calls in progress. Before a task of this
-    epoch is chosen, the places that the other one uses behind each stage count as taken here, too:
-    all of them while it may still begin something in that stage. What this epoch makes is counted
-    once the loop begins it, and so are its failures.
+    Both share the limits of a stage and the count of its calls in progress. Before a task of this
+    epoch is chosen, the places that the other one uses count as taken here as well: all of them
+    while the other one may still begin something in that stage. The items and failures of this
+    epoch are counted once the loop begins it.
 
     Args:
         before: the epoch in progress.
@@ -50,7 +50,7 @@ class NextEpoch(Epoch):
         lock: AbstractContextManager[Any],
     ) -> None:
         self._failures: deque[Failure] = deque(maxlen=KEPT)
-        self._counts: dict[StageRuntime, Counts] | None = {}  # None once they are the run's
+        self._counts: dict[StageRuntime, ItemCounts] | None = {}  # None once they are the run's
         self._booked: dict[StageRuntime, Booked] = {}
         self._limit_bytes = limit_bytes
         self.before: Epoch | None = before
@@ -58,15 +58,15 @@ class NextEpoch(Epoch):
         memory = None if limit_bytes is None else Memory(limit_bytes)
         super().__init__(context, memory=memory, remember=self._failures.append, lock=lock)
 
-    def counts(self, runtime: StageRuntime) -> Counts:
-        """Return what counts the items of a stage: apart until the loop begins this epoch."""
+    def counts(self, runtime: StageRuntime) -> ItemCounts:
+        """Return the counts of a stage: counts of its own until the loop begins this epoch."""
         if self._counts is None:
             return super().counts(runtime)
-        return self._counts.setdefault(runtime, Counts())
+        return self._counts.setdefault(runtime, ItemCounts())
 
     @property
     def may_start(self) -> bool:
-        """Whether anything may start; then the places that the other epoch uses are taken."""
+        """Whether tasks may start; if so, the places that the other epoch uses are taken."""
         before = self.before
         if self._counts is None or self.over or self.output.paused:
             return super().may_start
@@ -95,11 +95,11 @@ class NextEpoch(Epoch):
         return task
 
     def rest(self, runtimes: Iterable[StageRuntime]) -> None:
-        """Note what is booked when the epoch in progress ends: until this one begins, no more is."""
+        """Note the booked time when the epoch in progress ends: no more counts until `promote`."""
         self._booked = {runtime: runtime.booked() for runtime in runtimes}
 
     def promote(self, remember: Callable[[Failure], None]) -> None:
-        """Become the epoch in progress: all places are its own, and what it made is counted.
+        """Become the epoch in progress: use all places, and count what was made so far.
 
         Args:
             remember: called with its failed items.
@@ -120,9 +120,10 @@ class NextEpoch(Epoch):
 
 
 def _places_used(before: Epoch) -> dict[StageRuntime, int]:
-    """Return how many places an epoch that drains uses behind each stage.
+    """Return how many places of each stage an epoch that drains uses.
 
-    All, where it may still begin something; so does a source that was not read to its end.
+    It uses all places of a stage in which it may still begin something, and of a source that was
+    not read to its end.
     """
     used: dict[StageRuntime, int] = {}
     for node in before.order:

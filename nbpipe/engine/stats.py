@@ -1,4 +1,4 @@
-"""Stats: limits and counters of a stage, what is read from them, and the state of a run."""
+"""Stats: limits and counters of a stage, the stats that are read from them, and a run's status."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ..errors import UnknownStageError, near_match
 from ..ops.stage import CONSUMER, LOOP, Stage
 
 # -- Counters of a stage, and the frozen `StageStats` that are read from them ----------------------
-# The engine changes counters under its lock; this file only knows the arithmetic.
+# The engine changes counters under its lock; this file has only the arithmetic.
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
 _SHARES_KEPT = 32
-PACE_NS = 1_000_000_000  # in less time behind a pause a run is not at its pace again
+PACE_NS = 1_000_000_000  # a run needs this long after a pause to reach its pace again
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """What one stage did, as plain values that no longer change.
+    """The stats of one stage at one moment, as plain values.
 
     Attributes:
         items_in: items taken since the run started.
         items_out: items handed on since the run started.
-        epoch_in: those of `items_in` since the epoch in progress, or the last one, began.
-        epoch_out: likewise of `items_out`.
+        epoch_in: items taken in the epoch in progress, or in the last one.
+        epoch_out: items handed on in that epoch.
         errors: items that failed for good.
         retries: calls that were tried again.
         items_per_s: rate over the last seconds, without the time between epochs [items/s].
-        mean_per_s: rate since the first epoch began, without the time between epochs and that of
-            pauses [items/s].
+        mean_per_s: rate since the first epoch began, without pauses and the time between epochs
+            [items/s].
         busy: share of slot-time inside the stage's function over the last 5 s.
         starved: share with no input.
         blocked: share with no room for a result.
         waiting: share in which a call could have run, but no thread was free yet, or the
             run was paused. busy + starved + blocked + waiting = 1.
-        running: calls in progress now.
+        running: calls in progress.
         concurrency: limit in force [calls].
         queued: results that wait for the next stage [items].
         prefetch: limit in force [items].
@@ -54,27 +54,25 @@ class StageStats:
         latency_p95_s: 95th percentile [s].
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
-        cpu_share: share of the time of its calls, measured on some of them over the last 5 s, in
-            which they computed; the rest they waited. Time in which they waited for a core or
-            for the interpreter lock does not count. None where that is not known. Of stages that
-            run together, of all of them, in the row of the first.
-        cpu_share_p50: that of the median call: where others use the machine, some calls wait for
-            one that holds a lock and waits for a core, and this is nearer to what calls do.
-        lock_share: share of the time of these calls, waits for a core left out, in which they
-            surely waited for the interpreter lock. None where that is not known: outside the
-            run's threads.
-        workers: processes, or Dask workers, that do this stage's calls; stages that share
-            theirs have them in the row of the first.
-        worker_threads: calls that they can make at once: one each, or one for each thread of a Dask
-            worker; 0 where it is not known.
-        starting: those of them that have not done anything yet.
-        memory_bytes: resident memory of these processes [bytes]; what they share is counted
-            in each; 0 where it is not known.
-        oldest_s: time that the oldest call in progress has been running for [s]; 0 where none
-            is. Of stages that share workers, in the row of the last. After an epoch, the oldest
-            call that it left in progress: `running` is 0 if it has ended since.
+        cpu_share: share of the calls' time in which they computed, measured on some calls of the
+            last 5 s. Time spent waiting for a core or for the interpreter lock is left out. None
+            if it is not known. Stages that run together have one value, in the row of the first.
+        cpu_share_p50: the same share for the median call. On a busy machine some calls wait for
+            a call that holds a lock and waits for a core; the median is less affected by them.
+        lock_share: share of the calls' time, without waits for a core, in which they surely waited
+            for the interpreter lock. None if it is not known, as outside the run's threads.
+        workers: processes, or Dask workers, that make this stage's calls. Stages that share
+            workers have them in the row of the first.
+        worker_threads: calls that the workers can make at once: one each, or one for each thread
+            of a Dask worker; 0 if it is not known.
+        starting: workers that have not done anything yet.
+        memory_bytes: resident memory of the worker processes [bytes]. Memory that they share is
+            counted in each; 0 if it is not known.
+        oldest_s: how long the oldest call in progress has been running [s]; 0 if there is none.
+            Stages that share workers have it in the row of the last. After an epoch, this is the
+            oldest call that the epoch left in progress: `running` is 0 if it has ended since.
         oldest_item: the item that this call works on, as messages name it, or "first to last"
-            of several; empty where that is not known.
+            of several; empty if it is not known.
     """
 
     items_in: int = 0
@@ -162,12 +160,12 @@ _at_ns = itemgetter(0)  # of a reading
 
 
 class Histogram:
-    """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
+    """ItemCounts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s.
 
     Attributes:
         calls: by the number of a bucket, the calls that took so long; few buckets have any.
         spent_ns: likewise, the time of all of them [ns].
-        until_ns: from then on it is to be turned before anything is added.
+        until_ns: after this time `turn` has to be called before anything is added.
     """
 
     __slots__ = ("_old_calls", "_old_ns", "calls", "spent_ns", "until_ns")
@@ -180,7 +178,7 @@ class Histogram:
         self.until_ns = 0
 
     def turn(self, now_ns: int) -> None:
-        """Forget what is old, and begin to count anew."""
+        """Forget the old calls, and start to count again."""
         lasts = now_ns <= self.until_ns + WINDOW_NS
         self._old_calls, self._old_ns = (self.calls, self.spent_ns) if lasts else ({}, {})
         self.calls, self.spent_ns = defaultdict(int), defaultdict(int)
@@ -189,8 +187,8 @@ class Histogram:
     def quantiles_s(self, *shares: float) -> list[float]:
         """Return the durations below which `shares` of the calls lie [s].
 
-        Within a bucket calls are taken to lie evenly around their mean, as far as it is wide: where
-        all take as long, that is how long they take.
+        The calls in a bucket are assumed to lie evenly around their mean, within the bucket. If all
+        take equally long, the result is that time.
         """
         calls, old = self.calls, self._old_calls
         buckets = sorted({**old, **calls})
@@ -212,7 +210,7 @@ class Histogram:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Counts:
+class ItemCounts:
     """Items of one stage: taken, handed on, failed, tried again."""
 
     items_in: int = 0
@@ -233,7 +231,7 @@ class Booked(NamedTuple):
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Counters(Counts):
+class Counters(ItemCounts):
     """Everything counted for one stage of one run."""
 
     before: tuple[int, int] = (0, 0)  # items taken and handed on before this epoch
@@ -243,18 +241,18 @@ class Counters(Counts):
     blocked_ns: int = 0
     slot_ns: int = 0
     first_ns: int = 0
-    timed_ns: int = 0  # of the calls whose processor time was measured, without waits for the lock
+    timed_ns: int = 0  # time of the calls with measured processor time, without waits for the lock
     cpu_ns: int = 0
-    asked_ns: int = 0  # of those of which it is known how long they waited for the lock
+    asked_ns: int = 0  # time of the calls whose wait for the lock is known
     locked_ns: int = 0
     cpu_shares: deque[float] = field(default_factory=lambda: deque(maxlen=_SHARES_KEPT))
-    rest_ns: int = 0  # since the first epoch began, in which none was in progress
+    rest_ns: int = 0  # time between epochs, since the first one began
     histogram: Histogram = field(default_factory=Histogram)
     readings: deque[Reading] = field(
         default_factory=lambda: deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
     )
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: ItemCounts) -> None:
         """Count what was counted apart."""
         self.items_in += other.items_in
         self.items_out += other.items_out
@@ -262,7 +260,7 @@ class Counters(Counts):
         self.retries += other.retries
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of the run and of the epoch, as stats name them."""
+        """Return the counts of the run and of the epoch, by their names in the stats."""
         taken, given = self.before
         return {
             "items_in": self.items_in,
@@ -294,7 +292,7 @@ class Counters(Counts):
         self.readings.append(self.read(now_ns, running_ns))
 
     def begin_window(self, now_ns: int, running_ns: int) -> None:
-        """Let later rates and shares be of the time from now on."""
+        """Take later rates and shares from this moment on."""
         self.readings.clear()
         self.sample(now_ns, running_ns)
 
@@ -366,7 +364,7 @@ def _median(shares: Collection[float]) -> float | None:
 
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
     """Return busy, starved and blocked as shares of slot-time; their sum is at most 1."""
-    # What was booked for running calls may be taken back: none falls below 0.
+    # Time booked for running calls may be taken back, so no share may fall below 0.
     busy_ns = max(0, new.busy_ns - old.busy_ns)
     starved_ns = max(0, new.starved_ns - old.starved_ns)
     blocked_ns = max(0, new.blocked_ns - old.blocked_ns)
@@ -378,21 +376,21 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 # Every method is called under the scheduler's lock.
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
-SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
+SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next call
 SOON_NS = 500_000  # what waits is left so long to a thread that is about to come back
-CHEAP_NS = 20_000  # a call that takes longer gets one item
-CHUNK_MAX = 1024  # cheap ones get more, but at most so many,
-CHUNK_NS = 250_000  # what takes about this long,
-CHUNK_BYTES = 1 << 20  # and whose results are not larger
-BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
-BOOKED_NS = 500_000  # others no more often than this
-TIMING_NS = 50_000_000  # of a stage the processor time is measured no more often than this
-_SINGLY = ("coroutine", "device")  # they get one item at a time; memory of a device is dear
+CHEAP_NS = 20_000  # a stage whose calls take longer gets one item at a time
+CHUNK_MAX = 1024  # others get several: at most so many,
+CHUNK_NS = 250_000  # as many as take about this long,
+CHUNK_BYTES = 1 << 20  # and as many as have results of this size
+BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each call
+BOOKED_NS = 500_000  # others book it no more often than this
+TIMING_NS = 50_000_000  # a stage's processor time is measured no more often than this
+_SINGLY = ("coroutine", "device")  # always one item at a time; memory of a device is scarce
 _NEVER_NS = 1 << 62
 
 
 def most_at_once(prefetch: int) -> int:
-    """Return the most items that a task may take: few where few may wait for the next stage."""
+    """Return the most items that a task may take: few if few may wait for the next stage."""
     return min(CHUNK_MAX, 2 * prefetch**3)
 
 
@@ -404,19 +402,20 @@ class StageRuntime:
         address: name of the stage in its pipeline.
         concurrency: limit in force [calls].
         prefetch: limit in force [items].
-        active: calls in progress, those of an abandoned epoch included [calls].
-        cost_ns: estimated time of one call; goes up at once and down slowly [ns].
-        chunk_size: items that one task takes at most: several while calls are cheap.
-        chunk_from_ns, chunk_to_ns: the cost of one call that this was decided for [ns].
-        item_bytes: estimated size of one result [bytes]; `sized` results had another, before.
+        active: calls in progress, with those of other epochs than the one in progress [calls].
+        cost_ns: estimated time of one call; it rises at once and falls slowly [ns].
+        chunk_size: most items that one task takes: several while calls are cheap.
+        chunk_from_ns, chunk_to_ns: `chunk_size` fits a cost of one call in this range [ns].
+        item_bytes: estimated size of one result [bytes]; `sized` earlier ones were counted with
+            another estimate.
         state: why idle slots are idle: STARVED, BLOCKED or READY.
-        spent_ns: `active * now + spent_ns` is the time spent in calls up to now, those in progress
-            included [ns]; so it changes only where calls begin and end.
-        since_ns: time up to which slot-time was booked; `booked_ns`: what was spent by then.
-        booking_ns: from when on it is to be booked again.
+        spent_ns: `active * now + spent_ns` is the time spent in calls so far, with those in
+            progress [ns]; so it changes only when calls begin and end.
+        since_ns: time up to which slot-time was booked; `booked_ns`: time spent in calls by then.
+        booking_ns: from this time on it is to be booked again.
         ended_ns: when a call last ended.
         measured_ns: time at which a result was last measured.
-        timing_ns: from when on the processor time of a task in a thread of the run is measured.
+        timing_ns: from this time on the processor time of the next task in a thread is measured.
     """
 
     address: str
@@ -450,7 +449,7 @@ class StageRuntime:
         self.read_knobs()
 
     def account(self, now_ns: int) -> None:
-        """Book the time since this was last called: the state was the same all the while."""
+        """Book the time since the last booking; the state was the same all that time."""
         elapsed_ns = now_ns - self.since_ns
         if elapsed_ns <= 0:
             return
@@ -478,9 +477,9 @@ class StageRuntime:
         Args:
             now_ns: when.
             calls: how many.
-            busy_ns: time that they took in all [ns].
-            aside_ns: what to add for the decision how many items a task may take [ns]: the time
-                on the way to a worker, less the time of records of failures.
+            busy_ns: time that they took together [ns].
+            aside_ns: time to add to the cost that decides how many items a task may take [ns]: the
+                time on the way to a worker, less the time of records of failures.
         """
         counters = self.counters
         counters.busy_ns += busy_ns
@@ -498,7 +497,7 @@ class StageRuntime:
         cost_ns = self.cost_ns
         self.cost_ns = cost_ns = each_ns if each_ns > cost_ns else 0.8 * cost_ns + 0.2 * each_ns
         if not self.chunk_from_ns <= cost_ns < self.chunk_to_ns:
-            self.limit_lot()
+            self.set_chunk_size()
 
     def read_knobs(self) -> None:
         """Take over the limits from the stage's knobs."""
@@ -509,10 +508,10 @@ class StageRuntime:
             self.prefetch = knobs["prefetch"].value
         elif "depth" in knobs:
             self.prefetch = knobs["depth"].value
-        self.limit_lot()
+        self.set_chunk_size()
 
-    def limit_lot(self) -> None:
-        """Decide how many items a task may take; called when cost, size or limit are others."""
+    def set_chunk_size(self) -> None:
+        """Decide how many items a task may take, by the cost and size of one and the limits."""
         cost_ns = max(1.0, self.cost_ns)
         if cost_ns >= CHEAP_NS or self.stage.executor in _SINGLY:
             self.chunk_size, self.chunk_from_ns, self.chunk_to_ns = 1, CHEAP_NS, inf
@@ -524,25 +523,25 @@ class StageRuntime:
         self.chunk_size = max(1, int(most))
 
     def skip_time(self, now_ns: int) -> None:
-        """Leave out the time since the last call: no epoch was in progress."""
+        """Leave out the time since the last booking: no epoch was in progress."""
         if self.counters.first_ns:
             self.counters.rest_ns += now_ns - self.since_ns
         self.since_ns = self.booking_ns = now_ns
         self.booked_ns = self.active * now_ns + self.spent_ns
 
     def learn_least(self, duration_ns: int) -> None:
-        """Note that a call in progress has taken so long already."""
+        """Raise the estimated cost: a call in progress has taken this long already."""
         if duration_ns > self.cost_ns:
             self.cost_ns = duration_ns
-            self.limit_lot()
+            self.set_chunk_size()
 
     def learn_cpu(self, timed_ns: int, cpu_ns: int, wait: LockWait | None = None) -> None:
-        """Count calls of which it was measured how long they computed.
+        """Count calls whose processor time was measured.
 
         Args:
             timed_ns: time that they took, without waits for a core [ns].
             cpu_ns: time in which they computed [ns].
-            wait: how long they waited for the interpreter lock, or None.
+            wait: how long they waited for the interpreter lock; None if it is not known.
         """
         counters = self.counters
         if wait is not None and timed_ns > 0:
@@ -556,12 +555,12 @@ class StageRuntime:
             counters.cpu_shares.append(cpu_ns / timed_ns)
 
     def measured(self, size_bytes: int) -> None:
-        """Take note of the size of one result."""
+        """Take the size of one result into the estimate."""
         self._size_results()
         before = self.item_bytes
         self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
         if self.chunk_size > 1:
-            self.limit_lot()
+            self.set_chunk_size()
 
     def _size_results(self) -> None:
         counters = self.counters
@@ -611,7 +610,7 @@ class StageRuntime:
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------
 def worker_count(count: int, starting: int, memory_bytes: int) -> str:
-    """Tell how many workers there are, how many of them only start, and what memory they take.
+    """Describe workers: how many there are, how many are starting, and their memory.
 
     Examples:
         >>> worker_count(4, 0, 1_200_000_000)
@@ -636,7 +635,7 @@ class RunStats(Mapping[str, StageStats]):
     Args:
         rows: stats by address.
         units: what each stage hands on, by address, in the order of the stages: "items" or
-            "batches". The training loop takes what the last one hands on.
+            "batches". The training loop takes those of the last stage.
     """
 
     __slots__ = ("_rows", "_units")
@@ -717,31 +716,30 @@ class Status:
             "stopped", "cancelled" or "failed" after it; "closed".
         epoch: number of the epoch in progress, or of the last one.
         epochs: epochs that `train` was asked for [epochs]; None in a loop of the user's own.
-        epochs_begun: those of them that have begun [epochs].
+        epochs_begun: how many of them have begun [epochs].
         delivered: items handed to the loop in this epoch.
-        resumed: those of them that the loop had before this run went on from a state.
-        total: items of an epoch; None where it is not known before they are made.
+        resumed: how many of them the loop had before this run resumed from a state.
+        total: items of an epoch; None if it is not known before they are made.
         units: what each stage hands on, by address: "items" or "batches".
         elapsed_s: time since the epoch began, or that it took, without pauses [s].
         waited_s: time that the loop waited for items in this epoch, without pauses [s].
-        since_pause_s: time since the last pause in this epoch was over [s]; None where none was.
+        since_pause_s: time since the last pause in this epoch ended [s]; None if there was none.
         cpu_cores: processor time of the whole process over the last seconds [cores]; None
-            where that is not known yet.
-        idle_cores: how many of the cores that it may use had nothing to do, likewise, whoever used
-            the others [cores]; None where the system does not tell.
+            if it is not known yet.
+        idle_cores: how many of the cores that it may use had nothing to do over the last seconds
+            [cores]; None if the system does not report it.
         error: why the last epoch failed, in one line, else empty.
-        held_bytes: bytes in all buffers, where there is a budget for them [bytes].
-        limit_bytes: the budget [bytes].
-        links: by address of a stage, the page that shows its workers; what is not known here is
-            not there.
+        held_bytes: bytes in all buffers; None without a budget for them [bytes].
+        limit_bytes: the budget; None without one [bytes].
+        links: the pages that show the workers of stages, by address, as far as they are known.
         skipped: items that failed in this epoch and were left out [items].
-        ahead: the epoch behind this one is being read already.
+        ahead: calls of the next epoch have started already.
         isolated: addresses of the stages that run in a process of their own.
         process_bytes: memory of that process [bytes]; 0 where there is none.
-        by_loop: the loop makes its items itself: no knob has an effect.
-        called: what the code that iterates calls it: "run", or "loader.run".
-        outcome: how the last epoch ended, also once the run is closed: "finished", "stopped",
-            "cancelled" or "failed"; "ready" before the first. Empty: as `state` says.
+        by_loop: the loop makes its items itself, so knobs have no effect.
+        called: the name of the run in the code that iterates: "run", or "loader.run".
+        outcome: how the last epoch ended, even if the run is closed: "finished", "stopped",
+            "cancelled" or "failed"; "ready" before the first. If empty, `state` has it.
     """
 
     state: str

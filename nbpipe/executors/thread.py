@@ -1,4 +1,4 @@
-"""Threads: an elastic pool that parks where it finds nothing to do.
+"""Threads: an elastic pool whose threads park while there is nothing to do.
 
 `park`, `unpark` and `give_up` are called under the scheduler's lock; the rest is not.
 """
@@ -21,11 +21,12 @@ SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised
 
 
 class WorkerThread:
-    """One thread's place: the gate it waits at.
+    """One thread of the pool.
 
     Attributes:
+        gate: the thread waits here while it is parked.
         work: what the thread is doing, for `close` to name.
-        dismissed: the thread is to leave.
+        dismissed: the thread has to end.
         bound: the thread has an open iterator of the user's, and does nothing else.
         called: the thread was woken, and has not looked for work since.
         settings: what holds in the thread; None before its first work.
@@ -57,14 +58,14 @@ class WorkerThread:
         return self.thread is threading.current_thread()
 
     def call(self) -> None:
-        """Wake the thread; where it is awake, it looks again before it waits."""
+        """Wake the thread; if it is awake, it looks for work again before it waits."""
         self.called = True
         with suppress(RuntimeError):  # another thread was quicker
             if self.gate.locked():
                 self.gate.release()
 
     def enter(self, settings: ThreadSettings | None) -> None:
-        """Let other settings hold in this thread; called in it. None: let none hold any more."""
+        """Apply settings in this thread, and leave the former ones; None applies none."""
         self._modes.close()
         self.settings = settings
         if settings is not None:
@@ -76,10 +77,10 @@ class ThreadTaskSource(TaskSource, Protocol):
     """Hands out work to threads, too."""
 
     def advance(self, done: Work | None, worker: WorkerThread) -> Work | None:
-        """Hand in work, get the next piece; None: park, or leave if `worker.dismissed`."""
+        """Hand in work and return the next piece; None: park, or end if `worker.dismissed`."""
 
     def refused(self, worker: WorkerThread, error: RuntimeError) -> None:
-        """Called when the thread of a worker could not be started."""
+        """Continue without the thread of a worker, which could not be started."""
 
 
 @final
@@ -88,22 +89,22 @@ class ThreadPool:
 
     Attributes:
         limit: the most threads there may be, without those that are bound to an iterator.
-        coming: the worker whose thread was woken and is on its way; it wakes the next one itself.
+        coming: the worker whose thread was woken and has yet to look for work; it wakes the next.
     """
 
     def __init__(self, source: ThreadTaskSource) -> None:
         self._source = source
         self._workers: set[WorkerThread] = set()
-        self._parked: dict[WorkerThread, None] = {}  # the last to come is the first to go
-        self._apart: set[WorkerThread] = set()  # they wait to read on in their iterators
+        self._parked: dict[WorkerThread, None] = {}  # the last one to park is the first one to wake
+        self._apart: set[WorkerThread] = set()  # they wait to continue their iterators
         self._bound = 0
-        self._unborn: set[WorkerThread] = set()  # their threads are about to start
+        self._unborn: set[WorkerThread] = set()  # their threads have yet to start
         self._starting = threading.Lock()
         self.limit = 1
         self.coming: WorkerThread | None = None
 
     def park(self, worker: WorkerThread) -> None:
-        """Note that a thread is about to wait."""
+        """Note that a thread is about to wait; dismiss it if there are many."""
         if worker.bound:
             self._apart.add(worker)
         elif len(self._workers) - self._bound > self.limit + SPARE:
@@ -113,13 +114,13 @@ class ThreadPool:
             self._parked[worker] = None
 
     def unpark(self) -> WorkerThread | None:
-        """Wake a parked thread; else return a worker for a new one, to be started outside the lock.
+        """Wake a parked thread; else return a worker whose thread has yet to be started.
 
-        Asked while none is coming: others may be back before that one, and a second would find
-        nothing.
+        Called while no thread is coming: others may be back before that one, and a second thread
+        would find nothing to do.
 
-        Where an interrupt comes in between, the thread wakes all the same: it stays in the list
-        until then.
+        The thread stays in the list until its gate is open, so an interrupt in between leaves no
+        thread asleep.
         """
         if self._parked:
             worker = next(reversed(self._parked))
@@ -136,7 +137,7 @@ class ThreadPool:
         return None
 
     def woken(self, worker: WorkerThread) -> None:
-        """Called when a thread no longer waits."""
+        """Note that a thread is awake."""
         self._parked.pop(worker, None)
         self._apart.discard(worker)
         worker.called = False
@@ -155,21 +156,21 @@ class ThreadPool:
         return waiting == len(self._workers) and not any(worker.called for worker in self._apart)
 
     def recover(self) -> None:
-        """Give up the workers whose threads an interrupt kept from starting."""
+        """Drop the workers whose threads an interrupt kept from starting."""
         for worker in tuple(self._unborn):
             worker.dismissed = True
             self._workers.discard(worker)
         self._unborn.clear()
 
     def start(self, worker: WorkerThread) -> None:
-        """Start the thread of a new worker; where there can be none, the others go on without."""
+        """Start the thread of a new worker; if the system gives none, continue without it."""
         try:
             uninterrupted(lambda: self._start(worker))
         except RuntimeError as error:  # no more threads may be started
             self._source.refused(worker, error)
 
     def give_up(self, worker: WorkerThread) -> bool:
-        """Do without a thread that could not be started; tell whether there are others."""
+        """Drop a worker whose thread could not be started; return whether there are others."""
         self._unborn.discard(worker)
         self._workers.discard(worker)
         self.limit = len(self._workers) - self._bound  # until the limits are read again
@@ -206,7 +207,7 @@ class ThreadPool:
                     return
                 else:
                     gate.acquire()
-        except BaseException as error:  # not user code: that keeps its exceptions inside
+        except BaseException as error:  # not of user code, whose exceptions are caught
             self._workers.discard(worker)
             self._source.crashed(error)
         finally:
@@ -217,12 +218,12 @@ class ThreadPool:
         return [worker.work for worker in self._workers if worker.work is not None]
 
     def has(self, ident: int) -> bool:
-        """Tell whether the thread with this id is one of the pool."""
+        """Return whether the thread with this id is one of the pool."""
         threads = [worker.thread for worker in list(self._workers)]
         return any(t is not None and t.ident == ident and t.is_alive() for t in threads)
 
     def dismiss(self) -> list[WorkerThread]:
-        """Tell every thread to leave; called under the lock."""
+        """Let every thread end; called under the lock."""
         workers = list(self._workers)
         for worker in workers:
             worker.dismissed = True
@@ -231,12 +232,12 @@ class ThreadPool:
         self._parked.clear()
         self._apart.clear()
         self.coming = None
-        self._workers.clear()  # ids of threads that have ended are given to others
+        self._workers.clear()  # the system gives ids of ended threads to others
         return workers
 
     def close(self, timeout_s: float, workers: list[WorkerThread] | None = None) -> list[Work]:
         """Wait for dismissed threads; return the work of those that do not end."""
-        with self._starting:  # whoever was about to start a thread has done so, or will not
+        with self._starting:  # a thread that was about to start has started, or will not
             deadline = monotonic() + timeout_s
         late: list[Work] = []
         for worker in workers or []:

@@ -210,7 +210,7 @@ class RunCore:
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices that this run uses."""
-        return tuple(self.life.scheduler.devices)
+        return tuple(self.life.engine.epochs.devices)
 
     # -- failed items -------------------------------------------------------------------------
     def failures(self) -> Failures:

@@ -13,7 +13,7 @@ import pytest
 import nbpipe
 from nbpipe.base import gil
 from nbpipe.base.threads import holds
-from nbpipe.engine import fused, node, scheduler
+from nbpipe.engine import fused, node
 from nbpipe.engine.consumer import Consumer
 from nbpipe.engine.record import TICKS_KEPT, RunRecord
 from nbpipe.engine.stats import SAMPLE_NS
@@ -41,11 +41,11 @@ def later(run):
 
     Why slots are idle is noted at the latest when the ticker falls asleep, some 10 ms later.
     """
-    ticker = run._core.life.scheduler._ticker
+    ticker = run._core.life.scheduler.ticker
 
     until(lambda: ticker.asleep)
     now_ns = perf_counter_ns() + LATER_S * 10**9
-    rows = scheduler.stats(run._core.life.scheduler, now_ns)
+    rows = run._core.life.engine.epochs.rows.stats(now_ns)
     rows[CONSUMER] = run._core.record.consumer.stats(now_ns)
     return rows
 

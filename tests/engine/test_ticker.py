@@ -2,7 +2,7 @@
 
 import threading
 
-from nbpipe.engine.scheduler import Ticker
+from nbpipe.engine.ticker import Ticker
 from tests.gates import HANG_S
 
 

@@ -158,7 +158,7 @@ def test_next_epoch_is_whole(chain, act, step, option):
 def test_an_epoch_that_has_begun_and_is_not_known(monkeypatch, option):
     """One whose first calls run as the interrupt comes is over, wherever its stages are."""
     with threads().start(**option) as run:
-        start = run._core.life.scheduler.start_epoch
+        start = run._core.life.engine.epochs.start
 
         def hit(*place, **how):
             epoch = start(*place, **how)
@@ -166,7 +166,7 @@ def test_an_epoch_that_has_begun_and_is_not_known(monkeypatch, option):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(run._core.life.scheduler, "start_epoch", hit)
+            patch.setattr(run._core.life.engine.epochs, "start", hit)
             with pytest.raises(KeyboardInterrupt):
                 iter(run)
         again = finished(lambda: [items_of(run), items_of(run)])

@@ -115,7 +115,7 @@ def test_no_rest_where_little_is_ready():
         next(items)
         until(lambda: run._core.engine.hold(LONG_NS))
         run.pause()
-        assert (run._core.engine.rested_ns(), run.rests.hold(LONG_NS)) == (None, False)
+        assert (run._core.engine.rested_ns(), run._core.engine.hold(LONG_NS)) == (None, False)
         run.resume()
 
 

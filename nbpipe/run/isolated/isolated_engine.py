@@ -13,12 +13,12 @@ from typing import Any, final
 from ...base.knobs import Knob
 from ...engine.engine import Engine
 from ...engine.epoch import Epoch
+from ...engine.epoch_runner import EpochRunner
 from ...engine.external import ExternalOrder, Listed
 from ...engine.failures import Failure
 from ...engine.local_engine import LocalEngine
 from ...engine.node import StageStates
 from ...engine.record import RunRecord
-from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
 from ...executors.interface import Executor, Request, Response
 from ...executors.reloads import Versions, are_current, reloaded
@@ -76,10 +76,10 @@ class IsolatedEngine(Engine):
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
         self._source = RemoteSource(self._current, record.consumer, ready, self._new_report)
         source = Stage(Source(self._source), name=HIDDEN, shared={"prefetch": ready})
-        self._here = LocalEngine((source, *after), record, seed=seed, memory_bytes=None)
-        self.scheduler = scheduler = self._here.scheduler
-        ready.watch(lambda _: scheduler.refresh())
-        scheduler.remember = self._remember
+        self._here = here = LocalEngine((source, *after), record, seed=seed, memory_bytes=None)
+        self.epochs, self.scheduler = here.epochs, here.scheduler
+        ready.watch(lambda _: here.refresh())
+        here.epochs.remember = self._remember
         self.limit_bytes = memory_bytes
         self.sources_read: Callable[[], object] = lambda: None
         self._record = record
@@ -416,12 +416,10 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     Raises:
         CacheError: another chain wrote a cache folder.
     """
-    scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
-    rows = stats(scheduler, perf_counter_ns())
-    served = [
-        name for name in addresses(chain) if scheduler.fused_stages.executor(name) is not None
-    ]
-    scheduler.close(0)
+    epochs = EpochRunner(chain, seed=seed, memory_bytes=memory_bytes)
+    rows = epochs.rows.stats(perf_counter_ns())
+    served = [name for name in addresses(chain) if epochs.fused_stages.executor(name) is not None]
+    epochs.close(0)
     workers = dict.fromkeys(served, Workers())
     return ChildReport(rows, (), (0, 0), None, None, None, workers, 0, 0, 0)
 
