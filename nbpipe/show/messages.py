@@ -603,5 +603,5 @@ class Views:
             return tuple(self._until_s)
 
     def __bool__(self) -> bool:
-        """Tell whether there is one."""
+        """Return whether a view is open."""
         return bool(self.names)

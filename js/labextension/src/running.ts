@@ -61,7 +61,7 @@ export class RunningRuns implements IRunningSessions.IManager {
     );
   }
 
-  /** The list is made anew only where it would be another one. */
+  /** The list is made again only where it has changed. */
   private onChange(): void {
     const shown = JSON.stringify(
       this.going().map(({ panel, row }) => [panel.id, row.run, row.state, nameOf(row)]),

@@ -13,7 +13,7 @@ export class History {
   readonly time_s: number[] = [];
   readonly columns = new Map<string, (number | null)[]>();
   changes: readonly Change[] = [];
-  /** Counts what a drawing would show anew: new points and new changes. */
+  /** Counts new points and new changes: a drawing is out of date where it differs. */
   version = 0;
   /** The epoch of the newest point. */
   private epoch: number | null = null;

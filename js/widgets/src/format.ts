@@ -46,7 +46,7 @@ export function unitOf(count: number, unit: string): string {
   return count === 1 ? unit.replace(/(?<=item)s$|(?<=batch)es$/, "") : unit;
 }
 
-/** "120 of 500 batches"; "120 batches" where nobody knows of how many. */
+/** "120 of 500 batches"; "120 batches" where the total is not known. */
 export function formatProgress(done: number, total: number | null, unit: string): string {
   const of = total === null ? "" : ` of ${formatCount(total)}`;
   return `${formatCount(done)}${of} ${unitOf(total ?? done, unit)}`;

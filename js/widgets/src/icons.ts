@@ -1,4 +1,4 @@
-/** Icons, drawn on a grid of 12: a shape for each state, so that colour says nothing alone. */
+/** Icons, drawn on a grid of 12: a shape for each state, so that no state is shown by colour alone. */
 
 import { svg } from "./dom";
 

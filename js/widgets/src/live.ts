@@ -1,4 +1,4 @@
-/** What a snapshot says of the training loop, while an epoch is in progress and after it. */
+/** The shares of the training loop in a snapshot, during an epoch and after it. */
 
 import { isLive, type Shares, type Snapshot } from "@nbpipe/protocol";
 

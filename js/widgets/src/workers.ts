@@ -1,4 +1,4 @@
-/** WorkersLine: the workers of a stage outside the kernel, and what it holds there. */
+/** WorkersLine: the workers of a stage outside the kernel, or the bytes that it holds on a device. */
 
 import type { Stage, Workers } from "@nbpipe/protocol";
 import { h, setAttribute, setClass, setHidden, setText, setTitle, unshortened } from "./dom";
