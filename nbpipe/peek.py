@@ -19,7 +19,7 @@ from .base.tree import children
 from .engine.build import Builder
 from .engine.epoch import Epoch
 from .engine.failures import Failure
-from .engine.map import MapNode
+from .engine.map import CallRunner
 from .engine.node import Task
 from .engine.pumps import PumpNode, Selector
 from .engine.stats import StageRuntime
@@ -462,9 +462,10 @@ class InlineEngine:
             task.run()
         for result in task.results:
             _raise_interrupt(result)
-        chooses = isinstance(node, MapNode) and isinstance(node.first.fn, Selector)
+        runner = node.runner
+        chooses = isinstance(runner, CallRunner) and isinstance(runner.first.fn, Selector)
         if not chooses:  # the items of a route show behind what finds their branches
-            self._table.on_items(node.runtime.address, node.made(task))
+            self._table.on_items(node.runtime.address, runner.made(task))
         node.complete(task)
         self._table.on_calls(self.runtimes)
         self._task = None

@@ -39,7 +39,7 @@ MOST_FILES = {
     "base": 12,
     "executors": 16,
     "ops": 20,
-    "engine": 26,
+    "engine": 33,
     "show": 10,
     "export": 16,
     "jupyter": 9,

@@ -10,7 +10,7 @@ from .epoch import Epoch
 from .epoch_runner import EpochRunner
 from .external import ExternalOrder
 from .failures import Failure
-from .node import StageStates
+from .provenance import StageStates
 from .scheduler import Scheduler
 from .stats import Row, StageStats
 

@@ -16,12 +16,15 @@ from typing import Any
 from ..base.threads import ThreadSettings
 from ..ops.ranges import IndexRanges
 from .failures import Failure
-from .map import keeping
-from .node import Closable, Node, StageStates, Task, forget, leave, nodes_above, stages_of
+from .node import Closable, Node, Task
 from .output import OutputBuffer
-from .pumps import PumpNode, RepeatNode
+from .provenance import StageStates
+from .pumps import PumpNode
+from .repeat import RepeatNode
 from .stats import ItemCounts, StageRuntime
 from .step import EpochContext, OpenIterator, Queue
+from .stream import keeping
+from .walk import forget, leave, nodes_above, stages_of
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the loop has had whose origin is still known
@@ -314,7 +317,7 @@ class Epoch:
     def end(self) -> None:
         """Let nothing start any more; the caller then calls `clear_up` without the lock."""
         if not self.over:
-            if any(isinstance(node, RepeatNode) and node.has_kept for node in self.pumps):
+            if any(isinstance(node, RepeatNode) and node.log.has_committed for node in self.pumps):
                 assert self.output.last is not None
                 leave(self.output.last, IndexRanges(self.output.at))
             self.deferred_release.append(self.output.clear())

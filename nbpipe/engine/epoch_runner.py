@@ -13,7 +13,8 @@ from .epoch import Epoch, Memory
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .fused import FusedStages
-from .node import StageStates, Task
+from .node import Task
+from .provenance import StageStates
 from .read_ahead import NextEpoch
 from .rows import StageRows
 from .scheduler import Scheduler

@@ -15,7 +15,7 @@ from .epoch import Epoch
 from .epoch_runner import EpochRunner
 from .external import ExternalOrder
 from .failures import Failure
-from .node import StageStates
+from .provenance import StageStates
 from .record import RunRecord
 from .rest import WorkerRest
 from .stats import Row, StageStats

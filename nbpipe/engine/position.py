@@ -10,7 +10,7 @@ from ..ops.ranges import IndexRanges
 from .engine import Engine
 from .epoch import LOG, Epoch
 from .external import ExternalOrder
-from .node import StageStates
+from .provenance import StageStates
 
 
 class RunPosition:

@@ -1,4 +1,4 @@
-"""Joins, `repeat` and `route`: items moved between queues under the lock; no user code."""
+"""Pumps: joins, `repeat` and `route` move items between queues, under the lock."""
 
 from __future__ import annotations
 
@@ -6,53 +6,78 @@ from abc import abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from ..base.checks import refuse_coroutine
 from ..base.seeding import Entry
 from ..errors import ArgumentError
-from ..ops.index import LONGEST
 from ..ops.join import ChoiceLog, Join
 from ..ops.ranges import IndexRanges
 from ..ops.route import Route
-from .map import StreamNode, keeping
-from .node import Node, NodeEpoch, StageStates, Task, leave, nodes_above, record_state, stages_of
+from .node import Node, NodeEpoch, Runner, Task, cut_off
+from .provenance import Provenance, StageStates, record_state
 from .stats import CHEAP_NS, StageRuntime, most_at_once
+from .step import Chunk
 
 
-# -- PumpNode: moves items between queues under the lock; no user code -----------------------------
+# -- PumpNode: moves items between queues ----------------------------------------------------------
 # Joins (`ops/join.py`), `repeat` and the two ends of `route` are pumps, which differ in what they
 # move next. Every decision depends only on what the inputs hold and whether they are done, never on
-# timing, so the order is deterministic.
+# timing, so the order is deterministic. They call no user code under the lock.
+class SlowRunner(Runner):
+    """Does what a pump may not do under the lock.
+
+    Attributes:
+        work: the function to call, or None.
+        then: called under the lock, once that is done.
+        error: what `work` raised.
+    """
+
+    __slots__ = ("error", "then", "work")
+
+    def __init__(self, epoch: NodeEpoch) -> None:
+        super().__init__(epoch)
+        self.work: Callable[[], None] | None = None
+        self.then: Callable[[], None] | None = None
+        self.error: BaseException | None = None
+
+    def run(self, task: Task) -> None:
+        """Call the function."""
+        assert self.work is not None
+        try:
+            self.work()
+        except BaseException as error:  # it ends the stream, in its place
+            self.error = error
+
+
 class PumpNode(Node):
-    """A node without tasks, but for what is left to be done without the lock."""
+    """A node without tasks, except for slow work that has to be done without the lock."""
 
-    __slots__ = ("_aside", "_problem", "_then")
+    __slots__ = ("_slow",)
 
-    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch) -> None:
-        super().__init__(runtime, epoch)
-        self._aside: Callable[[], None] | None = None
-        self._then: Callable[[], None] | None = None
-        self._problem: BaseException | None = None
+    def __init__(
+        self, runtime: StageRuntime, epoch: NodeEpoch, provenance: Provenance | None = None
+    ) -> None:
+        self._slow = SlowRunner(epoch)
+        super().__init__(runtime, epoch, self._slow, provenance=provenance or Provenance())
 
     @abstractmethod
     def move(self, room: int) -> list[Entry]:
         """Take at most `room` entries from the inputs; end the node where it is over."""
 
-    def set_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Have a thread do what is slow, without the lock; nothing is moved meanwhile.
+    def do_slowly(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Let a thread call `work` without the lock; nothing is moved meanwhile.
 
         Args:
-            work: what it raises ends the stream here.
+            work: an exception of it ends the stream here.
             then: called under the lock, once that is done.
         """
-        self._aside, self._then = work, then
+        self._slow.work, self._slow.then = work, then
         self.active_without_input = self.epoch.changed = True
 
     def pump(self, now_ns: int) -> bool:
-        """Move what can be moved; tell whether anything changed."""
-        if self.done or self.halted or self._aside is not None:
+        """Move what can be moved; return whether anything changed."""
+        if self.done or self.halted or self._slow.work is not None:
             return False
         room = self.room()
         if room > 0 and all(above.comes_in_chunks(CHEAP_NS) for above in self.upstream):
@@ -60,51 +85,44 @@ class PumpNode(Node):
         entries = self.move(room) if room > 0 else []
         if entries:
             self.counts.items_in += len(entries)
-            self.emit_entries(entries, now_ns)
+            self.emit(Chunk.of(entries), now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
 
     def take(self, now_ns: int) -> Task | None:
-        """Return what was set aside."""
+        """Return the task of slow work."""
         return self.started(Task(self, 0, now_ns), now_ns) if self.runnable() else None
 
     def runnable(self) -> bool:
-        """Need a thread for what was set aside alone."""
-        return self._aside is not None and not (self.running or self.done or self.halted)
-
-    def work(self, task: Task) -> None:
-        """Do what was set aside."""
-        assert self._aside is not None
-        try:
-            self._aside()
-        except BaseException as error:  # it ends the stream, in its place
-            self._problem = error
+        """Return whether slow work waits for a thread."""
+        return self._slow.work is not None and not (self.running or self.done or self.halted)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
-        """Go on once that is done."""
-        then, self._aside, self._then = self._then, None, None
+        """Continue after slow work."""
+        slow = self._slow
+        then, slow.work, slow.then = slow.then, None, None
         self.active_without_input = False
         if self.done or self.halted or then is None:
             return
-        if self._problem is not None:
-            self.end(self._problem)
+        if slow.error is not None:
+            self.end(slow.error)
         else:
             then()
 
     def comes_in_chunks(self, slow_ns: int) -> bool:
-        """Tell whether the inputs do."""
+        """Return whether results of all nodes above are so cheap."""
         return all(above.comes_in_chunks(slow_ns) for above in self.upstream)
 
     def has_input(self) -> bool:
-        """Tell whether any input holds something."""
+        """Return whether any input has something."""
         return any(above.out.count for above in self.upstream)
 
     def exhausted(self) -> bool:
-        """End where `move` does."""
+        """Leave the end to `move`."""
         return False
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the stream here; inputs that are left are not needed any more."""
+        """End the stream here, and stop the inputs."""
         self.epoch.halt(self.upstream)
         self.error = error
         self.finish()
@@ -113,16 +131,21 @@ class PumpNode(Node):
 # -- JoinNode: hosts a join ------------------------------------------------------------------------
 @final
 class JoinNode(PumpNode):
-    """Moves what a join takes from the nodes above, which are its inputs."""
+    """Moves what a join takes from the nodes above, which are its inputs.
+
+    Args:
+        join: decides what is next.
+        inputs: number of inputs.
+    """
 
     __slots__ = ("_join",)
 
-    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, join: Join) -> None:
-        super().__init__(runtime, epoch)
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, join: Join, inputs: int) -> None:
+        super().__init__(runtime, epoch, JoinLog(runtime.address, join, inputs))
         self._join = join
 
     def move(self, room: int) -> list[Entry]:
-        """Take what is next; open the inputs that are wanted, and end where the join does."""
+        """Move what is next; open inputs that the join needs, and end where it does."""
         join, above = self._join, self.upstream
         entries = join.take(above, room)
         if join.wanted:
@@ -130,26 +153,38 @@ class JoinNode(PumpNode):
             join.wanted.clear()
         if join.over:
             for number in join.unread:
-                above[number].cut_off()
+                cut_off(above[number])
             self.end(join.error)
         return entries
+
+
+@final
+class JoinLog(Provenance):
+    """Provenance that a join keeps itself."""
+
+    __slots__ = ("_address", "_inputs", "_join")
+
+    def __init__(self, address: str, join: Join, inputs: int) -> None:
+        self._address = address
+        self._join = join
+        self._inputs = inputs
 
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Let the join tell what is wanted of each input."""
+        """Ask the join."""
         (rest,) = below.values()
         node_state: dict[str, Any] = {}
-        rests = self._join.rest_of_inputs(rest, len(self.upstream), node_state)
-        record_state(stages, self.runtime.address, node_state)
+        rests = self._join.rest_of_inputs(rest, self._inputs, node_state)
+        record_state(stages, self._address, node_state)
         return rests
 
-    def forget(self, below: Mapping[int, IndexRanges]) -> None:
-        """Let the join forget what nobody wants any more."""
-        self._join.forget(min(rest.start for rest in below.values()))
+    def forget_before(self, start: int) -> None:
+        """Forget everything before result `start`, in the join."""
+        self._join.forget(start)
 
 
-# -- Route: items part by a key, and come together again in input order ----------------------------
+# -- Route: items are divided by a key, and merged again in input order ----------------------------
 def numbers_of(spec: Route) -> dict[Any, int]:
     """Number the branches by their keys."""
     return {value: number for number, value in enumerate(spec.values)}
@@ -193,65 +228,75 @@ class RouteOutput(PumpNode):
     __slots__ = ()
 
     def move(self, room: int) -> list[Entry]:
-        """Take nothing: it is given what comes."""
+        """Take nothing: the `Demux` puts items here."""
         return []
 
-    def forget(self, below: Mapping[int, IndexRanges]) -> None:
-        """Know nothing that could be forgotten."""
-
     def exhausted(self) -> bool:
-        """Be over when the split is."""
+        """Return True: it ends with the `Demux`."""
         return True
 
 
 @final
 class Demux(PumpNode):
-    """Moves each item to the outlet that its key chose, and notes the order.
+    """Moves each item to the output that its key chose, and records the order.
+
+    Args:
+        outputs: the beginnings of the branches.
 
     Attributes:
-        order: for each item on its way, the number of its branch.
+        order: for each item between here and the `Mux`, the number of its branch.
     """
 
-    __slots__ = ("_draws", "_outlets", "order")
+    __slots__ = ("_choices", "_outputs", "order")
 
-    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, outlets: list[RouteOutput]) -> None:
-        super().__init__(runtime, epoch)
-        self._outlets = outlets
-        self._draws = ChoiceLog(len(outlets))
+    def __init__(self, runtime: StageRuntime, epoch: NodeEpoch, outputs: list[RouteOutput]) -> None:
+        self._choices = ChoiceLog(len(outputs))
+        super().__init__(runtime, epoch, DemuxLog(self._choices, outputs))
+        self._outputs = outputs
         self.order: deque[int] = deque()
 
     def move(self, room: int) -> list[Entry]:
-        """Fill the outlets while the next one has room."""
+        """Fill the outputs while the next one has room."""
         (above,), epoch = self.upstream, self.epoch
         queue = above.out
         while queue.count:
             branch, value = queue.first_value
-            outlet = self._outlets[branch]
-            if outlet.room() <= 0:
+            output = self._outputs[branch]
+            if output.room() <= 0:
                 return []
             entry = queue.popleft()
-            outlet.emit_entries([(entry[0], value, *entry[2:])], epoch.now_ns)
+            output.emit(Chunk.of([(entry[0], value, *entry[2:])]), epoch.now_ns)
             self.order.append(branch)
-            self._draws.record(branch)
+            self._choices.record(branch)
             epoch.changed = True
         if above.done:
             self.done = epoch.changed = True
-            for outlet in self._outlets:
-                outlet.end_of_input(above.error)
+            for output in self._outputs:
+                output.end_of_input(above.error)
         return []
+
+
+@final
+class DemuxLog(Provenance):
+    """The output that each item went to."""
+
+    __slots__ = ("_choices", "_outputs")
+
+    def __init__(self, choices: ChoiceLog, outputs: Sequence[RouteOutput]) -> None:
+        self._choices = choices
+        self._outputs = outputs
 
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Want the items of which an outlet wants anything."""
-        return (self._gathered(below),)
-
-    def _gathered(self, below: Mapping[int, IndexRanges]) -> IndexRanges:
-        return self._draws.gathered([below[id(outlet)] for outlet in self._outlets])
+        """Want what any output wants."""
+        return (self._choices.gathered([below[id(output)] for output in self._outputs]),)
 
     def forget(self, below: Mapping[int, IndexRanges]) -> None:
-        """Forget to which outlets the items went of which none wants anything."""
-        self._draws.forget(self._gathered(below).start)
+        """Forget everything before the first item that an output still wants."""
+        (rest,) = self.rest_above(below, {})
+        assert rest is not None
+        self._choices.forget(rest.start)
 
 
 @final
@@ -259,93 +304,72 @@ class Branch:
     """How far one branch of a route is.
 
     Args:
-        outlet: where its items begin.
+        output: where its items begin.
         last: its last node.
 
     Attributes:
         last: that node.
         taken: results that were taken from it.
-        passed: items of which no further result comes.
+        passed: items that give no further result.
     """
 
     __slots__ = ("_nodes", "last", "passed", "taken")
 
-    def __init__(self, outlet: RouteOutput, last: Node) -> None:
+    def __init__(self, output: RouteOutput, last: Node) -> None:
         self.last = last
         self.taken = self.passed = 0
         nodes: list[Node] = []
-        while last is not outlet:
+        while last is not output:
             nodes.append(last)
             last = last.head if isinstance(last, Mux) else last.upstream[0]
         self._nodes = tuple(nodes)
 
     def reached(self) -> int:
-        """Return the number of the item at which the next result came, or may still come."""
+        """Return the item that completed the next result, or may still complete it."""
         number = self.taken
         for node in self._nodes:
-            number = node.input_of(number)
+            number = node.provenance.input_of(number)
         return number
 
 
 @final
 class Mux(PumpNode):
-    """Takes the results of branches in the order in which the items were parted.
+    """Takes the results of branches in the order in which the items were divided.
 
-    A result stands where the item stood at which it came: that of a batch, where its last item
-    did. What a branch gives at the end of its items, as a batch that is not full, comes behind
-    all of that, branch by branch.
+    Each result takes the position of the item that completed it; a batch, that of its last item.
+    What a branch gives at its end, such as a batch that is not full, comes after all of that,
+    branch by branch.
 
     Args:
-        split: stands in front of the branches.
+        demux: divides the items between the branches.
         branches: those.
     """
 
-    __slots__ = ("_base", "_branches", "_draws", "_inputs", "_passed", "_split")
+    __slots__ = ("_branches", "_demux", "_log")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: NodeEpoch, split: Demux, branches: list[Branch]
+        self, runtime: StageRuntime, epoch: NodeEpoch, demux: Demux, branches: list[Branch]
     ) -> None:
-        super().__init__(runtime, epoch)
-        self._split = split
+        self._log = MuxLog(len(branches))
+        super().__init__(runtime, epoch, self._log)
+        self._demux = demux
         self._branches = branches
-        self._draws = ChoiceLog(len(branches))
-        self._passed = 0  # items of which no further result comes
-        self._inputs = array("q")  # for each result from `_base` on, the number of its item
-        self._base = 0
 
     @property
     def head(self) -> Node:
-        """What stands in front of the branches, and finds them."""
-        return self._split.upstream[0]
-
-    def rest_above(
-        self, below: Mapping[int, IndexRanges], stages: StageStates
-    ) -> Sequence[IndexRanges | None]:
-        """Part what is wanted by the branches that the items came from."""
-        (rest,) = below.values()
-        return self._draws.parted(rest)[0]
-
-    def input_of(self, result: int) -> int:
-        """Return the number of the item, among all of the route, at which a result came."""
-        at = result - self._base
-        return self._inputs[at] if at < len(self._inputs) else self._passed
-
-    def forget(self, below: Mapping[int, IndexRanges]) -> None:
-        """Forget from which branches the items came that nobody wants any more."""
-        start = min(rest.start for rest in below.values())
-        self._draws.forget(start)
-        del self._inputs[: max(0, start - self._base)]
-        self._base = max(start, self._base)
+        """The node that chooses branches."""
+        return self._demux.upstream[0]
 
     def move(self, room: int) -> list[Entry]:
         """Move from the branch whose turn it is."""
         moved: list[Entry] = []
-        order, before = self._split.order, self._passed
+        log, order = self._log, self._demux.order
+        before = log.passed
         while order and len(moved) < room:
             branch = self._branches[order[0]]
             if branch.reached() > branch.passed:
                 branch.passed += 1
-                self._passed += 1
+                log.passed += 1
                 order.popleft()
             elif branch.last.out.count:
                 moved.append(self._next_of(order[0]))
@@ -353,21 +377,20 @@ class Mux(PumpNode):
                 if branch.last.done and not moved:
                     self.end(branch.last.error)
                 break
-        if not order and self._split.done:
+        if not order and self._demux.done:
             self._move_last(moved, room)
-        if self._passed > before and not moved:
+        if log.passed > before and not moved:
             self.epoch.changed = True
         return moved
 
     def _next_of(self, number: int) -> Entry:
         branch = self._branches[number]
         branch.taken += 1
-        self._draws.record(number)
-        self._inputs.append(self._passed)
+        self._log.record(number)
         return branch.last.out.popleft()
 
     def _move_last(self, moved: list[Entry], room: int) -> None:
-        """Move what each branch gives at its end; end with the first error, or behind the last."""
+        """Move what each branch gives at its end; end with the first error, or after the last."""
         for number, branch in enumerate(self._branches):
             last = branch.last
             while last.out.count and len(moved) < room:
@@ -382,172 +405,44 @@ class Mux(PumpNode):
             self.end()
 
 
-# -- RepeatNode: the passes of a `repeat` behind stages that are built anew for each ---------------
-_DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
-
-
-@dataclass(frozen=True, slots=True)
-class _PastPass:
-    """A pass that was moved to its end; its entries are those from `begun` to below `end`."""
-
-    number: int
-    last: Node
-    begun: int
-    end: int
-
-    def part(self, rest: IndexRanges) -> IndexRanges:
-        """Return what is wanted of this pass, given what is of all."""
-        return rest.within(self.end).since(self.begun)
-
-
-@dataclass(frozen=True, slots=True)
-class _TakenBack:
-    """Takes back what a cache has kept, when the epoch is cleared up."""
-
-    node: StreamNode
-
-    def close(self) -> None:
-        self.node.undo_commit()
-
-
 @final
-class RepeatNode(PumpNode):
-    """Passes over the part of the pipeline above, which is built anew for each.
+class MuxLog(Provenance):
+    """The branch that each result came from, and the item that completed it.
 
     Args:
-        times: number of passes; None for ever.
-        build: gives the part above for a pass, most downstream first; called under the lock.
-        look: looks again which caches are complete, before it; called without the lock.
-        node_state: number of the first pass, and whether there were items before.
-        later: where the stages above began, or are to begin, in later passes, by their numbers.
+        branches: number of branches.
 
     Attributes:
-        kept: of passes that caches have kept already, how many entries had come by their end,
-            and the nodes of those caches; until the loop has had so many.
+        passed: items that give no further result.
     """
 
-    __slots__ = (
-        "_begun", "_build", "_built", "_count", "_dry", "_later", "_look", "_moved", "_pass",
-        "_past", "_times", "kept",
-    )  # fmt: skip
+    __slots__ = ("_base", "_choices", "_inputs", "passed")
 
-    def __init__(
-        self,
-        runtime: StageRuntime,
-        epoch: NodeEpoch,
-        *,
-        times: int | None,
-        build: Callable[[int], Sequence[Node]],
-        look: Callable[[], None],
-        node_state: Mapping[str, Any],
-        later: Mapping[int, StageStates],
-    ) -> None:
-        super().__init__(runtime, epoch)
-        self._times = times
-        self._later = later
-        self._build = build
-        self._look = look
-        self._pass = self._built = node_state.get("pass", 0)
-        self._dry = 0  # passes without items since the last one that had some
-        self._moved: bool = node_state.get("moved", False)
-        self._count = self._begun = 0  # entries, and those before the present pass
-        self._past: deque[_PastPass] = deque()
-        self.kept: list[tuple[int, Sequence[StreamNode]]] = []
+    def __init__(self, branches: int) -> None:
+        self._choices = ChoiceLog(branches)
+        self.passed = 0
+        self._inputs = array("q")  # for each result from `_base` on, the number of its item
+        self._base = 0
+
+    def record(self, branch: int) -> None:
+        """Add a result of a branch."""
+        self._choices.record(branch)
+        self._inputs.append(self.passed)
 
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Begin in the pass of the first entry that is wanted."""
+        """Divide what is wanted between the branches."""
         (rest,) = below.values()
-        return (None if self._past_wanted(rest) else rest.since(self._begun),)
+        return self._choices.parted(rest)[0]
 
-    def _past_wanted(self, rest: IndexRanges) -> list[_PastPass]:
-        return [one for one in self._past if rest.start < one.end]
+    def input_of(self, result: int) -> int:
+        """Return the item, among all of the route, that completed a result."""
+        at = result - self._base
+        return self._inputs[at] if at < len(self._inputs) else self.passed
 
-    def record_state(self, below: Mapping[int, IndexRanges], stages: StageStates) -> None:
-        """Note where the stages above stand in each pass of which something is wanted."""
-        (rest,) = below.values()
-        passes = self._past_wanted(rest)
-        node_state: dict[str, Any] = {"pass": self._built, "moved": self._moved}
-        told: list[StageStates] = []
-        if passes:
-            first, *later = passes
-            stages.update(stages_of(first.last, first.part(rest)))
-            node_state = {"pass": first.number, "moved": True}
-            later.append(_PastPass(self._built, self.upstream[0], self._begun, LONGEST))
-            told += (self._part_of(one, rest) for one in later)
-        to_come = range(self._built + 1, max(self._later, default=0) + 1)
-        told += (self._later.get(number, {}) for number in to_come)
-        while told and not told[-1]:
-            told.pop()
-        record_state(stages, self.runtime.address, node_state | ({"later": told} if told else {}))
-
-    def _part_of(self, one: _PastPass, rest: IndexRanges) -> StageStates:
-        """Tell where the stages of a later pass stand; nothing where it is to begin afresh."""
-        part = one.part(rest)
-        stages = stages_of(one.last, part, alone=True)
-        return {} if part.is_all and one.number not in self._later else stages
-
-    @property
-    def has_kept(self) -> bool:
-        """Whether a cache may have kept what the loop has not had."""
-        return bool(self.kept or self._past)
-
-    def forget(self, below: Mapping[int, IndexRanges]) -> None:
-        """Forget the passes of which nothing is wanted any more."""
-        start = min(rest.start for rest in below.values())
-        while self._past and self._past[0].end <= start:
-            self._past.popleft()
-        self.kept = [one for one in self.kept if one[0] > start]
-
-    def leave(self, below: Mapping[int, IndexRanges]) -> None:
-        """Have no pass kept of which the loop has not had everything, nor any within a pass."""
-        (rest,) = below.values()
-        for count, nodes in self.kept:
-            if count > rest.start:
-                self.epoch.pending_close += map(_TakenBack, nodes)
-        for one in self._past:
-            leave(one.last, rest.within(one.end).since(one.begun))
-
-    def move(self, room: int) -> list[Entry]:
-        """Move what is there; begin the next pass at the end."""
-        above = self.upstream[0]
-        count = min(room, len(above.out))
-        if count:
-            self._moved, self._dry = True, -1
-            self._count += count
-            return [above.out.popleft() for _ in range(count)]
-        if not above.done:
-            return []
-        self._pass += 1
-        self._dry += 1
-        if above.error is not None or self._pass == self._times:
-            self.end(above.error)
-        elif self._times is None and not self._moved:
-            self.end()  # for ever nothing
-        elif self._times is None and self._dry == _DRY_PASSES:
-            self.end(self._ran_dry())
-        elif caches := keeping(nodes_above(self)):
-            self.set_aside(lambda: self._keep(caches), self._turn)
-        else:
-            self._turn()
-        return []
-
-    def _keep(self, nodes: Sequence[StreamNode]) -> None:
-        """Let caches keep what the pass made: on a disk, that takes its time."""
-        self.kept.append((self._count, nodes))
-        for node in nodes:
-            node.commit()
-        self._look()
-
-    def _turn(self) -> None:
-        """Begin the next pass."""
-        self._past.append(_PastPass(self._built, self.upstream[0], self._begun, self._count))
-        self._begun, self._built = self._count, self._pass
-        self.epoch.replace(self, self._build(self._pass))
-
-    def _ran_dry(self) -> ArgumentError:
-        return ArgumentError(
-            f"{self.runtime.address} for ever must have items to go on with, got none in "
-            f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
-        )
+    def forget_before(self, start: int) -> None:
+        """Forget everything before result `start`."""
+        self._choices.forget(start)
+        del self._inputs[: max(0, start - self._base)]
+        self._base = max(start, self._base)

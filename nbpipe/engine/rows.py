@@ -77,7 +77,7 @@ class StageRows:
         for node in scheduler.epoch.order if scheduler.epoch is not None else ():
             node.runtime.account(now_ns)
             node.runtime.state = node.state()
-            waiting[node.runtime] = node.queued()
+            waiting[node.runtime] = max(0, node.held() - node.gathers)
         spent: dict[StageRuntime, int] = {}
         for task in scheduler.at_work():
             if task.started_ns and not task.ended_ns and not task.node.shares_workers:
@@ -121,7 +121,7 @@ class StageRows:
             if since_ns < (found[runtime.address][0] if runtime.address in found else now_ns):
                 found[runtime.address] = since_ns, task
         return {
-            address: (now_ns - since_ns, task.node.item_of(task))
+            address: (now_ns - since_ns, task.node.runner.item_of(task))
             for address, (since_ns, task) in found.items()
         }
 

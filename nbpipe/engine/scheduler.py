@@ -16,6 +16,7 @@ from .node import MEASURE_NS, Node, Task
 from .read_ahead import NextEpoch
 from .stats import BLOCKED, SLOW_NS, StageRuntime
 from .ticker import Ticker
+from .wakeups import is_attended, take_again
 
 # A thread comes back once for each task. Under the lock it hands in the results, updates the
 # counters and takes the next task: that of the most downstream stage that has input, a free slot
@@ -155,7 +156,7 @@ class Scheduler:
         if worker.bound:
             return None if self.held else self._read_on(worker, now_ns), False
         if task and task.node.epoch is epoch and not self.held:
-            again = task.node.take_again(now_ns)
+            again = take_again(task.node, now_ns)
             if again is not None:
                 return again, True
         for one in self.epochs:
@@ -265,7 +266,7 @@ class Scheduler:
                 ready = node.out.count - node.gathers
                 if ready > 0 and runtime.cost_ns <= SLOW_NS:
                     continue  # whoever comes next does it, unless what takes from it starves
-                if node.is_attended(now_ns):
+                if is_attended(node, now_ns):
                     self._leave_waiting()
                 elif node.runnable():
                     return self._pool.unpark()

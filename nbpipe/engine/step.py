@@ -98,6 +98,25 @@ class Chunk(NamedTuple):
 
 
 EMPTY = Chunk((), [])
+
+
+def chunk_of_results(results: Sequence[Any], *, irregular: bool = False, sized: bool) -> Chunk:
+    """Return a chunk of entries, of which there is at least one.
+
+    Args:
+        results: the entries.
+        irregular: some may be a `Failed`, a `Dropped` or None, which is a dropped one, too.
+        sized: rows have sizes.
+    """
+    if irregular:
+        filler = (0, 0) if sized else (0,)
+        results = [
+            one if type(one) is tuple else (0, DROPPED if one is None else one, *filler[1:])
+            for one in results
+        ]
+    return Chunk.of(results)
+
+
 # As `Chunk`, of a tuple of its columns; without a call of a Python function, for the hot path.
 chunk_of: Callable[[tuple[Paths, list[Any], Sizes]], Chunk] = partial(tuple.__new__, Chunk)
 

@@ -1,4 +1,4 @@
-"""Checkpoint: the state of a run as JSON-ready values, and the checks when it comes back."""
+"""Checkpoint: the state of a run as JSON-ready values, and the checks when it is loaded."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .chain import absorbed, index_plan
 from .ranges import IndexRanges, Span, are_inside
 from .stage import Chain, Stage, addresses
 
-_BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
-_ANEW = _BUFFER | {"order"}  # earlier versions wrote in which order results had come
+_BUFFER = {"again", "slots", "drawn", "over"}  # items of a buffer are read again like all others
+_IGNORED = {"order"}  # earlier versions wrote the order of completion
 
 
 def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return where the stages go on, from the states of all ranks of another world.
+    """Return the states of the stages, from the states of all ranks of another world size.
 
-    Each item that no rank has delivered is wanted once, of whichever rank; what a rank held in
-    its buffers is among them.
+    Each item that no rank has delivered is wanted once, from any rank. Items that a rank held in
+    its buffers are among them.
 
     Args:
         chain: sharded for one rank of the new world.
-        states: of all ranks, or of one where all ranks have done the same number of items.
+        states: of all ranks, or of one if all ranks have done the same number of items.
 
     Raises:
-        StateError: the states are not of all ranks of one world, or hold what only a rank of
-            the same world can go on with.
+        StateError: the states are not of all ranks of one world, or only a rank of the same world
+            can continue from them.
     """
     address = _only_split(chain)
     parts = _by_rank(address, states)
@@ -54,17 +54,17 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
 
 
 def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return where the stages go on in a pipeline that claims, from the states of all ranks.
+    """Return the states of the stages of a pipeline that claims, from the states of all ranks.
 
-    A row that any rank has delivered is wanted no more; all others are claimed anew.
+    Rows that no rank has delivered are claimed again.
 
     Args:
         chain: of one rank, of any world.
         states: of all ranks.
 
     Raises:
-        StateError: the states are not of all ranks of one world, or hold what nobody can go on
-            with who gets other rows than before.
+        StateError: the states are not of all ranks of one world, or a rank can continue from them
+            only with the same rows.
     """
     _check_all(states, claims_in(chain)[0])
     node_state: dict[str, dict[str, Any]] = {}
@@ -109,7 +109,7 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
 
 
 def _head(chain: Chain) -> str:
-    """Return the address of what a chain begins with; a join stands behind what it joins."""
+    """Return the address of the first stage of a chain; a join follows its inputs."""
     return next(address for address, stage in addresses(chain).items() if stage is chain[0])
 
 
@@ -135,7 +135,7 @@ def _by_rank(address: str, states: Sequence[Mapping[str, Any]]) -> dict[int, Map
         parts[rank] = state
     late = [state for state in states if state["epoch"] > min(epochs)]
     if max(epochs) == min(epochs) + 1 and all(map(_is_fresh, late)):
-        epochs = {min(epochs)}  # some ranks had fewer items, and are through
+        epochs = {min(epochs)}  # some ranks had fewer items, and have ended the epoch
     if len(worlds) > 1 or len(epochs) > 1:
         raise StateError(
             f"the states must be of one world and epoch, got world sizes {sorted(worlds)} and "
@@ -170,7 +170,7 @@ def _rows(chain: Chain, base: IndexRanges, world: int) -> int:
 
 
 def _is_fresh(state: Mapping[str, Any]) -> bool:
-    """Tell whether a rank has had nothing of its epoch."""
+    """Return whether a rank has had no item of its epoch."""
     return not state["delivered"] and not are_inside(state["stages"])
 
 
@@ -179,7 +179,7 @@ def _rest(node_state: Mapping[str, Any]) -> IndexRanges:
 
 
 def _together(rests: Mapping[int, IndexRanges], world: int) -> IndexRanges:
-    """Tell which rows of the global order are wanted, given which of its own each rank wants."""
+    """Return which rows of the global order are wanted, given which rows each rank wants."""
     of_rank = [rests.get(rank, rests[min(rests)]) for rank in range(world)]
     most = max(rest.gaps[-1][1] if rest.gaps else rest.start for rest in of_rank)
     return IndexRanges.only(_wanted(of_rank, world, most), most * world)
@@ -197,9 +197,9 @@ def _merge(
 ) -> None:
     source, gathered = _head(chain), _behind_batches(chain)
     for address, about in stages.items():
-        if address == source or set(about) <= _ANEW:
+        if address == source or set(about) <= _BUFFER | _IGNORED:
             continue
-        counts = set(about) - {"children", "failed", "order"}
+        counts = set(about) - {"children", "failed"} - _IGNORED
         if counts or ("children" in about and address in gathered):
             raise StateError(
                 f"stage {address!r} goes on only where its rank gets the same items as before: it "
@@ -215,7 +215,7 @@ def _merge(
 
 
 def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
-    """Return the children that all ranks want: one that went on from a state may know of others."""
+    """Return the children that all ranks want; a rank that was resumed may know of others."""
     rests: dict[Any, IndexRanges] = {}
     for path, rest in (*known, *more):
         key = tuple(path) if isinstance(path, list | tuple) else path
@@ -224,7 +224,7 @@ def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
 
 
 def _behind_batches(chain: Chain) -> set[str]:
-    """Return the stages whose items are made of several: other ranks make others."""
+    """Return the stages whose items are made of several, which differ with the ranks."""
     found: set[str] = set()
     gathers = False
     for address, stage in addresses(chain).items():
@@ -248,12 +248,12 @@ _WAY_OUT = "give what run.state_dict() returned for this pipeline"
 @final
 @dataclass(frozen=True, slots=True)
 class EpochPlace:
-    """A place in a run's epochs.
+    """A position in a run's epochs.
 
     Attributes:
         epoch: number of the epoch.
         delivered: items of it that the loop has had, in this run or before.
-        node_state: where each stage goes on, by address; empty at the beginning of the epoch.
+        node_state: states of the stages, by address; empty at the beginning of the epoch.
         external: the order of the epoch comes from outside.
     """
 
@@ -269,7 +269,7 @@ class EpochPlace:
 
 
 def caches(chain: Chain) -> NodeStates:
-    """Tell of each cache which epoch made its items, or is to make them."""
+    """Return for each cache which epoch made its items, or will make them."""
     found: NodeStates = {}
     for address, stage in addresses(chain).items():
         store = stage.spec.kept_in
@@ -284,7 +284,7 @@ def caches(chain: Chain) -> NodeStates:
 
 
 def written(chain: Chain, seed: int, place: EpochPlace) -> State:
-    """Return the state of a run at a place."""
+    """Return the state of a run at a position."""
     state = {
         "nbpipe": FORMAT,
         "epoch": place.epoch,
@@ -300,7 +300,7 @@ def written(chain: Chain, seed: int, place: EpochPlace) -> State:
 
 
 def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
-    """Return the place that a state, or the states of all ranks, tell of.
+    """Return the position that a state, or the states of all ranks, hold.
 
     Raises:
         StateError: it belongs to another pipeline, seed or data, or is no state.
@@ -333,7 +333,7 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
 
 
 def _of_given_order(ours: Mapping[str, Any], same: State | None) -> State:
-    """Return the rank's own state: an order from outside is that of one rank, and parts no other.
+    """Return the rank's own state: an order from outside belongs to one rank.
 
     Raises:
         StateError: there is none.
@@ -376,12 +376,12 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
 
 
 def check_caches(chain: Chain, place: EpochPlace, kept: NodeStates) -> None:
-    """Refuse the rest of an order in a cache that holds another one, made in another epoch.
+    """Refuse to resume with a cache that another epoch has filled in another order.
 
     Args:
         chain: of the run.
-        place: where it is to go on.
-        kept: what `caches` tells of those that it reads.
+        place: the position to resume at.
+        kept: what `caches` returned.
 
     Raises:
         StateError: there is such a cache.
@@ -399,7 +399,7 @@ def check_caches(chain: Chain, place: EpochPlace, kept: NodeStates) -> None:
 
 
 def _varies_before(chain: Chain, cache: Stage) -> bool:
-    """Tell whether what comes to a cache of a chain is another thing in each epoch."""
+    """Return whether the items of a cache, or their order, differ from epoch to epoch."""
     for place, stage in enumerate(chain):
         if stage is cache:
             return any(one.spec.varies for one in addresses(chain[:place]).values())
@@ -413,7 +413,7 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
         return
     lines = zip(_summary(ours), _summary(theirs), strict=False)
     here, there = next(pair for pair in lines if pair[0][0] != pair[1][0])
-    which = 0 if here[0] and there[0] else 1  # where one ends, their sizes differ
+    which = 0 if here[0] and there[0] else 1  # if one has ended, compare the sizes
     raise StateError(
         f"the state is of a pipeline with {there[which]}, this one has {here[which]}; {_WAY_OUT}, "
         "or begin the epoch again"
@@ -421,9 +421,9 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
 
 
 def _summary(outlines: Any) -> Iterator[tuple[str, str]]:
-    """Describe a chain stage by stage, those that a stage joins behind it; then its end, as "".
+    """Describe a chain stage by stage, with the size of its chain; a stage's inputs follow it.
 
-    Beside each is the size of its chain.
+    The end is an empty description.
     """
     size = f"{len(outlines)} stage" + ("" if len(outlines) == 1 else "s")
     for name, op, about, inputs in outlines:
@@ -436,7 +436,7 @@ def _summary(outlines: Any) -> Iterator[tuple[str, str]]:
 
 
 def _outline(stage: Stage) -> list[Any]:
-    """Return what must be the same when an epoch goes on: not functions, executors, knobs."""
+    """Return what must be the same to resume: not functions, executors or knobs."""
     inner = [[_outline(one) for one in chain] for chain in stage.inputs]
     return [stage.name, stage.op, stage.spec.state_words(), inner]
 

@@ -16,7 +16,7 @@ from ..engine.engine import Engine
 from ..engine.external import ExternalOrder, external_chain, whole_order
 from ..engine.failures import Failure
 from ..engine.lifecycle import RunLifecycle
-from ..engine.node import StageStates
+from ..engine.provenance import StageStates
 from ..engine.record import RunRecord
 from ..engine.stats import RunStats, Status
 from ..engine.step_time import StepTimes

@@ -13,7 +13,7 @@ import pytest
 import nbpipe
 from nbpipe.base import gil
 from nbpipe.base.threads import holds
-from nbpipe.engine import fused, node
+from nbpipe.engine import node, program
 from nbpipe.engine.consumer import Consumer
 from nbpipe.engine.record import TICKS_KEPT, RunRecord
 from nbpipe.engine.stats import SAMPLE_NS
@@ -352,7 +352,7 @@ class Work:
         return item
 
 
-@pytest.mark.parametrize("module", [node, fused])
+@pytest.mark.parametrize("module", [node, program])
 @pytest.mark.parametrize("more", [1, 2])
 @pytest.mark.parametrize(
     ("work", "share"),
@@ -389,7 +389,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
         (30, 0.005, (0.25, None)),  # it may do so where the interval is long
     ],
 )
-@pytest.mark.parametrize("module", [node, fused])
+@pytest.mark.parametrize("module", [node, program])
 def test_waits_for_the_lock_are_no_other_waits(monkeypatch, module, slept, interval_s, shares):
     """They are told apart by how often a thread wakes up, and count as neither part of a call."""
     work, counts, here = Work(12_000_000, 3_000_000), itertools.count(0, slept), module is node

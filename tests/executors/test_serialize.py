@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.fused import FusedPart, FusedProgram
+from nbpipe.engine.program import FusedPart, FusedProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
 from nbpipe.executors.serialize import captured, load, serialize, warn_if_large

@@ -18,7 +18,7 @@ import psutil
 from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
 from ...engine.external import Listed
-from ...engine.node import StageStates
+from ...engine.provenance import StageStates
 from ...engine.stats import Row
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel

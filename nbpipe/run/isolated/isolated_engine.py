@@ -17,7 +17,7 @@ from ...engine.epoch_runner import EpochRunner
 from ...engine.external import ExternalOrder, Listed
 from ...engine.failures import Failure
 from ...engine.local_engine import LocalEngine
-from ...engine.node import StageStates
+from ...engine.provenance import StageStates
 from ...engine.record import RunRecord
 from ...engine.stats import Row, StageStats
 from ...executors.interface import Executor, Request, Response
