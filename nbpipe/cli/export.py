@@ -127,13 +127,11 @@ class _NotebookRun:
         self._doing, self._cell = f"running {place}", f": {cell.first_line}"
         log(f"{place}: {cell.first_line}")
         try:
-            await kernel.run(cell.text)
+            await kernel.run(cell.text, cell.tags)
         except CellError as error:
-            if "raises-exception" not in cell.tags:
-                raise _failed(f"{place} failed: {cell.first_line}", error) from error
-        more = self._plan.assignments_after(cell)
-        if more:
-            await kernel.run(more, is_cell=False)
+            raise _failed(f"{place} failed: {cell.first_line}", error) from error
+        if lines := self._plan.assignments_after(cell):
+            await kernel.ask(lines)
 
     async def _export(self, kernel: Kernel) -> str:
         plan = self._plan
@@ -144,7 +142,7 @@ class _NotebookRun:
         }
         request = {"name": plan.pipeline, "path": str(plan.target), "options": options}
         try:
-            answer = await kernel.evaluate(_ASK.format(repr(json.dumps(request))))
+            answer = await kernel.ask("", _ASK.format(repr(json.dumps(request))))
         except CellError as error:
             if error.kind in ("ModuleNotFoundError", "AttributeError"):
                 raise FailedError(
@@ -162,7 +160,7 @@ class _NotebookRun:
 def _failed(what: str, error: CellError) -> FailedError:
     words = redacted(str(error))
     if error.kind == "StdinNotImplementedError":
-        words = "it asks for input, and nobody is here to give it; --set gives a value instead"
+        words = "it asks for input; pass a value with --set instead"
     elif error.kind not in ("ExportError", "ModuleEditedError"):  # they have lines to read
         words = shortened(words, _LONGEST_ERROR)
     details = _readable(error.traceback)
@@ -300,7 +298,7 @@ class Plan:
         return "\n".join(f"{name} = {self.sets[name]!r}" for name in names)
 
     def warnings(self) -> Iterator[str]:
-        """Tell what may not be as it was meant."""
+        """Yield warnings of settings that may have no effect."""
         for name in self.sets:
             setter = self._setter(name)
             if name in setter.reads:
@@ -314,7 +312,7 @@ class Plan:
 
 
 def explained(plan: Plan) -> str:
-    """Tell in words what would be run, set and written."""
+    """Return in words what would be run, set and written."""
     rows = [
         ("kernel", "{} ({})".format(*map(printable, plan.kernel))),
         ("folder", printable(str(plan.notebook.path.absolute().parent))),

@@ -1,4 +1,4 @@
-"""Kernel: a process that runs a notebook's cells; it ends with whoever started it."""
+"""Kernel: nbclient runs a notebook's cells in a process, which ends with all that it started."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, final
+from typing import Any, Self, final
 
 import psutil
 
@@ -17,20 +17,18 @@ from ..base.format import shortened
 from ..errors import MissingExtraError, NbpipeError, near_match
 from .terminal import BadUsageError, printable
 
-_START_S = 60.0  # time that a kernel may take to answer [s]
-_END_S = 6.0  # time that it may take to end by itself [s]
+_START_S = 60  # time that a kernel may take to answer [s]
 _LOG_BYTES = 4000
 # Names that stand for the Python that starts the kernel.
 _THIS_PYTHON = ("python", "python3", "python{}.{}".format(*sys.version_info))
-T = TypeVar("T")
 
 
 class KernelDiedError(NbpipeError):
-    """The kernel's process ended, or never began.
+    """The kernel's process ended, or did not start.
 
     Args:
         message: how.
-        last_words: what it wrote last past the notebook; may be empty.
+        last_words: the last line of its log; may be empty.
     """
 
     def __init__(self, message: str, last_words: str) -> None:
@@ -42,16 +40,13 @@ class CellError(NbpipeError):
     """A cell raised something.
 
     Args:
-        kind: name of the exception's class.
-        message: its text.
-        traceback: as the kernel shows it.
+        error: `ename`, `evalue` and `traceback`, as the kernel reports them.
     """
 
-    def __init__(self, kind: str, message: str, traceback: str) -> None:
-        super().__init__(f"{kind}: {message}" if message else kind)
-        self.kind = kind
-        self.message = message
-        self.traceback = traceback
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.kind, message = str(error.get("ename", "")), str(error.get("evalue", ""))
+        self.traceback = "\n".join(map(str, error.get("traceback", ())))
+        super().__init__(f"{self.kind}: {message}" if message else self.kind)
 
 
 def kernel_command(name: str) -> str:
@@ -59,12 +54,13 @@ def kernel_command(name: str) -> str:
 
     Raises:
         BadUsageError: there is no kernel of this name.
-        MissingExtraError: ipykernel is not installed.
+        MissingExtraError: nbclient or ipykernel is not installed.
     """
     try:
+        import nbclient  # noqa: F401  here, so that nothing is run where it is missing
         from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
     except ModuleNotFoundError as missing:
-        raise MissingExtraError.of("ipykernel", "export", "nbpipe export") from missing
+        raise MissingExtraError.of("nbclient", "export", "nbpipe export") from missing
     manager = KernelSpecManager()
     try:
         program = str(manager.get_kernel_spec(name).argv[0])
@@ -83,23 +79,37 @@ def kernel_command(name: str) -> str:
 class Kernel:
     """A kernel from `async with` to the end of its block.
 
+    nbclient's own context is not used: its signal handlers would leave a cell waiting for ever.
+
     Args:
         name: of the kernel.
         folder: its working folder.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        from jupyter_client.manager import AsyncKernelManager
+        from nbclient import NotebookClient
+        from nbformat.v4 import new_notebook
 
-        self._manager: Any = AsyncKernelManager(kernel_name=name, shutdown_wait_time=_END_S)
-        self._folder = folder
-        self._client: Any = None
-        self._death: asyncio.Future[Any] | None = None
+        self._client: Any = NotebookClient(
+            new_notebook(),
+            kernel_name=name,
+            startup_timeout=_START_S,
+            record_timing=False,
+            store_widget_state=False,
+            resources={"metadata": {"path": str(folder)}},
+        )
+        self._manager: Any = self._client.create_kernel_manager()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `_close`
 
     async def __aenter__(self) -> Self:
         try:
-            await self._start()
+            await self._client.async_start_new_kernel(stdout=self._log, stderr=self._log)
+            await self._client.async_start_new_kernel_client()
+        except (OSError, RuntimeError) as error:
+            words = printable(shortened(str(error), 300))
+            last_words = self._last_words()
+            await self._close()
+            raise KernelDiedError(f"the kernel did not start ({words})", last_words) from error
         except BaseException:
             await self._close()
             raise
@@ -113,76 +123,57 @@ class Kernel:
     ) -> None:
         await self._close()
 
-    async def _start(self) -> None:
-        manager = self._manager
-        # the user's history is that of what the user types
-        arguments = ["--HistoryManager.hist_file=:memory:"] if manager.ipykernel else []
+    async def run(self, text: str, tags: Iterable[str]) -> None:
+        """Run a cell; one with the tag `raises-exception` may raise.
+
+        Raises:
+            CellError: it raised something.
+            KernelDiedError: the kernel ended.
+        """
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+        from nbformat.v4 import new_code_cell
+
+        cell = new_code_cell(text, metadata={"tags": list(tags)})
+        cells = self._client.nb.cells
+        cells.append(cell)
         try:
-            await manager.start_kernel(
-                cwd=str(self._folder), stdout=self._log, stderr=self._log, extra_arguments=arguments
-            )
-            self._death = asyncio.ensure_future(manager.provisioner.wait())
-            self._client = manager.client()
-            self._client.start_channels()
-            await self._or_death(self._client.wait_for_ready(timeout=_START_S))
-        except (OSError, RuntimeError) as error:
-            raise KernelDiedError(
-                f"the kernel did not start ({printable(shortened(str(error), 300))})",
-                self._last_words(),
-            ) from error
+            await self._client.async_execute_cell(cell, len(cells) - 1)
+        except CellExecutionError as error:
+            shown = [one for one in cell.outputs if one.output_type == "error"]
+            raise CellError(shown[-1] if shown else vars(error)) from error
+        except DeadKernelError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # nbclient takes that for a death
+                raise asyncio.CancelledError from error
+            raise await self._death() from error
 
-    async def run(self, code: str, *, is_cell: bool = True) -> None:
-        """Run a cell.
-
-        Args:
-            code: what stands in it.
-            is_cell: it takes the next number of `In`, and its text is remembered.
+    async def ask(self, code: str, expression: str = "None") -> Any:
+        """Execute code that is no cell of the notebook; return the JSON of an expression after it.
 
         Raises:
             CellError: it raised something.
             KernelDiedError: the kernel ended.
         """
-        content = (await self._ask(code, silent=not is_cell))["content"]
-        if content["status"] != "ok":
-            raise _cell_error(content)
+        from nbclient.exceptions import DeadKernelError
 
-    async def evaluate(self, expression: str) -> dict[str, Any]:
-        """Evaluate an expression; return what it shows as JSON. No variable is added or changed.
-
-        Raises:
-            CellError: it raised something.
-            KernelDiedError: the kernel ended.
-        """
-        reply = await self._ask("", silent=True, user_expressions={"it": expression})
-        content = reply["content"]
+        wanted = {"it": expression}
+        sent = self._client.kc.execute(code, silent=True, user_expressions=wanted)
+        try:
+            content = (await self._client.async_wait_for_reply(sent))["content"]
+        except DeadKernelError as error:
+            raise await self._death() from error
         answer = content.get("user_expressions", {}).get("it", content)
         if answer["status"] != "ok":
-            raise _cell_error(answer)
-        shown: dict[str, Any] = answer["data"]["application/json"]
-        return shown
+            raise CellError(answer)
+        return answer["data"].get("application/json")
 
-    async def _ask(self, code: str, **options: Any) -> Any:
-        reply = self._client.execute_interactive(
-            code, allow_stdin=False, output_hook=_pass_over, **options
-        )
-        return await self._or_death(reply)
-
-    async def _or_death(self, reply: Coroutine[Any, Any, T]) -> T:
-        """Wait for a reply, or for the end of the kernel."""
-        assert self._death is not None
-        task = asyncio.ensure_future(reply)
-        try:
-            await asyncio.wait({task, self._death}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-        finally:
-            task.cancel()
-        code = self._death.result()
+    async def _death(self) -> KernelDiedError:
+        code = await self._manager.provisioner.poll()
         how = f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
-        raise KernelDiedError(f"the kernel died {how}", self._last_words())
+        return KernelDiedError(f"the kernel died {how}", self._last_words())
 
     def _last_words(self) -> str:
-        """Return the last line that the kernel wrote past the notebook, without its warnings."""
+        """Return the last line of the kernel's log, without its own warnings."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - _LOG_BYTES))
         written = self._log.read().decode("utf-8", "replace").strip().splitlines()
@@ -196,10 +187,8 @@ class Kernel:
             with contextlib.suppress(Exception):  # it is over, whatever that raises
                 await self._manager.shutdown_kernel()
         finally:
-            if self._death is not None:
-                self._death.cancel()
-            if self._client is not None:
-                self._client.stop_channels()
+            if self._client.kc is not None:
+                self._client.kc.stop_channels()
             for process in family:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
@@ -211,15 +200,3 @@ class Kernel:
             return psutil.Process(pid).children(recursive=True) if pid else []
         except psutil.Error:
             return []
-
-
-def _pass_over(message: object) -> None:
-    """Drop what a cell prints and shows: it is for those who open the notebook."""
-
-
-def _cell_error(content: dict[str, Any]) -> CellError:
-    return CellError(
-        str(content.get("ename", content["status"])),
-        str(content.get("evalue", "")),
-        "\n".join(map(str, content.get("traceback", ()))),
-    )

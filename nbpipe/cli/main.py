@@ -70,7 +70,7 @@ def _done(options: argparse.Namespace) -> int:
 
 
 def _without_reader(command: Callable[[], int]) -> int:
-    """Run a command; whoever read its output may leave."""
+    """Run a command; the reader of its output may leave."""
     try:
         return command()
     except BrokenPipeError:
@@ -90,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         super()._print_message(redacted(message), file)
         if sys.stdout is not None:
-            sys.stdout.flush()  # whoever read it may have left: that is found here, not at exit
+            sys.stdout.flush()  # its reader may have left: that is found here, not at exit
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,9 +112,9 @@ def _parser() -> argparse.ArgumentParser:
             "export",
             allow_abbrev=False,
             help="run a notebook and write its pipeline to a module",
-            description="Run a notebook in a kernel of its own, and write a pipeline of it to a "
-            "module. Without --execute nothing is run: you are told what would be. The notebook's "
-            "file is never changed.",
+            description="Run a notebook in a kernel of its own, and write one of its pipelines to "
+            "a module. Without --execute, list what would run. The notebook's file is never "
+            "changed.",
             epilog=_ENDS,
         )
     )
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
             "run",
             allow_abbrev=False,
             help="run an exported module",
-            description="Run the pipeline of an exported module, and show how it goes.",
+            description="Run the pipeline of an exported module, and show its progress.",
             epilog=_ENDS,
         )
     )
@@ -134,9 +134,19 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("notebook", type=Path, help="the notebook; it is run in the folder that it is in")
     add("--pipeline", default="pipe", metavar="NAME", help="the variable (default: pipe)")
-    add("-o", "--output", required=True, metavar="FILE", help="the module to write, as loader.py")
-    add("--execute", action="store_true", help="run it; else only tell what would be run")
-    _add_set(parser, "give a variable that a cell assigns another value, as size=64")
+    add(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="the module to write, for example loader.py",
+    )
+    add(
+        "--execute",
+        action="store_true",
+        help="run the notebook (default: only list what would run)",
+    )
+    _add_set(parser, "another value for a variable that a cell assigns, for example size=64")
     add("--timeout", type=_limit, default=600, metavar="S", help="for all of it [s] (default: 600)")
     add("--overwrite", action="store_true", help="replace a module that was edited by hand")
     add(
@@ -154,8 +164,8 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("module", type=Path, help="the module, as loader.py")
-    _add_set(parser, "turn a knob, as decode.concurrency=8 or decode_concurrency=8")
+    add("module", type=Path, help="the module, for example loader.py")
+    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
     whole = partial(_whole, minimum=1, unit="epochs")
     add("--epochs", type=whole, default=1, metavar="N", help="(default: 1)")
     add("--verbose", action="store_true", help="show tracebacks")

@@ -99,7 +99,7 @@ def _builds(builder: PipelineBuilder) -> bool:
 
 
 def _no_file(module: Path) -> str:
-    """Tell what is wrong with a path that is no file, and what may be meant."""
+    """Return what is wrong with a path that is no file, and what may be meant."""
     if module.is_dir():
         return f"{module} is a folder; give the file in it, as {module / 'loader.py'}"
     return f"no file {module}{near_match(str(module), map(str, module.parent.glob('*.py')))}"
@@ -123,7 +123,7 @@ def _run_plainly(pipe: Pipeline, epochs: int) -> None:
 
 @contextmanager
 def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
-    """Tell on stderr, once for each, that a call hangs: meanwhile there are no other lines.
+    """Report on stderr, once for each, that a call hangs: meanwhile there are no other lines.
 
     Args:
         started: the run that is iterated inside the `with` block.

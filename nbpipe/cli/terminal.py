@@ -79,7 +79,7 @@ def write_any_character() -> None:
 
 
 def is_live() -> bool:
-    """Tell whether lines on stderr can be drawn again: on a terminal, where rich is installed."""
+    """Return whether lines on stderr can be drawn again: on a terminal, where rich is installed."""
     live = sys.stderr is not None and sys.stderr.isatty()
     return live and importlib.util.find_spec("rich") is not None
 

@@ -13,18 +13,17 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from .secrets import redacted_source
-from .source import Lines, indent_of, last_name, lines_of, tree_of
+from .source import Function, Lines, indent_of, last_name, lines_of, tree_of
 
 # -- Trees -----------------------------------------------------------------------------------------
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Definition = Function | ast.ClassDef
 
 
 def root_name(node: ast.AST) -> str | None:
@@ -92,7 +91,7 @@ class _Names:
 
 
 def _waits(code: CodeType) -> bool:
-    """Tell whether code is executed by calls: that of functions, not of classes and the like."""
+    """Return whether code is executed by calls: that of functions, not of classes and the like."""
     is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
     return is_function and (code.co_name == "<lambda>" or not code.co_name.startswith("<"))
 
@@ -500,8 +499,14 @@ def _timed(node: ast.stmt) -> str | None:
     return None
 
 
-def body_of(text: str) -> str | None:
-    """Return what a cell executes in the notebook: of `%%time` the body, of `%%bash` nothing."""
+def body_of(text: str, transform: Callable[[str], str] | None = None) -> str | None:
+    """Return what a cell executes in the notebook: of `%%time` the body, of `%%bash` nothing.
+
+    Args:
+        text: the cell, as Python.
+        transform: gives the Python that IPython makes of a text; None: the shell's.
+    """
+    transform = transform or transformed
     tree = parsed(text)
     if tree is None:
         return None
@@ -509,7 +514,7 @@ def body_of(text: str) -> str | None:
         return text
     match _magic(tree.body[0], "run_cell_magic"):
         case [name, _, body]:
-            return body_of(transformed(body)) if name in _EXECUTING else None
+            return body_of(transform(body), transform) if name in _EXECUTING else None
     return text
 
 
@@ -524,7 +529,7 @@ def run_file(node: ast.stmt) -> Path | None:
 
 
 def runs_cells(node: ast.stmt) -> bool:
-    """Tell whether a statement executes other cells, as `%run other.ipynb` does."""
+    """Return whether a statement executes other cells, as `%run other.ipynb` does."""
     calls = (last_name(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
     return bool({"run_line_magic", "run_cell", "run_cell_magic"}.intersection(calls))
 
@@ -559,7 +564,7 @@ _PLAIN_PARTS = (
 
 
 def is_plain(node: ast.AST) -> bool:
-    """Tell whether an expression only spells a constant, or puts some together."""
+    """Return whether an expression only spells a constant, or puts some together."""
     if isinstance(node, ast.Call):
         parts = [*node.args, *node.keywords]
         return ast.unparse(node.func) in _PLAIN_CALLS and all(map(is_plain, parts))

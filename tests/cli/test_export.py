@@ -38,7 +38,7 @@ def test_verbose_shows_the_traceback_without_secrets(tmp_path):
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("name = input('name? ')", "it asks for input, and nobody is here to give it"),
+        ("name = input('name? ')", "it asks for input; pass a value with --set instead"),
         ("import os\nos._exit(7)", "the kernel died with exit code 7, while running cell 2 of 2"),
         (PIPE.replace("pipe =", "pip ="), "no such variable; did you mean 'pip'?; the pipelines"),
         ("pipe = 3", "got 'pipe': it is of type 'int'; the notebook holds no pipeline"),
@@ -143,7 +143,7 @@ def write_kernel(folder, *arguments):
         (["/none/python", "{connection_file}"], ["kernel did not start ([Errno 2] No such file"]),
         (
             [sys.executable, "-c", "exit('no')"],
-            ["died with exit code 1, while starting the kernel", "; its last words: no"],
+            ["kernel did not start (Kernel died", "while starting the kernel; its last words: no"],
         ),
         (
             ["env", "-u", "PYTHONPATH", sys.executable, "-Im", "ipykernel", "-f{connection_file}"],
