@@ -31,7 +31,7 @@ from .fresh import FreshProcesses, Proved, error_words, first_items
 from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
 from .literals import NoLiteral, large_array, spelled
 from .matching import Match, state_of
-from .reachable import is_library, is_local, secret_in, texts_named_as_secrets
+from .reachable import holds_pipeline, is_library, is_local, secret_in, texts_named_as_secrets
 from .record import END, Record
 from .secrets import (
     advice,
@@ -126,7 +126,7 @@ def _derived(record: Record) -> set[str]:
 
 
 def _looks_up_secret(one: Statement) -> bool:
-    """Tell whether a statement looks up a secret, by where that is or what it is called there."""
+    """Return whether a statement looks up a secret, by where that is or what it is called there."""
     parts = list(ast.walk(one.node))
     if any(last_name(part) in _STORES for part in parts):
         return True
@@ -185,7 +185,7 @@ def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
 
 
 def _is_of(value: Any, chain: Chain) -> bool:
-    """Tell whether a value is the pipeline of a run, which may place some stages elsewhere."""
+    """Return whether a value is the pipeline of a run, which may place some stages elsewhere."""
     own = getattr(value, "chain", None)
     return (
         isinstance(own, tuple)
@@ -280,8 +280,8 @@ _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread o
 _OWN_LIMIT_S = 60.0  # for two runs of the notebook's own first items
 _GRACE_S = 5.0
 _STARTS_AFRESH = (
-    "the stages change state, which starts afresh in the module; its items were compared with "
-    "those of the same statements in a fresh process"
+    "the stages change state, which has its first value in the module; the items were compared "
+    "with those of the same statements in a fresh process"
 )
 _SHORTEST_INSIDE = 6  # characters of a secret that is one inside a longer text, too
 
@@ -327,8 +327,8 @@ def export_chain(
                     raise
                 except Exception as error:  # what user objects may raise when they are looked at
                     raise ExportError(
-                        "the export met something that it cannot look at: "
-                        f"{error_words(error)}; leave it out of what the stages use"
+                        "the export cannot inspect a value that the stages use: "
+                        f"{error_words(error)}; leave that value out"
                     ) from error
     except NbpipeError as error:
         cleared(error)
@@ -370,7 +370,7 @@ def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
     made = [
         one
         for one in part.build()[:-1]
-        if one.edits or any(_holds_pipeline(record.namespace.get(name)) for name in one.binds)
+        if one.edits or any(holds_pipeline(record.namespace.get(name)) for name in one.binds)
     ]
     made = [one for one in made if not one.is_import and not one.is_definition]
     for one in made:
@@ -378,8 +378,8 @@ def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
             for other in record.after(one.at, END):
                 if name in other.binds | other.changes and other not in made:
                     raise ExportError(
-                        f"variable {name!r} was changed in {other.cell.place} since the pipeline "
-                        "was made of it; run the pipeline's cell again"
+                        f"variable {name!r} was changed in {other.cell.place} after the pipeline "
+                        "used it; run the pipeline's cell again"
                     )
     lines = [f"{one.comments}\n{one.edited}".strip("\n") for one in made]
     if not any(goal in one.binds for one in made):
@@ -403,12 +403,6 @@ def _read_by(one: Statement, record: Record) -> set[str]:
             todo += function.needed_later - found
             found |= function.needed_later
     return found
-
-
-def _holds_pipeline(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value
-    several = isinstance(value, dict | list | tuple)
-    return any(hasattr(one, "_export_goal_") for one in (inner if several else (value,)))
 
 
 class _Copy:
@@ -458,16 +452,16 @@ class _Copy:
                 count=self._count,
             )
             statements = self._match.settle(self._begin_replay)
-            shown.at("the module is written")
+            shown.at("writing the module")
             text, names = self._text()
             self._refuse_secrets(statements, text)
             files = self._files()
-            shown.at("a fresh process imports the module")
+            shown.at("importing the module in a fresh process")
             proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
             self._refuse_failed(text, proved)
             self._match.compare_chain(proved.chain, statements, "in the module")
             self._compare_values(proved)
-            shown.at("the first items of the notebook are compared")
+            shown.at("comparing the first items")
             compared = self._compare_items(items, proved, statements) if self._count else 0
         written = stored(self._file, text, files, overwrite=overwrite)
         knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
@@ -478,7 +472,7 @@ class _Copy:
         return replace(written, path=path, compared=compared, notes=notes)
 
     def _begin_replay(self, statements: Sequence[Statement]) -> None:
-        self._shown.at(f"a fresh process executes {len(statements)} statements")
+        self._shown.at(f"running {len(statements)} statements in a fresh process")
         self._refuse_secrets(statements)
 
     # -- text ------------------------------------------------------------------------------
@@ -577,9 +571,9 @@ class _Copy:
             for name in () if one.is_import else sorted(one.binds):
                 if name not in self._record.namespace or self._record.binding(name, END) is not one:
                     continue
-                if self._match.is_pipeline(name):  # its stages are looked at below
-                    continue
                 value = self._record.namespace[name]
+                if holds_pipeline(value):  # its stages are looked at below
+                    continue
                 if any(map(is_typed, self._secret_texts(name, value))):
                     raise self._part.refused(f"variable {name!r} {advice(name)}", one)
         for address, stage in addresses(self._chain).items():
@@ -604,11 +598,9 @@ class _Copy:
                 value = self._record.namespace.get(name)
                 saved = large_array(value) is not None and not self._archive
                 raise self._part.refused(
-                    f"variable {name!r} is made of files when the module is imported "
-                    f"({proved.import_error}); make it inside a function under @functools.cache, "
-                    "or in worker_init, so that the import needs no data"
-                    + ', or export with assets="npz"'
-                    * saved,
+                    f"variable {name!r} needs files when the module is imported "
+                    f"({proved.import_error}); create it in a function under @functools.cache, "
+                    "or in worker_init" + ', or export with assets="npz"' * saved,
                     culprit,
                 )
             at = f", line {proved.line}: `{line}`" if proved.line else ""
@@ -623,7 +615,7 @@ class _Copy:
                 f"{proved.build_error}"
             )
         if proved.words and not proved.chain:
-            raise ExportError(f"the module was checked in a fresh process, and {proved.words}")
+            raise ExportError(f"the module {proved.words} in a fresh process")
 
     def _compare_values(self, proved: Proved) -> None:
         """Refuse a module whose import gives other values than the statements did."""
@@ -632,9 +624,12 @@ class _Copy:
             mine = self._match.replayed.prints.get(name)
             if mine is None or one is None or one.is_definition:
                 continue
-            words = difference(mine, theirs)
+            words = difference(mine, theirs, "in the module")
             if words and not self._part.is_of_machine(one):
-                raise self._part.refused(f"variable {name!r} in the module: {words}", one)
+                raise self._part.refused(
+                    f"variable {name!r} differs in the module: {words}; assign it in one statement",
+                    one,
+                )
 
     def _compare_items(
         self,
@@ -674,7 +669,7 @@ class _Copy:
         return len(mine)
 
     def _has_state(self, statements: Sequence[Statement]) -> bool:
-        """Tell whether the stages change what they use."""
+        """Return whether the stages change what they use."""
         found = state_of(statements, self._record) or self._match.replayed.moved
         return bool(found) or self._match.is_loose
 
@@ -685,19 +680,19 @@ class _Copy:
             if one.is_import:
                 module = getattr(one.node, "module", None) or one.node.names[0].name  # type: ignore[attr-defined]
                 if is_local(module):
-                    note(f"module {module!r} is a file of your own; it has to be there, too")
+                    note(f"module {module!r} is a local file; the exported module imports it")
         for name in sorted(self._match.moved & {n for one in self._top for n in one.binds}):
-            note(f"variable {name!r} is changed by the stages; it begins with its first value")
+            note(f"the stages change variable {name!r}; the module has its first value")
         stages = (name.rpartition(" ")[0] for name in self._match.replayed.moved)
         for address in dict.fromkeys(filter(None, stages)):
-            note(f"stage {address!r} changes what it was given; it begins with its first value")
+            note(f"stage {address!r} changes its arguments; the module has their first values")
         taken = set(statements)
         for name in sorted({n for one in taken for n in one.binds if one.is_definition}):
             newest = self._record.binding(name, END)
             if newest is not None and newest not in taken and newest.is_definition:
                 note(
-                    f"the pipeline uses the {name!r} that it was built with; {newest.cell.place} "
-                    "defines another"
+                    f"the module has the {name!r} that the pipeline was built with; "
+                    f"{newest.cell.place} redefines it"
                 )
         for one, files in self._match.reads.items():
             if one not in taken:  # a value stands in its place
@@ -746,8 +741,8 @@ def _side_effects(record: Record, taken: set[Statement]) -> Iterator[str]:
         if name.startswith(_ACTS) and name not in _SHOWS and _package(owner) in packages - {""}:
             yield (
                 f"`{shortened(redacted_source(ast.unparse(one.node)), 80)}` in {one.cell.place} "
-                "acts by side effect and is not in the module; to keep it, begin its cell with the "
-                "line `#| nbpipe: setup`"
+                "changes global settings and is not in the module; to keep it, start its cell with "
+                "the line `#| nbpipe: setup`"
             )
 
 
@@ -757,20 +752,18 @@ def _package(module: object) -> str:
 
 
 def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
-    """Tell which item of the module differs first; None where none does."""
+    """Return which item of the module differs first; None where none does."""
     for number, (one, other) in enumerate(zip(mine, proved.items, strict=False)):
-        words = difference(one, other)
+        words = difference(one, other, "in the module")
         if words is not None:
-            words = words.replace("when its text runs anew", "in the module")
-            return f"item {number} of the module differs from the notebook's: {words}"
+            return f"item {number} differs: {words}; run the notebook from the top, then export"
     if raised:
         return None
     if proved.raised and len(proved.items) < len(mine):
         return str(_not_made(proved))
     if len(mine) != len(proved.items):
         return (
-            f"the module gives {len(proved.items)} items where the notebook's pipeline gives "
-            f"{len(mine)}"
+            f"the module yields {len(proved.items)} items, and the notebook's pipeline {len(mine)}"
         )
     return None
 
@@ -805,7 +798,7 @@ def own_items(
 
 def _not_made(proved: Proved) -> ExportError:
     return ExportError(
-        f"item {len(proved.items)} of the module cannot be made: {proved.raised or proved.words}"
+        f"item {len(proved.items)} of the module failed: {proved.raised or proved.words}"
     )
 
 

@@ -23,7 +23,7 @@ import threading
 import types
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from types import CodeType, FunctionType
 from typing import Any
@@ -89,25 +89,17 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
     )
 
 
-def difference(notebook: Any, module: Any) -> str | None:
-    """Tell where two fingerprints differ, in words; None if they are equal.
+def difference(notebook: Node, other: Node, where: str) -> str | None:
+    """Return where two fingerprints differ, in words; None if they are equal.
 
     Args:
         notebook: fingerprint of the live value.
-        module: fingerprint of the value in a fresh process.
+        other: fingerprint of the value in a fresh process.
+        where: what a message calls the place of the other: "in the module".
     """
-    loose = frozenset(notebook.get("loose", ()))
-    if loose:
-        notebook, module = _without(notebook, loose), _without(module, loose)
-    if notebook == module:
+    if notebook == other:
         return None
-    return redacted(_difference("", notebook, module))
-
-
-def loosened(node: Node, labels: Iterable[str]) -> Node:
-    """Have `difference` overlook some parts of a fingerprint, as "attribute 'count'"."""
-    names = sorted(set(labels))
-    return {**node, "loose": names} if names else node
+    return redacted(_difference("", notebook, other, where))
 
 
 def steady(node: Node, before: Node, after: Node) -> Node | None:
@@ -133,48 +125,59 @@ def steady(node: Node, before: Node, after: Node) -> Node | None:
     return {"kind": node["kind"], "shown": "", "parts": parts, "count": len(parts)}
 
 
-def _without(node: Node, labels: frozenset[str]) -> Node:
-    parts = [part for part in node.get("parts", ()) if part[0] not in labels]
-    kept = {key: value for key, value in node.items() if key not in ("loose", "size")}
+def without(node: Node, labels: Collection[str], *, deep: bool = True) -> Node:
+    """Return a fingerprint without some parts, for example "attribute 'count'".
+
+    Args:
+        node: the fingerprint.
+        labels: of the parts.
+        deep: leave out those of inner values, too.
+    """
+    if not labels or "parts" not in node:
+        return node
+    parts = [
+        [label, without(part, labels) if deep else part]
+        for label, part in node["parts"]
+        if label not in labels
+    ]
+    kept = {key: node[key] for key in node if key not in ("size", "count", "digest", "parts")}
     return {**kept, "parts": parts, "count": len(parts)}
 
 
-def _difference(where: str, one: Node, other: Node) -> str:
-    place = f"{where}: " if where else ""
+def _difference(at: str, one: Node, other: Node, where: str) -> str:
+    def both(one: str, other: str) -> str:
+        return f"{one} in the notebook, {'another' if one == other else other} {where}"
+
+    place = f"{at}: " if at else ""
     named = one["kind"] == "enum" and one["shown"] != other["shown"]  # their names say all
     if one["kind"] != other["kind"] or named:
-        return f"{place}{_anew(_shown(one), _shown(other))}"
+        return f"{place}{both(_shown(one), _shown(other))}"
     left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
     for label, node in left.items():
         if label in right and node != right[label]:
-            return _difference(_joined(where, label), node, right[label])
+            return _difference(_joined(at, label), node, right[label], where)
     alone = [label for label in (*left, *right) if (label in left) != (label in right)]
     if alone and one.get("count") == len(left) and other.get("count") == len(right):
         words = [
             _shown(side[alone[0]]) if alone[0] in side else "missing" for side in (left, right)
         ]
-        return f"{_joined(where, alone[0])}: {_anew(*words)}"
+        return f"{_joined(at, alone[0])}: {both(*words)}"
     if one.get("count") != other.get("count"):
-        return f"{place}{_anew(_count(one), _count(other))}"
+        return f"{place}{both(_count(one), _count(other))}"
     if one["shown"] != other["shown"]:
-        return f"{place}{_anew(_shown(one), _shown(other))}"
+        return f"{place}{both(_shown(one), _shown(other))}"
     if HIDDEN in one["shown"]:
-        return f"{place}texts that are not shown differ"
+        return f"{place}hidden texts differ"
     if list(left) != list(right):
         return f"{place}the order differs"
     differs = "it differs" if one["kind"] == "code" else ""
-    return f"{place}{differs or f'{_shown(one)}, which differs past its first elements'}"
+    return f"{place}{differs or f'{_shown(one)}, which differs after its first elements'}"
 
 
-def _anew(one: str, other: str) -> str:
-    other = "another" if one == other else other
-    return f"{one} in the notebook, {other} when its text runs anew"
-
-
-def _joined(where: str, label: str) -> str:
+def _joined(at: str, label: str) -> str:
     if label.startswith(("['", '["', "[b'", '[b"')) and not _is_plain(label):
         label = "[...]"  # a key may be a secret, too
-    return f"{where}{label}" if label.startswith("[") or not where else f"{where} {label}"
+    return f"{at}{label}" if label.startswith("[") or not at else f"{at} {label}"
 
 
 def _count(node: Node) -> str:
@@ -184,7 +187,7 @@ def _count(node: Node) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a text is made of words and numbers, as names of files are."""
+    """Return whether a text is made of words and numbers, as names of files are."""
     return all(map(_WORD.fullmatch, re.findall(r"[^\W_]+", text)))
 
 
@@ -248,7 +251,7 @@ def _code_node(value: Any, node_of: _NodeOf) -> Node | None:
 
 
 def _is_found(value: Any) -> bool:
-    """Tell whether a library holds a function or class under its name."""
+    """Return whether a library holds a function or class under its name."""
     if not is_library(value.__module__):
         return False
     found: Any = sys.modules.get(value.__module__)
@@ -336,7 +339,7 @@ def _class(value: type, node_of: _NodeOf) -> Node:
 
 
 def _is_hash_of_attrs(value: Any) -> bool:
-    """Tell whether attrs made a `__hash__`: it begins with a text's hash, new in each process."""
+    """Return whether attrs made a `__hash__`: it begins with a text's hash, new in each process."""
     code = getattr(value, "__code__", None)
     made = isinstance(code, CodeType) and code.co_filename.startswith("<attrs generated")
     return made and value.__code__.co_name == "__hash__"
@@ -567,7 +570,7 @@ def _texts_shown_by(value: Any) -> dict[str, Any]:
 
 
 def _is_plain_class(kind: type) -> bool:
-    """Tell whether instances of a class are what their attributes are."""
+    """Return whether instances of a class are what their attributes are."""
     python = all(base is object or base.__flags__ & IN_PYTHON for base in kind.__mro__)
     if issubclass(kind, (list, tuple, dict, set, frozenset)):
         return False
@@ -609,7 +612,7 @@ def fingerprint_of(value: object) -> Any:
     the type counts. At most 100,000 values are looked at one by one.
     """
     try:
-        with knowing(anew=True):  # what a fresh process knows, too
+        with knowing(alone=True):  # what a fresh process knows, too
             return _NodeMaker().node_of(value)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
         return leaf(qualname(type(value)), qualname(type(value)))

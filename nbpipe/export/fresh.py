@@ -55,7 +55,7 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 # -- What the notebook asks, and the answers -------------------------------------------------------
 @dataclass(frozen=True)
-class ReplayStep:
+class Step:
     """One statement to replay.
 
     Attributes:
@@ -65,9 +65,6 @@ class ReplayStep:
 
     text: str
     watch: tuple[str, ...] = ()
-
-
-Step = ReplayStep
 
 
 @dataclass
@@ -263,7 +260,7 @@ class FreshProcesses:
 
     def replay(
         self,
-        steps: Sequence[ReplayStep],
+        steps: Sequence[Step],
         *,
         goal: str,
         below: Sequence[str],
@@ -474,7 +471,7 @@ def _environment(variables: Iterable[str]) -> dict[str, str]:
 
 
 def has_own_seed() -> bool:
-    """Tell whether the user fixed the seed of hashes: all processes have the same then."""
+    """Return whether the user fixed the seed of hashes: all processes have the same then."""
     return os.environ.get(_SEED, "random") != "random"
 
 

@@ -221,7 +221,7 @@ def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None
 def _all_executed(
     asked: _Asked, steps: list[dict[str, Any]], space: dict[str, Any], flags: int
 ) -> bool:
-    """Execute statements up to the first that fails; tell whether none does."""
+    """Execute statements up to the first that fails; return whether none does."""
     for number, step in enumerate(steps, start=1):
         asked.send(phase="step")
         result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
@@ -232,7 +232,7 @@ def _all_executed(
 
 
 def _lacks(text: str, space: dict[str, Any]) -> bool:
-    """Tell whether a package has no such module yet."""
+    """Return whether a package has no such module yet."""
     root, _, names = text.partition(".")
     with contextlib.suppress(AttributeError):
         return root in space and attrgetter(names)(space[root]) is None
@@ -399,7 +399,7 @@ def _is_import() -> bool:
 
 
 def _leaves(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Tell whether code is about to connect to another host, or to ask for its address."""
+    """Return whether code is about to connect to another host, or to ask for its address."""
     host = arguments[0]
     if event == "socket.connect":
         families = (socket.AF_INET, socket.AF_INET6)

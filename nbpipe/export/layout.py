@@ -262,7 +262,7 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
 
 
 def _begins_with_pipeline(one: Statement, record: Record) -> bool:
-    """Tell whether a function is given a pipeline where it is defined, as by a default."""
+    """Return whether a function is given a pipeline where it is defined, as by a default."""
     return any(hasattr(record.namespace.get(name), "_export_goal_") for name in one.needed)
 
 
@@ -392,7 +392,7 @@ def _laid_out(parts: list[tuple[Statement, str]], *, level: int) -> str:
             gap = 2 if defines else 0 if follows else 1
         text += "\n" * gap + (_indented(block) if level else block) + "\n"
         before = one
-    return text if level or not parts else ("\n" * (not parts[0][0].is_definition and 0) + text)
+    return text
 
 
 def _indented(text: str) -> str:
@@ -439,8 +439,6 @@ def _joined(imports: Iterable[str]) -> Iterator[str]:
 
 # -- ruff: sorts the imports, formats where the user's own cells are formatted, and excuses --------
 _RULES = "E4,E7,E9,F"
-
-
 _WIDTH = 88  # of ruff, where nothing else is said
 
 

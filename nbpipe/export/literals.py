@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import builtins
 import collections
 import contextlib
@@ -14,7 +13,6 @@ import enum
 import fractions
 import functools
 import inspect
-import logging
 import math
 import pathlib
 import re
@@ -34,7 +32,7 @@ from ..base.names import parameters_of
 from ..base.tree import is_tensor
 from .reachable import IN_PYTHON, attributes_of
 from .secrets import as_text, holds_value
-from .source import replaced, run_ruff
+from .source import run_ruff
 
 
 def group(opening: str, items: Iterable[str], closing: str) -> str:
@@ -42,30 +40,11 @@ def group(opening: str, items: Iterable[str], closing: str) -> str:
     return f"{opening}{', '.join(items)}{closing}"
 
 
-# -- Texts in the quotes that ruff gives them ------------------------------------------------------
-def quoted(value: str | bytes) -> str:
-    """Write a text in double quotes, where single ones do not take fewer escapes."""
-    head, text = ("b", repr(value)[1:]) if isinstance(value, bytes) else ("", repr(value))
-    if text[0] == '"':
-        return head + text
-    inner = text[1:-1]  # here single quotes are escaped, if there are any
-    if inner.count('"') > inner.count("'"):
-        return head + text
-    return head + '"' + inner.replace("\\'", "'").replace('"', '\\"') + '"'
-
-
-def in_double_quotes(text: str) -> str:
-    """Return an expression with its texts in double quotes, as `quoted` writes them."""
-    parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
-    texts = [one for one in parts if isinstance(one.value, str | bytes)]
-    return replaced(text, ((one, quoted(one.value)) for one in texts))  # type: ignore[arg-type]
-
-
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
 MOST = 64  # elements
 _KINDS = "biufSU"  # of elements that have a text
 _SAVE_LARGE = f"(at most {MOST} elements are written as source; save it and load it by path)"
-_NO_TEXT = "(it has no short text; save it and load it by path)"
+_NO_TEXT = "(it cannot be written as source; save it and load it by path)"
 Spell = Callable[[object], str]
 
 
@@ -96,11 +75,6 @@ def written(value: Any, spell: Spell) -> str | None:
         return f"{numpy}.{type(value).__name__}({_number(value, f'{numpy}.nan', f'{numpy}.inf')})"
     if is_tensor(value):
         return _tensor(value, spell)
-    torch: Any = sys.modules.get("torch")
-    if isinstance(value, getattr(torch, "dtype", ())):
-        return f"{spell(torch)}.{str(value).removeprefix('torch.')}"
-    if isinstance(value, getattr(torch, "device", ())):
-        return f"{spell(torch)}.device({quoted(str(value))})"
     return None
 
 
@@ -119,7 +93,7 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
         raise NoLiteral(f"numpy {kind} of dtype {value.dtype} {_NO_TEXT}")
     numpy = spell(np)
     named = value.dtype.isnative and value.dtype.kind in "iufb"
-    element = f"{numpy}.{value.dtype.type.__name__}" if named else quoted(value.dtype.str)
+    element = f"{numpy}.{value.dtype.type.__name__}" if named else repr(value.dtype.str)
     numbers = _nested(value, f"{numpy}.nan", f"{numpy}.inf")
     return group(f"{numpy}.array(", [numbers, f"dtype={element}"], ")")
 
@@ -133,14 +107,13 @@ def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
 def _number(value: Any, nan: str, inf: str) -> str:
     """Write one element, a float of 16 or 32 bits as short as its own precision allows."""
     if value.dtype.kind != "f":
-        one = value.item()
-        return quoted(one) if isinstance(one, str | bytes) else repr(one)
+        return repr(value.item())
     if not np.isfinite(value):
         return nan if np.isnan(value) else inf if value > 0 else f"-{inf}"
     short = str(value)
     if type(value)(float(short)) == value:
         return short
-    raise NoLiteral(f"numpy number of {value.dtype} (it has no short text)")
+    raise NoLiteral(f"numpy number of {value.dtype} (it cannot be written as source)")
 
 
 def _tensor(value: Any, spell: Spell) -> str:
@@ -149,7 +122,7 @@ def _tensor(value: Any, spell: Spell) -> str:
     if value.numel() > MOST:
         raise NoLiteral(f"torch tensor of shape {shape} {_SAVE_LARGE}")
     if value.device.type != "cpu":
-        raise NoLiteral(f"torch tensor on {value.device} (make it on the CPU, and move it later)")
+        raise NoLiteral(f"torch tensor on {value.device} (create it on the CPU, and move it later)")
     odd = type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_leaf
     try:
         array = value.detach().resolve_neg().numpy()
@@ -205,16 +178,16 @@ def _folders() -> list[str]:
 # -- Literals: a live value as source of an expression that is equal to it -------------------------
 _LEAVES = 200
 _CHARACTERS = 4_000
-_MAKE = "write a function that makes it"
+_MAKE = "write a function that returns it"
 _SAVE = "save it and load it by path"
 # Their own words evaluate to them, by the names of their classes.
-_TOLD = (
+_EVALUATED = (
     *(dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, zoneinfo.ZoneInfo),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID, slice, range, types.EllipsisType),
 )
 _CLASSES = re.compile(r"\b(?:datetime|zoneinfo)\.\w+|^(?:Decimal|Fraction|UUID)\b")
-_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_CALLABLES = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType, *_METHODS)
+_NAMED = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict)
 _PLAIN = (dict, list, set)
 _ONE_LINE = 72  # characters
 _NAME = f"{'_' * 13} = "  # which with one line makes 88
@@ -230,8 +203,8 @@ def literal(
 ) -> str:
     """Write a value as source of an expression that evaluates to an equal one.
 
-    What is long is laid out over lines, four spaces a level. Sets are sorted. At most 64 elements
-    of an array, 200 values and 4,000 characters in all are written.
+    Sets are sorted. At most 64 elements of an array, 200 values and 4,000 characters in all are
+    written.
 
     Args:
         value: anything.
@@ -255,8 +228,8 @@ def literal(
 
 
 def _laid_out(text: str) -> str:
-    """Write an expression over several lines where it is too long for one behind a name."""
-    if len(text) <= _ONE_LINE:
+    """Write an expression with the quotes and the lines that ruff gives it."""
+    if len(text) <= _ONE_LINE and "'" not in text:
         return text
     return (run_ruff("format", _NAME + text) or _NAME + text).removeprefix(_NAME).rstrip("\n")
 
@@ -268,7 +241,7 @@ def _refuse(typed: Callable[[str], bool] | None, withheld: frozenset[str], text:
     path = None if typed is None else next(filterfalse(typed, paths_of_machine(text)), None)
     if path is not None:
         raise NoLiteral(
-            f"the path {path!r} of this machine, which is in no cell; write it in a cell, make it "
+            f"the absolute path {path!r}, which no cell has; write it in a cell, make it "
             "relative, or look it up where it is used"
         )
 
@@ -293,14 +266,15 @@ class _LiteralWriter:
             raise NoLiteral(f"{_words(value)} that contains itself; {_MAKE}")
         self._around.add(id(value))
         try:
-            ways = (self._container, self._named, self._collection, self._texted)
-            found = next(filter(None, (way(value) for way in ways)), None)
-            return found or self._written(value) or self._fielded(value)
+            if type(value) in _CONTAINERS:
+                return self._container(value)
+            self._count()
+            return self._made_by_numpy(value) or self._object(value)
         finally:
             self._around.discard(id(value))
 
-    def _written(self, value: Any) -> str | None:
-        """Write what numpy or torch made."""
+    def _made_by_numpy(self, value: Any) -> str | None:
+        """Write what numpy or torch made; None for other values."""
         texts = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.empty(0)
         if texts.dtype.kind in "SU" and texts.size <= MOST:
             for one in texts.ravel().tolist():
@@ -327,13 +301,12 @@ class _LiteralWriter:
         text = as_text(value) if isinstance(value, str | bytes) else str(value)
         if value is not None and type(value) is not bool and (len(text) > 1 or not self._around):
             self._refuse(text)
-        if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
-        return quoted(value) if isinstance(value, str | bytes) else repr(value)
+        infinite = isinstance(value, float) and not math.isfinite(value)
+        return f'float("{value}")' if infinite else repr(value)
 
-    def _container(self, value: Any) -> str | None:
+    def _container(self, value: Any) -> str:
         kind = type(value)
-        if kind in (list, tuple, set, frozenset, dict, collections.deque) and len(value) > _LEAVES:
+        if len(value) > _LEAVES:
             raise NoLiteral(f"{_words(value)} (at most {_LEAVES} are written as source); {_MAKE}")
         if kind is list:
             return group("[", self._items(value), "]")
@@ -341,10 +314,12 @@ class _LiteralWriter:
             return group("(", self._items(value), ",)" if len(value) == 1 else ")")
         if kind is dict:
             return group("{", [": ".join(map(self.item, pair)) for pair in value.items()], "}")
-        if kind is set and value:
-            return group("{", self._sorted(value), "}")
-        self._count()
-        return None
+        if kind is collections.deque:
+            return self._call(kind, self.item(list(value)), self.item(value.maxlen))
+        if kind is collections.defaultdict:
+            return self._call(kind, *self._items([value.default_factory, dict(value)]))
+        inner = group("{", self._sorted(value), "}") if value else ""
+        return inner if inner and kind is set else f"{kind.__name__}({inner})"
 
     def _items(self, values: Iterable[Any]) -> list[str]:
         return [self.item(value) for value in values]
@@ -358,59 +333,24 @@ class _LiteralWriter:
         given = [f"{name}={self.item(value)}" for name, value in named.items()]
         return group(f"{self._spell(function)}(", [*items, *given], ")")
 
-    def _named(self, value: Any) -> str | None:
-        """Write what has a name, and what is made of such."""
-        if isinstance(value, _METHODS):
-            return f"{self._spell(value.__objclass__)}.{value.__name__}"
-        if isinstance(value, _CALLABLES) or (callable(value) and hasattr(value, "__wrapped__")):
-            owner = getattr(value, "__self__", None)
-            plain = owner is None or isinstance(owner, types.ModuleType | type)
-            return self._spell(value) if plain else f"{self.item(owner)}.{value.__name__}"
-        if isinstance(value, enum.Enum):
-            kind = self._spell(type(value))
-            known = value.name in type(value).__members__
-            return f"{kind}.{value.name}" if known else f"{kind}({value.value!r})"
-        if isinstance(value, functools.partial):
-            return self._call(
-                type(value), *self._items((value.func, *value.args)), **value.keywords
-            )
-        if isinstance(value, tuple) and hasattr(type(value), "_fields"):
-            names: tuple[str, ...] = getattr(value, "_fields", ())
-            return self._call(type(value), **dict(zip(names, value, strict=True)))
-        return None
-
-    def _collection(self, value: Any) -> str | None:
+    def _object(self, value: Any) -> str:
         kind = type(value)
-        if kind is set:
-            return "set()"
-        if kind is frozenset:
-            return group("frozenset(", [group("{", self._sorted(value), "}")] if value else [], ")")
-        if kind is collections.deque:
-            return self._call(kind, self.item(list(value)), self.item(value.maxlen))
-        if kind is collections.defaultdict:
-            return self._call(kind, *self._items([value.default_factory, dict(value)]))
-        return None
-
-    def _texted(self, value: Any) -> str | None:
-        if isinstance(value, pathlib.PurePath):
-            self._refuse(str(value))
-            kind = pathlib.Path if isinstance(value, pathlib.Path) else type(value)
-            return self._call(kind, quoted(str(value)))
-        if isinstance(value, re.Pattern):
-            self._refuse(re.sub(r"\\(\W)", r"\1", as_text(value.pattern)))  # as it was escaped
-            default = re.compile(value.pattern[:0]).flags
-            flags = [flag.name for flag in re.RegexFlag(value.flags & ~default)]
-            more = [" | ".join(f"{self._spell(re)}.{flag}" for flag in flags)] if flags else []
-            return self._call(re.compile, quoted(value.pattern), *more)
-        if type(value) in _TOLD:
-            text = in_double_quotes(repr(value))
-            return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), text)
-        if isinstance(value, logging.Logger):
-            self._refuse(value.name)
-            return self._call(logging.getLogger, quoted(value.name))
+        if isinstance(value, _NAMED):
+            return self._spell(value)
         if isinstance(value, complex):
             return group("complex(", self._items([value.real, value.imag]), ")")
-        return None
+        if isinstance(value, enum.Enum):
+            known = value.name in kind.__members__
+            return f"{self._spell(kind)}" + (f".{value.name}" if known else f"({value.value!r})")
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return self._call(kind, **dict(zip(kind._fields, value, strict=True)))
+        if isinstance(value, pathlib.PurePath):
+            self._refuse(str(value))
+            kind = pathlib.Path if isinstance(value, pathlib.Path) else kind
+            return self._call(kind, repr(str(value)))
+        if kind in _EVALUATED:
+            return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), repr(value))
+        return self._fielded(value)
 
     def _spelled_class(self, name: str, value: object) -> str:
         module, _, own = name.rpartition(".")
@@ -428,8 +368,8 @@ class _LiteralWriter:
         more = dataclasses.is_dataclass(value) and not held.keys() <= set(names or ())
         if names is None or more or any(name not in held for name in names):
             raise NoLiteral(
-                f"{_words(value)}, which its class cannot be asked to make again; "
-                "assign it in one statement whose text can run anew"
+                f"{_words(value)}, which its class cannot create from its attributes; "
+                "assign it in one statement"
             )
         return self._call(type(value), **{name: held[name] for name in names})
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
-from .fingerprint import RANDOM_STATE, difference, json_fingerprint, loosened, steady
+from .fingerprint import RANDOM_STATE, difference, json_fingerprint, steady, without
 from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
-from .reachable import handle_in
+from .reachable import handle_in, holds_pipeline
 from .record import END, Record
 from .slicing import Slice
 from .source import last_name
 from .statements import Definition, Statement, is_plain, root_name
 
 _ROUNDS = 8
-_MISSING = {"kind": "missing", "shown": "missing"}
+_FRESH = "in a fresh process"
 _NOT_FOUND = re.compile("No such file|not found|cannot find|does not exist", re.IGNORECASE)
 Spelled = tuple[str, tuple[str, ...]]  # the source of a value, and the imports that it takes
 
@@ -109,8 +109,8 @@ class Match:
         last = next(filter(None, (step.error for step in self.replayed.steps)), "")
         last = last or "; ".join(f"{name}: {words}" for name, words in wrong.items())
         raise ExportError(
-            f"no statements that give the pipeline's values were found in {_ROUNDS} tries; assign "
-            f"what the stages use in cells of their own (the last try: {last})"
+            f"the pipeline's values differ in a fresh process after {_ROUNDS} tries ({last}); "
+            "assign what the stages use in cells of their own"
         )
 
     def _leave_out_idle(self, runs: list[Statement]) -> None:
@@ -126,7 +126,7 @@ class Match:
                 self._part.idle, self.replayed = found, before
 
     def _has_mended(self, runs: list[Statement]) -> bool:
-        """Have what failed in the fresh process run there; tell whether anything did.
+        """Have what failed in the fresh process run there; return whether anything did.
 
         Raises:
             ExportError: it cannot run there.
@@ -154,7 +154,7 @@ class Match:
         return self._part.build()
 
     def gives_again(self, runs: Sequence[Statement]) -> bool:
-        """Tell whether another replay of statements gives the same items: nothing random is in."""
+        """Return whether another replay gives the same items, so that nothing random is in."""
         again = self._replay(runs)
         return (again.items, again.raised) == (self.replayed.items, self.replayed.raised)
 
@@ -188,7 +188,7 @@ class Match:
         return {name for one in self._part.taken for name in one.needed_later}
 
     def _widen(self, names: set[str]) -> bool:
-        """Take also what may change some names; tell whether that is new."""
+        """Take also what may change some names; return whether that is new."""
         space = self._record.namespace  # what is called on a pipeline does not change it
         names = {name for name in names if not hasattr(space.get(name), "_export_goal_")}
         new = not names <= self._part.widened
@@ -233,22 +233,19 @@ class Match:
         state, space = state_of(runs, self._record), self._record.namespace
         wrong: dict[str, str] = {}
         for name, theirs in self.replayed.prints.items():
-            if name not in space or name in self.moved or self.is_pipeline(name):
+            live = space.get(name)
+            if name not in space or name in self.moved or holds_pipeline(live):
                 continue
-            live = space[name]
             if isinstance(live, types.ModuleType):
                 continue
             mine = self._print(_of_shell(live))
             own, is_state = moving_in(live, runs), name in state
-            words = (
-                difference(mine, theirs)
-                if is_state
-                else self._steady_difference(
-                    name, loosened(mine, own), theirs, before=theirs, moving=set()
-                )
-            )
-            moves = is_state
-            if words and not (moves and not self._may_explain(name)):
+            if is_state:
+                words = difference(mine, theirs, _FRESH)
+            else:
+                left, right = (without(one, own, deep=False) for one in (mine, theirs))
+                words = self._steady_difference(name, left, right, before=theirs, where=_FRESH)
+            if words and not (is_state and not self._may_explain(name)):
                 wrong[name] = words
             elif words or name in self.replayed.moved or (not self._count and (own or is_state)):
                 self.moved.add(name)
@@ -260,7 +257,7 @@ class Match:
         return inner or wrong
 
     def _may_explain(self, name: str) -> bool:
-        """Tell whether statements that are not in the slice yet may change a variable's object.
+        """Return whether statements that are not in the slice yet may change a variable's object.
 
         A call of what the stages use themselves was a trial of it.
         """
@@ -273,34 +270,28 @@ class Match:
     def _is_drawn_from(self, name: str) -> bool:
         """Recognise a generator of random numbers that is as it was typed, and was drawn from."""
         given = self._print(self._record.namespace[name]), self.replayed.prints[name]
-        return difference(*(_without(one, {RANDOM_STATE}) for one in given)) is None
+        mine, theirs = (without(one, {RANDOM_STATE}) for one in given)
+        return mine == theirs
 
     def _print(self, value: object) -> Any:
         if id(value) not in self._prints:
             self._prints[id(value)] = json_fingerprint(_of_shell(value))
         return self._prints[id(value)]
 
-    def is_pipeline(self, name: str) -> bool:
-        """Tell whether a variable holds pipelines, runs or loaders: stages are compared apart."""
-        value = self._record.namespace.get(name)
-        inner = value.values() if isinstance(value, dict) else value
-        several = isinstance(value, dict | list | tuple)
-        return any(hasattr(one, "_export_goal_") for one in (inner if several else (value,)))  # type: ignore[union-attr]
-
     def _differs(self, name: str, words: str) -> ExportError:
         one = self._record.binding(name, END)
         place = one.cell.place if one is not None else "a cell"
         return self._part.refused(
-            f"variable {name!r}, assigned in {place}, is not what its statements give: {words}; "
-            "make it in one statement, or load it inside a function",
+            f"variable {name!r}, assigned in {place}, differs in a fresh process: {words}; "
+            "assign it in one statement, or load it inside a function",
             one,
         )
 
     # -- the pipeline ----------------------------------------------------------------------
     def _widened_for_chain(self, runs: list[Statement]) -> bool:
-        """Tell whether the fresh pipeline is another one, and more statements may explain it."""
+        """Return whether the fresh pipeline is another one, and more statements may explain it."""
         try:
-            self.compare_chain(self.replayed.chain, runs, "in a fresh process")
+            self.compare_chain(self.replayed.chain, runs, _FRESH)
         except ExportError:
             behind = self._part.behind(self._part.goal)
             if not behind <= self._part.late:  # as `config.size = 3`, below the chain
@@ -309,7 +300,7 @@ class Match:
             if self._widen(behind):
                 return True
             self.is_loose = True
-            self.compare_chain(self.replayed.chain, runs, "in a fresh process")
+            self.compare_chain(self.replayed.chain, runs, _FRESH)
         return False
 
     def compare_chain(
@@ -327,7 +318,7 @@ class Match:
         again = "rebuild the pipeline, then export"
         if names != others:
             raise ExportError(
-                f"the pipeline has the stages {', '.join(map(repr, names))}, its statements give "
+                f"the pipeline has the stages {', '.join(map(repr, names))} in the notebook, "
                 f"{', '.join(map(repr, others)) or 'none'} {where}; {again}"
             )
         moving = set[str]()
@@ -347,14 +338,22 @@ class Match:
                     )
             for word, value in one["spec"].items():
                 key = f"{one['name']} {word}"
-                given = [_without(print_, moving) for print_ in (value, other["spec"][word])]
-                words = self._steady_difference(key, *given, before=before.get(key), moving=moving)
+                given = [without(print_, moving) for print_ in (value, other["spec"][word])]
+                words = self._steady_difference(
+                    key, *given, before=before.get(key), moving=moving, where=where
+                )
                 if words:
-                    words = words.replace("when its text runs anew", where)
                     raise ExportError(f"stage {one['name']!r}, {word}: {words}; {again}")
 
     def _steady_difference(
-        self, name: str, mine: Any, theirs: Any, *, before: Any, moving: set[str]
+        self,
+        name: str,
+        mine: Any,
+        theirs: Any,
+        *,
+        before: Any,
+        where: str,
+        moving: Collection[str] = (),
     ) -> str | None:
         """Return where two fingerprints differ, but for what the first items have changed.
 
@@ -363,13 +362,14 @@ class Match:
             mine: the notebook's.
             theirs: that of a fresh process.
             before: that of the replay, before its first items.
+            where: what a message calls the place of `theirs`.
             moving: labels of attributes that do not count.
         """
         if name in self.replayed.moved:
-            old, new = (_without(one, moving) for one in (before, self.replayed.moved[name]))
+            old, new = (without(one, moving) for one in (before, self.replayed.moved[name]))
             nothing = {"kind": old["kind"], "shown": ""}
             mine, theirs = (steady(one, old, new) or nothing for one in (mine, theirs))
-        return difference(mine, theirs)
+        return difference(mine, theirs, where)
 
     # -- values in the place of statements -------------------------------------------------
     def write_literal(self, one: Statement, name: str) -> None:
@@ -382,7 +382,8 @@ class Match:
         of = "from a shell line, a magic, await or the command line"
         what = f"variable {name!r}, assigned in {one.cell.place} {of}"
         if name not in space or self._part.is_of_machine(one):
-            raise self._part.refused(f"{what}, has no value that a module can hold", None)
+            way_out = "has a value of this machine; assign it in a cell"
+            raise self._part.refused(f"{what}, {way_out}", None)
         try:
             self._replace(one, {name: self._spell(name, _of_shell(space[name]))})
         except NoLiteral as error:
@@ -466,7 +467,7 @@ class Match:
         for one in statements:
             for name in sorted(one.binds & needed):
                 current = self._record.binding(name, END) is one and name in space
-                if one.is_import or not current or self.is_pipeline(name):
+                if one.is_import or not current or holds_pipeline(space.get(name)):
                     continue
                 live = handle_in(name, _of_shell(space[name]))
                 if live is None or self._opens_later(one, name, live.attribute, statements):
@@ -485,7 +486,7 @@ class Match:
     def _opens_later(
         self, one: Statement, name: str, attribute: str, statements: list[Statement]
     ) -> bool:
-        """Tell whether a statement gives a plain value, in which functions open something later."""
+        """Return whether functions replace a plain value by what they open."""
         if attribute in _first_plain(self._record.namespace[name], statements):
             return True
         value = getattr(one.node, "value", None)
@@ -506,18 +507,18 @@ def _fails(step: StepResult) -> bool:
 
 
 def _words_of(step: StepResult) -> str:
-    """Tell why a statement cannot stand in a module, and the way out."""
+    """Return why a statement cannot stand in a module, and the way out."""
     way_out = "put it into a function, or load the value from a file"
     if step.connects:
-        return f"connects to a host, and is not executed by an export; {way_out}"
+        return f"connects to a host; {way_out}"
     if step.late:
         return f"takes longer than 60 s in a fresh process; {way_out}"
     if "no module named" in step.error:
-        way_out = "put its file back, install it, or define in a cell what is used of it"
+        way_out = "install it, or restore its file"
     elif _NOT_FOUND.search(step.error):
-        way_out = "make it inside a function, or put the file back"
+        way_out = "create it inside a function, or restore the file"
     else:
-        way_out = "make it in one statement, or inside a function"
+        way_out = "assign it in one statement, or create it inside a function"
     return f"cannot run in a fresh process: {step.error}; {way_out}"
 
 
@@ -596,14 +597,3 @@ def _made_plain(node: ast.ClassDef) -> Iterator[str]:
             if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
                 targets = one.targets if isinstance(one, ast.Assign) else [one.target]
                 yield from map(last_name, targets) if is_plain(one.value) else ()
-
-
-def _without(node: Any, labels: set[str]) -> Any:
-    """Return a fingerprint without some attributes, however deep they are."""
-    if not labels or not isinstance(node, dict) or "parts" not in node:
-        return node
-    parts = [
-        [label, _without(part, labels)] for label, part in node["parts"] if label not in labels
-    ]
-    kept = {key: node[key] for key in node if key not in ("size", "count", "digest", "parts")}
-    return {**kept, "parts": parts, "count": len(parts)}

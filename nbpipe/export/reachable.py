@@ -63,7 +63,7 @@ IN_PYTHON = 1 << 9  # flag of a class that a class statement made
 
 
 def is_library(module: object) -> bool:
-    """Tell whether a module belongs to Python or is installed; no other is known by its name.
+    """Return whether a module belongs to Python or is installed; no other is known by its name.
 
     It depends on the place of its file alone, so that the notebook and a fresh process agree.
     """
@@ -76,7 +76,7 @@ def is_library(module: object) -> bool:
 
 @functools.cache
 def is_local(module: str) -> bool:
-    """Tell whether a module is a file of the user's own, not a part of an installed package."""
+    """Return whether a module is a file of the user's own, not a part of an installed package."""
     top = module.partition(".")[0]
     if is_library(module) or not _places_of(top):
         return False
@@ -85,7 +85,7 @@ def is_local(module: str) -> bool:
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Tell whether a file belongs to Python or to an installed package."""
+    """Return whether a file belongs to Python or to an installed package."""
     path = pathlib.Path(file)
     return not _INSTALLED.isdisjoint(path.parts) or path.is_relative_to(_STDLIB)
 
@@ -113,6 +113,13 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return found
 
 
+def holds_pipeline(value: Any) -> bool:
+    """Report whether a value is a pipeline, run or loader, or a container of such."""
+    inner = value.values() if isinstance(value, dict) else value
+    several = isinstance(value, dict | list | tuple)
+    return any(hasattr(one, "_export_goal_") for one in (inner if several else (value,)))
+
+
 def _elements_of(value: Any) -> list[Any]:
     """Return the elements of a sequence or set as they are stored, whatever its class says."""
     kind: Any = next(kind for kind in _SEQUENCES if isinstance(value, kind))
@@ -138,7 +145,7 @@ def captured_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 # -- Living: values that belong to one process or one notebook, and can never be written -----------
 _CONNECTION = "open it inside the stage, or in worker_init, instead"
 _NOTEBOOK = "take what the stage needs out of it, as plain values"
-_MADE = "make it inside the stage instead"
+_MADE = "create it inside the stage instead"
 _WAYS_OUT = {  # by the beginning of module and class
     **dict.fromkeys(("_io.", "mmap."), "open it inside the stage instead"),
     **dict.fromkeys(
@@ -161,7 +168,7 @@ _WAYS_OUT = {  # by the beginning of module and class
     "tqdm.": "leave the progress bar out: nbpipe.progress() shows one",
 }
 _WAYS_OUT_OF_OWN = {  # by the kind of nbpipe's object
-    "pipeline": "a stage cannot hold a pipeline: give its items, or join pipelines",
+    "pipeline": "a stage cannot hold a pipeline: pass its items, or join the pipelines",
     "run": "a stage cannot hold a run: take what it needs out of it, as plain values",
 }
 # What the system opened, wherever it is.
@@ -172,12 +179,12 @@ _MOST_BYTES = 1 << 20  # that are pickled to see whether a value can be
 
 
 def _way_out_of(value: object) -> str | None:
-    """Tell what to do instead of writing a value that lives in one process; None where it may be.
+    """Return what to do instead of writing a value that lives in one process; None where it may be.
 
     Loggers and locks may be written: a module makes its own.
     """
     if isinstance(value, GeneratorType | AsyncGeneratorType | CoroutineType):
-        return "write a function that makes it, and call that inside the stage"
+        return "write a function that returns it, and call it inside the stage"
     if isinstance(value, FrameType | TracebackType):
         return "leave it out"
     if isinstance(value, io.IOBase):
@@ -190,7 +197,7 @@ def _way_out_of(value: object) -> str | None:
     if _is_connection(value):
         return _CONNECTION
     if isinstance(value, Iterator | AsyncIterator) and type(value).__module__ == "builtins":
-        return "write a function that makes it, or keep a list"
+        return "write a function that returns it, or keep a list"
     return None
 
 
@@ -204,7 +211,7 @@ def _way_out_of_kind(kind: type) -> str | None:
 
 
 def _is_handle(value: object) -> bool:
-    """Tell whether a value is what the system opened: a file, a socket, a process."""
+    """Return whether a value is what the system opened: a file, a socket, a process."""
     if isinstance(value, io.IOBase):
         return not isinstance(value, io.BytesIO | io.StringIO)
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__]
@@ -212,9 +219,9 @@ def _is_handle(value: object) -> bool:
 
 
 def _is_connection(value: object) -> bool:
-    """Tell whether a library's object is to be closed, and cannot be sent to another process.
+    """Return whether a library's object is to be closed, and cannot be sent to another process.
 
-    Parsers are closed, too, and may be made anew.
+    Parsers are closed, too, and may be created again.
     """
     kind = type(value)
     top = kind.__module__.partition(".")[0]
@@ -244,7 +251,7 @@ def kind_of(value: object) -> str:
 
 
 def is_generator(value: object) -> bool:
-    """Tell whether a value draws random numbers: its state moves on as it is used."""
+    """Return whether a value draws random numbers: its state moves on as it is used."""
     if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
         return True
     torch: Any = sys.modules.get("torch")
@@ -360,7 +367,7 @@ def names_of_wrapped(value: Any) -> Sequence[str]:
 
 
 def has_recipe(kind: type) -> bool:
-    """Tell whether a class says how its instances are pickled."""
+    """Return whether a class says how its instances are pickled."""
     return any(getattr(kind, hook, None) is not getattr(object, hook, None) for hook in _HOOKS)
 
 
@@ -458,7 +465,7 @@ def _kept_by(step: _Step) -> Iterator[_Step]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Tell whether a value is plain, or a container of plain values alone."""
+    """Return whether a value is plain, or a container of plain values alone."""
     if type(value) in _EXACT:
         parts = (*value, *value.values()) if type(value) is dict else value
         return all(type(part) in _PLAIN for part in parts)
@@ -475,7 +482,7 @@ def _is_standard(value: object) -> bool:
 
 
 def _placed(step: _Step, how: str, key: Any) -> tuple[str, str]:
-    """Tell where a part is, and which function it belongs to, in words."""
+    """Return where a part is, and which function it belongs to, in words."""
     match how:
         case "item":
             words = shortened(repr(key), _LONGEST_KEY) if type(key) in _PLAIN else "..."
@@ -518,7 +525,7 @@ _SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
 
 
 def secret_in(name: str, value: object) -> str | None:
-    """Tell what looks like a secret in a variable: "API_KEY", "CONFIG['token']"; None if nothing.
+    """Return what looks like a secret in a variable: "API_KEY", "CONFIG['token']"; else None.
 
     A text counts by the name of the variable, key, attribute, parameter or field that holds it,
     by its look, and where it holds what is known to be a secret, as one of the environment. At
@@ -650,7 +657,7 @@ def _named_parts(value: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_pair(value: Any) -> bool:
-    """Tell whether a tuple, or a list, is a name and what it stands for."""
+    """Return whether a tuple, or a list, is a name and what it stands for."""
     if type(value) not in (tuple, list) or len(value) != _PAIR or not isinstance(value[0], str):
         return False
     return isinstance(value, tuple) or is_secret_name(value[0])

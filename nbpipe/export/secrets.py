@@ -175,7 +175,7 @@ def words_of(name: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Tell whether a text of this name is a secret, whatever it looks like.
+    """Return whether a text of this name is a secret, whatever it looks like.
 
     A bare `token` is none: it may be a piece of a text, and its value decides.
     """
@@ -194,13 +194,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_suspicious_name(name: str) -> bool:
-    """Tell whether a name may be that of a secret, as `KEY`: what it holds decides."""
+    """Return whether a name may be that of a secret, as `KEY`: what it holds decides."""
     words = words_of(name)
     return is_secret_name(name) or bool(words and words[-1] in _WEAK | {"pass", "pw"})
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Tell whether a text is a secret, by the name it has (which may be empty) or by its look."""
+    """Return whether a text is a secret, by the name it has (which may be empty) or by its look."""
     if _is_filler(text):
         return False
     dense = not _is_of_hash(words_of(name))
@@ -208,25 +208,25 @@ def is_secret(name: str, text: str) -> bool:
 
 
 def _is_filler(text: str) -> bool:
-    """Tell whether a text stands where a secret may be, and is none: "required", "your-key"."""
+    """Return whether a text stands where a secret may be, and is none: "required", "your-key"."""
     return bool(_HOLDER.fullmatch(text)) or text.strip(" :=").lower() in _TAME
 
 
 def _is_secret_named(name: str, text: str) -> bool:
-    """Tell whether a text is a secret because of its name."""
+    """Return whether a text is a secret because of its name."""
     if not name or _is_filler(text) or _MARKER.fullmatch(text) or _is_its_name(name, text):
         return False
     return _is_secret_by_name(name, text)
 
 
 def _is_its_name(name: str, text: str) -> bool:
-    """Tell whether a text only repeats its name, as `password="password"` in an example."""
+    """Return whether a text only repeats its name, as `password="password"` in an example."""
     words = words_of(text)
     return bool(_IDENTIFIER.fullmatch(text)) and set(words) <= {*words_of(name), *_STRONG}
 
 
 def _is_of_hash(words: list[str]) -> bool:
-    """Tell whether a name is that of a hash, or of the id of something public, as a shared file."""
+    """Return whether a name is that of a hash, or of the id of something public."""
     return bool(_HASHES.intersection(words)) or words[-1:] in (["id"], ["ids"])
 
 
@@ -255,7 +255,7 @@ def _is_secret_by_name(name: str, text: str) -> bool:
 
 
 def _is_mixed(text: str) -> bool:
-    """Tell whether letters and digits change often in a text, as they do not in names of files."""
+    """Return whether letters and digits change often in a text, unlike those in names of files."""
     if len(text) < _SHORTEST_MIXED or len(text) > _LONGEST_KEY or _UUID.fullmatch(text):
         return False
     if not re.fullmatch(r"[\w+/=~.-]+", text, re.ASCII) or re.search(r"\.[A-Za-z]\w{0,4}$", text):
@@ -273,7 +273,7 @@ def _kind(character: str) -> str:
 
 
 def _is_rare(text: str) -> bool:
-    """Tell whether a text is nothing else than the secret that it is, wherever it stands.
+    """Return whether a text is nothing else than the secret that it is, wherever it stands.
 
     A password that is a word is not: others write that word too.
     """
@@ -285,7 +285,7 @@ def _is_rare(text: str) -> bool:
 
 
 def looks_secret(text: str, *, dense: bool = True) -> bool:
-    """Tell whether a text holds a secret by its look alone.
+    """Return whether a text holds a secret by its look alone.
 
     Args:
         text: any.
@@ -301,7 +301,7 @@ def looks_secret(text: str, *, dense: bool = True) -> bool:
 
 
 def holds_token(data: bytes) -> bool:
-    """Tell whether bytes of any kind hold a token of a known form, or a secret that is known."""
+    """Return whether bytes of any kind hold a token of a known form, or a secret that is known."""
     text = data.decode("latin-1")
     forms = _known_forms()
     return _KNOWN.search(text) is not None or (forms is not None and bool(forms.search(text)))
@@ -329,7 +329,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_secret_parameter(match: re.Match[str]) -> bool:
-    """Tell whether a parameter in the query of an address is one that grants access."""
+    """Return whether a parameter in the query of an address is one that grants access."""
     name, value = match["name"], match["secret"]
     if value.startswith(("%7B", "%24", "...")) or _is_of_hash(words_of(name)[-1:]):
         return False
@@ -345,12 +345,12 @@ def _is_secret_parameter(match: re.Match[str]) -> bool:
 
 
 def _is_secret_assigned(name: str, value: str) -> bool:
-    """Tell whether a text that stands behind a name, in a text of any language, is a secret."""
+    """Return whether a text that stands behind a name, in a text of any language, is a secret."""
     return _is_secret_named(name.rpartition(".")[2], value)
 
 
 def _is_told(match: re.Match[str], *, is_config: bool) -> bool:
-    """Tell whether `name: value`, `name=value` or `name is value` tells a secret, or of one."""
+    """Return whether `name: value`, `name=value` or `name is value` tells a secret, or of one."""
     name, value = match["name"], match["secret"].rstrip(".:!?")
     if not _is_secret_assigned(name, value) or _COUNTED.fullmatch(value):
         return False
@@ -410,7 +410,7 @@ def _is_dense(text: str) -> bool:
 
 @contextlib.contextmanager
 def knowing(
-    values: Iterable[str] = (), *, live: Mapping[str, Any] | None = None, anew: bool = False
+    values: Iterable[str] = (), *, live: Mapping[str, Any] | None = None, alone: bool = False
 ) -> Iterator[None]:
     """Have texts be secret wherever they stand, for as long as this lasts; words are left out.
 
@@ -418,12 +418,12 @@ def knowing(
         values: the texts; the secrets of the environment come with them.
         live: variables of the notebook. The functions among them tell what they call their
             arguments, so that a password that a call has by position is seen.
-        anew: forget meanwhile what was known before.
+        alone: forget meanwhile what was known before.
     """
     with contextlib.ExitStack() as stack:
         if live is not None:
             stack.callback(_live.reset, _live.set(live))
-        before = None if anew else _known.get()
+        before = None if alone else _known.get()
         found = (before or frozenset()).union(_variables(), filter(_is_rare, values))
         stack.callback(_known.reset, _known.set(found))
         yield
@@ -459,7 +459,7 @@ def environment_values(names: Iterable[str]) -> frozenset[str]:
 
 
 def holds_value(text: str, values: frozenset[str]) -> bool:
-    """Tell whether a text is one of some values, or holds one of three characters or more."""
+    """Return whether a text is one of some values, or holds one of three characters or more."""
     forms = _forms(frozenset(value for value in values if len(value) >= _LEAST_VALUE))
     inside = forms is not None and (forms.search(text) or any(_encoded(text, forms)))
     return bool(inside) or text in values
@@ -553,7 +553,7 @@ _HOLES = re.compile(r"\{\w*[^{}]*\}|%(?:\(\w+\))?[sdr]")  # of a template
 
 
 def advice(name: str) -> str:
-    """Tell of something that it holds a secret, and what to do."""
+    """Return what a message says of a secret, and what to write instead."""
     known = "".join(c if c.isalnum() else "_" for c in name).strip("_").upper()
     return (
         "holds what looks like a secret; it is never written to a file. Read it at run time, e.g. "
@@ -567,19 +567,19 @@ def as_text(value: str | bytes | bytearray) -> str:
 
 
 def is_letters(numbers: Sequence[object]) -> bool:
-    """Tell whether numbers may be the letters of a text, as those of `list(b"...")` are."""
+    """Return whether numbers may be the letters of a text, as those of `list(b"...")` are."""
     few = len(numbers) < _SHORTEST_LETTERS
     return not few and all(type(one) is int and one in _LETTERS for one in numbers)
 
 
 def is_secret_number(name: str, value: object) -> bool:
-    """Tell whether a number is one that somebody types, as a PIN of four digits."""
+    """Return whether a number is one that somebody types, as a PIN of four digits."""
     many = type(value) is int and value >= _LEAST_PIN
     return many and bool(_NUMBERS.intersection(words_of(name)[-1:]))
 
 
 def is_table(values: Iterable[object]) -> bool:
-    """Tell whether texts are given numbers, as in the vocabulary of a tokenizer."""
+    """Return whether texts are given numbers, as in the vocabulary of a tokenizer."""
     return set(map(type, values)) == {int}
 
 
@@ -588,7 +588,7 @@ _Named = Iterator[tuple[str, ast.AST]]
 
 
 def secret_in_text(text: str) -> bool:
-    """Tell whether source text holds a secret as a literal or in a comment.
+    """Return whether source text holds a secret as a literal or in a comment.
 
     A look-up as `os.environ.get("HF_TOKEN")` is none: it gives a name, not the value.
     """
@@ -720,7 +720,7 @@ def _arguments(call: ast.Call, known: NamesInText) -> _Named:
 
 
 def _is_strong(name: str) -> bool:
-    """Tell whether what a parameter of this name is given is a secret, whatever it looks like."""
+    """Return whether what a parameter of this name is given is a secret, whatever it looks like."""
     return is_secret_name(name) or words_of(name)[-1:] == ["auth"]
 
 

@@ -130,7 +130,7 @@ class Slice:
         return value if isinstance(value, ModuleType) else None
 
     def is_of_machine(self, one: Statement | None) -> bool:
-        """Tell whether the machine or the session decides what a statement gives."""
+        """Return whether the machine or the session decides what a statement gives."""
 
         def before(this: Statement) -> Iterator[Statement | None]:
             for name in this.reads:
@@ -157,7 +157,7 @@ class Slice:
         if name == "get_ipython":
             raise self.refusal(
                 "a shell/magic line (`!`, `%`) or get_ipython() is inside exported code, and a "
-                "module has no IPython; use subprocess or plain Python",
+                "module has no IPython; write subprocess or plain Python",
                 by,
             )
         found = self._record.binding(name, when) or self._record.binding(name, END)
@@ -204,8 +204,8 @@ class Slice:
             return
         if of_ipython:
             raise self.refusal(
-                f"name {name!r} is IPython's, and a fresh process does not have it; take what the "
-                "stage needs out of it",
+                f"name {name!r} belongs to IPython, and a module does not have it; assign what the "
+                "stage needs to a variable",
                 by,
             )
         namespace = self._record.namespace
@@ -214,7 +214,7 @@ class Slice:
         value = namespace[name]
         line = self._star(name, value) or _import_of(name, value)
         if line is None:
-            where = f"it is in {file}" if (file := _file_of(value)) else "no cell makes it"
+            where = f"it is in {file}" if (file := _file_of(value)) else "no cell defines it"
             raise self.refusal(
                 f"the text of {name!r} is not known: {where}; define it in a cell, or import it",
                 by,

@@ -23,7 +23,7 @@ class ShownSteps:
     """
 
     def __init__(self) -> None:
-        self._words, self._place = "export: the cells are read...", ""
+        self._words, self._place = "export: reading the cells...", ""
         self._lock = threading.Lock()
         self._is_late = self._is_written = False
         begin = functools.partial(copy_context().run, self._begin)  # below the cell that exports

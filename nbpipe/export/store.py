@@ -88,7 +88,7 @@ def _check_stem(given: object, module: Path) -> None:
         rule = "have the name of a module that can be imported"
     elif hidden is not None:
         rule = "not have the name of another module"
-        more = f": `import {stem}` beside it would no longer find {hidden}"
+        more = f": `import {stem}` beside it would hide {hidden}"
     elif (module.with_suffix("") / "__init__.py").exists():
         rule = "not have the name of a package beside it"
         more = f": `import {stem}` would find the package"
@@ -111,11 +111,11 @@ def _hidden(stem: str, module: Path) -> str | None:
     if stem == _OWN:
         return _OWN
     if stem in sys.stdlib_module_names:
-        return "that of Python"
+        return "Python's module"
     found = PathFinder.find_spec(stem, list(_installed()))
     if found is None or (found.origin and Path(found.origin).resolve() == module.resolve()):
         return None
-    return "the installed one"
+    return "the installed module"
 
 
 def _installed() -> Iterator[str]:
@@ -171,7 +171,7 @@ def _last_record(path: Path) -> WrittenModule | None:
 
 
 def is_ours(data: bytes) -> bool:
-    """Tell whether a module of these bytes was written by export, whatever its path."""
+    """Return whether a module of these bytes was written by export, whatever its path."""
     content = _hash_of(data)
     found = map(_read_record, _newest_first(f"*-{content}.json"))
     return any(record is not None and record.content == content for record in found)
@@ -470,7 +470,7 @@ def _difference(before: str, after: str, names: tuple[str, str]) -> str:
     found = difflib.unified_diff(*texts, *names, n=2, lineterm="")
     lines = redacted("\n".join(found)).splitlines()
     if not lines:
-        return "the two differ only in white space at the ends of lines, or in what is a secret"
+        return "the two differ only in white space at the ends of lines, or in secrets"
     shown = [line[:_DIFF_COLUMNS] for line in lines[:_DIFF_LINES]]
     if len(lines) > _DIFF_LINES:
         shown.append(f"... and {len(lines) - _DIFF_LINES} more lines")
@@ -503,8 +503,10 @@ def _replace(files: Mapping[Path, bytes]) -> None:
             for path, part in parts.items():
                 part.replace(path)
         except BaseException:
-            for path, part in parts.items():
-                _restore(path, part, backups[path])
+            for path in (path for path, part in parts.items() if not part.exists()):
+                with contextlib.suppress(OSError):  # the error that is on its way says more
+                    backup = backups[path]
+                    backup.replace(path) if backup.exists() else path.unlink()
             raise
 
 
@@ -533,13 +535,3 @@ def _write(part: Path, path: Path, data: bytes) -> None:
     if (new.st_size, int(new.st_mtime)) == (old.st_size, int(old.st_mtime)):
         # Python would take its old bytecode: it looks at the size and at whole seconds.
         os.utime(part, ns=(new.st_atime_ns, new.st_mtime_ns + 1_000_000_000))
-
-
-def _restore(path: Path, part: Path, backup: Path) -> None:
-    with contextlib.suppress(OSError):  # the error that is on its way says more
-        if part.exists():  # it was not reached
-            return
-        if backup.exists():
-            backup.replace(path)
-        else:
-            path.unlink()

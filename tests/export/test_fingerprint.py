@@ -23,11 +23,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.fingerprint import difference, fingerprint_of
+from nbpipe.export.fingerprint import difference as difference_of
+from nbpipe.export.fingerprint import fingerprint_of
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
-ANEW = "when its text runs anew"
+ELSE = "in the module"
 ELSEWHERE = """
 import json, pickle, sys
 from nbpipe.export.fingerprint import fingerprint_of
@@ -152,6 +153,11 @@ class Hostile:
         raise RuntimeError
 
 
+def difference(one, other):
+    """Return where a value in the module differs."""
+    return difference_of(one, other, ELSE)
+
+
 def run(code, *arguments, cwd=ROOT, data=b""):
     """Run Python code in a fresh process, and parse what it prints."""
     before = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(cwd)!r}]\n"
@@ -236,33 +242,33 @@ def test_same_text_in_main_and_in_a_module(tmp_path):
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        (7, 3, "7 in the notebook, 3 when its text runs anew"),
-        (1, True, "1 in the notebook, True when its text runs anew"),
-        (0.0, -0.0, "0.0 in the notebook, -0.0 when its text runs anew"),
-        ([1, [2, 7]], [1, [2, 3]], "[1][1]: 7 in the notebook, 3 when its text runs anew"),
-        ([1, 2], [1], "[1]: 2 in the notebook, missing when its text runs anew"),
-        ({"a": 1}, {"a": 2}, "['a']: 1 in the notebook, 2 when its text runs anew"),
+        (7, 3, "7 in the notebook, 3 in the module"),
+        (1, True, "1 in the notebook, True in the module"),
+        (0.0, -0.0, "0.0 in the notebook, -0.0 in the module"),
+        ([1, [2, 7]], [1, [2, 3]], "[1][1]: 7 in the notebook, 3 in the module"),
+        ([1, 2], [1], "[1]: 2 in the notebook, missing in the module"),
+        ({"a": 1}, {"a": 2}, "['a']: 1 in the notebook, 2 in the module"),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "the order differs"),
-        ({"a": [1]}, {"a": (1,)}, "['a']: a list in the notebook, a tuple when its text runs anew"),
-        (Decoder(4), Decoder(), "attribute 'size': 4 in the notebook, 3 when its text runs anew"),
+        ({"a": [1]}, {"a": (1,)}, "['a']: a list in the notebook, a tuple in the module"),
+        (Decoder(4), Decoder(), "attribute 'size': 4 in the notebook, 3 in the module"),
         (
             Decoder(mode=Mode.SLOW),
             Decoder(),
-            "attribute 'mode': Mode.SLOW in the notebook, Mode.FAST when its text runs anew",
+            "attribute 'mode': Mode.SLOW in the notebook, Mode.FAST in the module",
         ),
         (
             np.array([1, 2, 3, 7]),
             np.array([1, 2, 3, 3]),
-            "[3]: 7 in the notebook, 3 when its text runs anew",
+            "[3]: 7 in the notebook, 3 in the module",
         ),
-        (list(range(999)), [*range(998), 0], "a list, which differs past its first elements"),
+        (list(range(999)), [*range(998), 0], "a list, which differs after its first elements"),
         (
             list(range(999)),
             list(range(998)),
-            "a list of 999 in the notebook, a list of 998 when its text runs anew",
+            "a list of 999 in the notebook, a list of 998 in the module",
         ),
-        ({"password": "abc"}, {"password": "abd"}, "['password']: texts that are not shown differ"),
-        (b"a", "a", "b'a' in the notebook, 'a' when its text runs anew"),
+        ({"password": "abc"}, {"password": "abd"}, "['password']: hidden texts differ"),
+        (b"a", "a", "b'a' in the notebook, 'a' in the module"),
     ],
 )
 def test_words_for_a_difference(one, other, words):
@@ -331,8 +337,8 @@ def test_words_for_functions():
     code = fingerprint_of(eval("lambda k: lambda x, pad=3: x - k")(1))
     found = [difference(base, fingerprint_of(other)) for other in (make(1, "5"), make(2, "3"))]
     assert [*found, difference(base, code)] == [
-        "default 'pad': 3 in the notebook, 5 when its text runs anew",
-        "closure 'k': 1 in the notebook, 2 when its text runs anew",
+        "default 'pad': 3 in the notebook, 5 in the module",
+        "closure 'k': 1 in the notebook, 2 in the module",
         "code: it differs",
     ]
 
@@ -456,10 +462,10 @@ def test_what_modules_and_tensors_keep_for_themselves():
     others = [made(), made(scale=2), made(mean=2), made(unit="km"), made(hooks=1)]
     assert [difference(base, fingerprint_of(other)) for other in others] == [
         None,
-        "[0] attribute '_scale': 1 in the notebook, 2 when its text runs anew",
-        "[0] attribute '_buffers'['mean'][0]: 1 in the notebook, 2 when its text runs anew",
-        "[1] attribute 'unit': 'm' in the notebook, 'km' when its text runs anew",
-        f"[0] attribute '_forward_hooks' items[0]: missing in the notebook, print {ANEW}",
+        "[0] attribute '_scale': 1 in the notebook, 2 in the module",
+        "[0] attribute '_buffers'['mean'][0]: 1 in the notebook, 2 in the module",
+        "[1] attribute 'unit': 'm' in the notebook, 'km' in the module",
+        f"[0] attribute '_forward_hooks' items[0]: missing in the notebook, print {ELSE}",
     ]
 
 
@@ -469,7 +475,7 @@ def test_frozen_parameter():
     torch = pytest.importorskip("torch")
     layers = [torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(1).requires_grad_(requires_grad=False)]
     words = difference(*map(fingerprint_of, layers))
-    expected = "requires_grad: True in the notebook, False when its text runs anew"
+    expected = "requires_grad: True in the notebook, False in the module"
     assert words == f"attribute '_parameters'['weight'] {expected}"
 
 

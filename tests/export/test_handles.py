@@ -87,7 +87,7 @@ def finished():
     return job
 
 
-MAKE = "make it inside the stage instead"
+MAKE = "create it inside the stage instead"
 START = "start it inside the stage, or in worker_init, instead"
 WAYS = {
     "socket": (socket.socket, "socket", INSTEAD),

@@ -281,17 +281,15 @@ def test_difference(kind: str):
     """Of a text that is neither words nor numbers, a difference tells no more than its length."""
     pairs = [filled(repr(value), 800 + at) for at, value in enumerate(WRITTEN[kind])]
     one, other = (fingerprint_of(ast.literal_eval(text)) for text, _ in pairs)
-    words = difference(one, other)
+    words = difference(one, other, "there")
     assert words is not None
     assert [secret for _, held in pairs for secret in held if secret in words] == []
 
 
 def test_difference_of_names():
     """Names of files are shown as they are."""
-    words = difference(
-        fingerprint_of(["data/train/img_0001.png"]), fingerprint_of(["data/val/n01440764.JPEG"])
-    )
+    names = ["data/train/img_0001.png"], ["data/val/n01440764.JPEG"]
+    words = difference(*map(fingerprint_of, names), "there")
     assert words == (
-        "[0]: 'data/train/img_0001.png' in the notebook, 'data/val/n01440764.JPEG' when its text "
-        "runs anew"
+        "[0]: 'data/train/img_0001.png' in the notebook, 'data/val/n01440764.JPEG' there"
     )

@@ -3,9 +3,7 @@ import datetime as dt
 import decimal
 import enum
 import fractions
-import functools
 import pathlib
-import re
 import types
 import uuid
 from dataclasses import InitVar, dataclass, field
@@ -122,9 +120,6 @@ class Pair(NamedTuple):
     right: list
 
 
-NAMES = {"np": np, "dt": dt, "re": re}
-
-
 def spell(value):
     """Spell a module, class or function as this file would."""
     if isinstance(value, types.ModuleType):
@@ -136,7 +131,7 @@ def spell(value):
 
 def evaluated(text):
     """Evaluate a text with the names of this file."""
-    return eval(text, {**globals(), "functools": functools, "collections": collections})
+    return eval(text, {**globals(), "collections": collections})
 
 
 @given(VALUES)
@@ -176,8 +171,6 @@ def test_scalar_comes_back(array):
         (np.array(["a"]), 'np.array(["a"], dtype="<U1")'),
         (np.float32(0.1), "np.float32(0.1)"),
         (np.array([1], ">i2"), 'np.array([1], dtype=">i2")'),
-        (re.compile(r"(\d)", re.IGNORECASE), r're.compile("(\\d)", re.IGNORECASE)'),
-        (re.compile(b"a"), 're.compile(b"a")'),
         (Mode.SLOW, "Mode.SLOW"),
         (Bits.A | Bits.B, "Bits(3)"),
         (Decoder(9, Mode.SLOW), "Decoder(size=9, mode=Mode.SLOW)"),
@@ -195,13 +188,10 @@ def test_scalar_comes_back(array):
         (decimal.Decimal("1.50"), 'decimal.Decimal("1.50")'),
         (fractions.Fraction(1, 3), "fractions.Fraction(1, 3)"),
         (uuid.UUID(int=0), 'uuid.UUID("00000000-0000-0000-0000-000000000000")'),
-        (functools.partial(int, base=2), "functools.partial(int, base=2)"),
-        (functools.partial(dict, function=1), "functools.partial(dict, function=1)"),
         (collections.Counter("aab"), 'collections.Counter({"a": 2, "b": 1})'),
         (collections.defaultdict(list, a=[1]), 'collections.defaultdict(list, {"a": [1]})'),
         (collections.OrderedDict(a=1), 'collections.OrderedDict({"a": 1})'),
         (collections.deque([1], 3), "collections.deque([1], 3)"),
-        (str.lower, "str.lower"),
         (Aug, "Aug"),
         (np, "np"),
         (slice(1, None), "slice(1, None, None)"),
@@ -212,7 +202,7 @@ def test_scalar_comes_back(array):
 )
 def test_text(value, text):
     """A value is written as a person would write it, and comes back."""
-    names = {m.__name__: m for m in (pathlib, decimal, fractions, uuid, re)}
+    names = {m.__name__: m for m in (pathlib, decimal, fractions, uuid)}
     back = eval(text, {**globals(), **names})
     assert (literal(value, spell), same_value(value, back)) == (text, True)
 
@@ -274,7 +264,7 @@ def more():
     return value
 
 
-_MAKE = "write a function that makes it"
+_MAKE = "write a function that returns it"
 _SAVE = "save it and load it by path"
 _WRITTEN = "are written as source"
 
@@ -298,7 +288,7 @@ _WRITTEN = "are written as source"
         ("x" * 5000, f"a str of length 5,000 (at most 4,000 {_WRITTEN}); {_SAVE}"),
         (
             np.array([None]),
-            "numpy array of dtype object (it has no short text; save it and load it by path)",
+            f"numpy array of dtype object (it cannot be written as source; {_SAVE})",
         ),
     ],
 )
@@ -343,11 +333,10 @@ def test_refusal_of_the_speller_passes():
 
 @pytest.mark.torch
 def test_torch_values():
-    """Small tensors, and types of torch, come back; large ones are refused."""
+    """Small tensors come back; large ones are refused."""
     torch = pytest.importorskip("torch")
     values = [
-        *(torch.tensor([1.5, 2.5]), torch.tensor(3), torch.float16),
-        *(torch.tensor([True]), torch.device("cpu")),
+        *(torch.tensor([1.5, 2.5]), torch.tensor(3), torch.tensor([True])),
         *(torch.tensor([float("nan"), 0.1]), torch.tensor([1.0], requires_grad=True)),
         torch.tensor([[1], [2]], dtype=torch.uint8),
     ]

@@ -19,6 +19,6 @@ def test_an_export_shows_its_steps_and_clears_them(notebook):
     ]
     assert len({one["content"]["transient"]["display_id"] for one in shown}) == 1
     texts = [one["content"]["data"]["text/plain"] for one in shown]
-    assert "export: a fresh process imports the module..." in texts
+    assert "export: importing the module in a fresh process..." in texts
     assert texts[-1] == ""
     notebook.run("nbpipe.export.steps.SILENT_S = 3.0")
