@@ -83,7 +83,7 @@ def test_fresh_process_gets_the_same_batches(made, tmp_path):
     """A process that imports the module from another folder has the batches of the loader."""
     loader = made("loader = nbpipe.DataLoader(numbers, 4, drop_last=True, num_workers=2)")
     done = loader.export(tmp_path / "loader.py")
-    assert [note for note in done.notes if "of your own" not in note] == []
+    assert [note for note in done.notes if "is a local file" not in note] == []
     batches = json.loads(printed("-c", READ, tmp_path, cwd=tmp_path.parent))
     assert batches == listed(loader)
 
