@@ -55,7 +55,7 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 # -- What the notebook asks, and the answers -------------------------------------------------------
 @dataclass(frozen=True)
-class Step:
+class ReplayStep:
     """One statement to replay.
 
     Attributes:
@@ -260,7 +260,7 @@ class FreshProcesses:
 
     def replay(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[ReplayStep],
         *,
         goal: str,
         below: Sequence[str],

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
 from .fingerprint import RANDOM_STATE, difference, json_fingerprint, steady, without
-from .fresh import FreshProcesses, Replayed, Step, StepResult, chain_prints
+from .fresh import FreshProcesses, Replayed, ReplayStep, StepResult, chain_prints
 from .layout import parameters_of, placed
 from .literals import NoLiteral
 from .reachable import handle_in, holds_pipeline
@@ -166,7 +166,7 @@ class Match:
             if not one.is_import and self._record.binding(name, END) in self._part.taken
         }
         return self._fresh.replay(
-            [Step(one.edited, watch=self._watched(one)) for one in runs],
+            [ReplayStep(one.edited, watch=self._watched(one)) for one in runs],
             goal=self._goal,
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},

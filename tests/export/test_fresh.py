@@ -15,7 +15,7 @@ import pytest
 import nbpipe
 import nbpipe.export.fresh as limits
 from nbpipe.export.fingerprint import json_fingerprint
-from nbpipe.export.fresh import FreshProcesses, Step, chain_prints, first_items
+from nbpipe.export.fresh import FreshProcesses, ReplayStep, chain_prints, first_items
 from tests.gates import HANG_S
 
 
@@ -36,7 +36,7 @@ def replay(processes, *steps, goal="pipe", **given):
     """Replay statements."""
     unless = {"below": [], "parameters": {}, "names": [], "modules": {}, "script": None}
     given = {**unless, "files": {}, "count": 0, **given}
-    made = [Step(one) if isinstance(one, str) else one for one in steps]
+    made = [ReplayStep(one) if isinstance(one, str) else one for one in steps]
     return processes.replay(made, goal=goal, future=given.pop("future", False), **given)
 
 
@@ -128,9 +128,13 @@ def test_statements_that_change_nothing(folder: Path):
     """A statement that may change some names is idle where it has changed none of them."""
     with fresh() as processes:
         found = replay(
-            processes, "a = [1]", Step("a.copy()", watch=("a",)), Step("a.sort()"), goal="1"
+            processes,
+            "a = [1]",
+            ReplayStep("a.copy()", watch=("a",)),
+            ReplayStep("a.sort()"),
+            goal="1",
         )
-        changed = replay(processes, "a = [1]", Step("a.pop()", watch=("a", "b")), goal="1")
+        changed = replay(processes, "a = [1]", ReplayStep("a.pop()", watch=("a", "b")), goal="1")
     assert [one.idle for one in found.steps] == [False, True, False]
     assert [one.idle for one in changed.steps] == [False, False]
 
@@ -306,7 +310,7 @@ def test_fork_that_goes_on(folder: Path):
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from nbpipe.export.fresh import FreshProcesses, Step
+from nbpipe.export.fresh import FreshProcesses, ReplayStep
 
 def stop():
     with open("fifo") as file:
@@ -323,7 +327,7 @@ signal.pause()
 if __name__ == "__main__":
     threading.Thread(target=stop).start()
     with FreshProcesses(variables=[], modules=[], file="") as processes:
-        processes.replay([Step(WAIT)], goal="1", below=[], parameters={}, names=[],
+        processes.replay([ReplayStep(WAIT)], goal="1", below=[], parameters={}, names=[],
                          modules={}, future=False, script=None, files={}, count=0)
 """
 
