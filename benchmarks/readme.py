@@ -42,7 +42,7 @@ def _row(results: Results, key: str, who: str) -> list[str]:
     return [
         f"{key}{who.removeprefix(OURS)}",
         number(results.median(key, who, RATE)),
-        "-" if share is None else f"{100 * share:.3g} %",
+        "-" if share is None else f"{100 * share:.3g}%",
         number(results.median(key, who, "cpu_us_per_item")),
         *(number(rates.get(peer)) for peer in PEERS),
         "-" if times is None else f"{number(times)} x {fastest}",

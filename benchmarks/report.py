@@ -114,7 +114,7 @@ def _row(results: Results, key: str, name: str, columns: Sequence[Column]) -> li
     if BY_KEY[key].is_rated:
         times, share = results.ratio(key, OURS, name), results.ratio(key, name, BARE)
         cells.append("-" if times is None else f"{number(times)} x")
-        cells.append("-" if share is None else f"{100 * share:.3g} %")
+        cells.append("-" if share is None else f"{100 * share:.3g}%")
     _, first, scale = columns[0]
     rounds = [value * scale for value in results.by_round(key, name, first).values()]
     spread = f"{number(min(rounds))} to {number(max(rounds))}" if rounds else "-"

@@ -83,7 +83,7 @@ def producer(job: Job) -> Callable[[int], NDArray[np.float32]]:
 def burn(loops: int) -> int:
     """Keep the interpreter busy for a fixed amount of Python, which holds its lock.
 
-    With checksums of a few bytes: a loop that only adds takes up to 30 % longer where its numbers
+    With checksums of a few bytes: a loop that only adds takes up to 30% longer where its numbers
     happen to lie badly in the heap of a process, and then says more of that than of who runs it.
     """
     total = 0

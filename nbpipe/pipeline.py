@@ -560,7 +560,7 @@ class Pipeline:
             ──────  ─────────  ─────  ──────  ─────  ────────
             source  source     1      int 0          1.2 µs
             read    map        1      None           4.1 ms
-            read holds the lock 0.5 % of 4.1 ms: many threads help
+            read holds the lock 0.5% of 4.1 ms: many threads help
         """
         from .peek import peek
 

@@ -114,7 +114,7 @@ def test_report_shows_ratios_notes_and_goals():
     text = report.report(results)
     row = next(line for line in text.splitlines() if line.startswith("| spdl"))
     assert "3 x" in row
-    assert "28 %" in row
+    assert "28%" in row
     assert "**grain**: not installed: grain is not installed: pip install grain" in text
     assert "**spdl**: **3 items lost**; **out of order**" in text
     assert "| W2       | at least 90% of bare" in text
@@ -152,7 +152,7 @@ def test_readme_has_a_row_for_each_workload():
     )
     rows = [line.split(" | ") for line in readme.table(results).splitlines()[2:]]
     assert [[cell.strip(" |") for cell in row] for row in rows] == [
-        ["W2", "96", "96 %", "2", "48", "-", "40", "-", "2 x spdl with stats"],
+        ["W2", "96", "96%", "2", "48", "-", "40", "-", "2 x spdl with stats"],
         ["W6 views", "10", "-", "-", "-", "-", "-", "-", "-"],
     ]
 

@@ -81,9 +81,9 @@ def test_report_compares_within_a_round():
     lines = report(results_of(*found)).splitlines()
     (line,) = (line for line in lines if line.startswith("| six stages: an open view adds"))
     assert [cell.strip() for cell in line.split("|")[2:7]] == [
-        "at most 0.5 %",
-        "0.35 %",
-        "0.3 % to 0.4 %",
+        "at most 0.5%",
+        "0.35%",
+        "0.3% to 0.4%",
         "2",
         "met",
     ]

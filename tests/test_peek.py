@@ -468,7 +468,7 @@ def test_share_of_the_lock_is_told_below_the_table():
     plain, peek = pipe.peek(), pipe.peek(lock=True)
     lines = [
         (
-            "decode holds the lock 33 % of 1.5 ms: about 3 threads help at most; use "
+            "decode holds the lock 33% of 1.5 ms: about 3 threads help at most; use "
             'executor="process" for more'
         ),
         "bool: no figure, it is a part of the calls of the stage before it",

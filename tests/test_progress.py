@@ -60,7 +60,7 @@ def test_a_pause_is_neither_time_nor_wait(monkeypatch):
         now_s += 60
         run.resume()
         assert list(progress) == [2]
-    assert lines(out)[-1] == "epoch 0: 3 items in 3 s, 1 items/s, waited for data 0 % of the time"
+    assert lines(out)[-1] == "epoch 0: 3 items in 3 s, 1 items/s, waited for data 0% of the time"
 
 
 def test_lines_tell_how_it_goes():
@@ -68,11 +68,11 @@ def test_lines_tell_how_it_goes():
     progress, out = watched(nbpipe.source(range(4)), step_s=1)
     list(progress)
     assert lines(out) == [
-        "epoch 0: 1/4 items (25 %), 0.5 items/s, 6 s left, waited for data 50 % of the time",
-        "epoch 0: 2/4 items (50 %), 0.5 items/s, 4 s left, waited for data 50 % of the time",
-        "epoch 0: 3/4 items (75 %), 0.5 items/s, 2 s left, waited for data 50 % of the time",
-        "epoch 0: 4/4 items (100 %), 0.5 items/s, 0 s left, waited for data 50 % of the time",
-        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
+        "epoch 0: 1/4 items (25%), 0.5 items/s, 6 s left, waited for data 50% of the time",
+        "epoch 0: 2/4 items (50%), 0.5 items/s, 4 s left, waited for data 50% of the time",
+        "epoch 0: 3/4 items (75%), 0.5 items/s, 2 s left, waited for data 50% of the time",
+        "epoch 0: 4/4 items (100%), 0.5 items/s, 0 s left, waited for data 50% of the time",
+        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40% of the time",
     ]
 
 
@@ -89,9 +89,9 @@ def test_an_epoch_that_goes_on_from_a_state_counts_what_came_before_it():
         progress, out = watched(run, step_s=1)
         list(progress)
         assert lines(out) == [
-            "epoch 0: 7/8 items (88 %), 0.5 items/s, 2 s left, waited for data 50 % of the time",
-            "epoch 0: 8/8 items (100 %), 0.5 items/s, 0 s left, waited for data 50 % of the time",
-            "epoch 0: 2 items in 6 s, 0.33 items/s, waited for data 33 % of the time",
+            "epoch 0: 7/8 items (88%), 0.5 items/s, 2 s left, waited for data 50% of the time",
+            "epoch 0: 8/8 items (100%), 0.5 items/s, 0 s left, waited for data 50% of the time",
+            "epoch 0: 2 items in 6 s, 0.33 items/s, waited for data 33% of the time",
         ]
 
 
@@ -100,9 +100,9 @@ def test_batches_are_counted_as_batches():
     progress, out = watched(nbpipe.source(range(4)).batch(2), step_s=1)
     list(progress)
     assert lines(out) == [
-        "epoch 0: 1/2 batches (50 %), 0.5 batches/s, 2 s left, waited for data 50 % of the time",
-        "epoch 0: 2/2 batches (100 %), 0.5 batches/s, 0 s left, waited for data 50 % of the time",
-        "epoch 0: 2 batches in 6 s, 0.33 batches/s, waited for data 33 % of the time",
+        "epoch 0: 1/2 batches (50%), 0.5 batches/s, 2 s left, waited for data 50% of the time",
+        "epoch 0: 2/2 batches (100%), 0.5 batches/s, 0 s left, waited for data 50% of the time",
+        "epoch 0: 2 batches in 6 s, 0.33 batches/s, waited for data 33% of the time",
     ]
 
 
@@ -110,7 +110,7 @@ def test_unknown_length_is_left_out():
     """Where the number of items is not known, share and time left are not guessed."""
     progress, out = watched(nbpipe.source(range(1)).filter(lambda _: True), step_s=1)
     list(progress)
-    assert lines(out)[0] == "epoch 0: 1 item, 0.5 items/s, waited for data 50 % of the time"
+    assert lines(out)[0] == "epoch 0: 1 item, 0.5 items/s, waited for data 50% of the time"
 
 
 def test_no_line_for_every_item():
@@ -149,7 +149,7 @@ def test_workers_that_start_are_named(monkeypatch):
     monkeypatch.setattr(Run, "stats", lambda _: RunStats(rows))
     progress, out = watched(nbpipe.source(range(1)))
     list(progress)
-    said = "; slowest: embed (busy 50 %); decode is starting 2 workers\n"
+    said = "; slowest: embed (busy 50%); decode is starting 2 workers\n"
     assert out.getvalue().endswith(said)
 
 
@@ -280,10 +280,10 @@ def test_one_line_is_rewritten_in_a_terminal(monkeypatch):
     written = out.getvalue().split("\n")
     shown = [part for line in written for part in line.split("\r")[1:-1]]
     assert (len(shown), max(map(len, shown)) < 50) == (8, True)
-    assert shown[0].startswith("epoch 0: 1/4 items (25 %), 0.5 items/s, 6 s left")
+    assert shown[0].startswith("epoch 0: 1/4 items (25%), 0.5 items/s, 6 s left")
     assert [line.split(";")[0] for line in out.screen()] == [
-        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
-        "epoch 1: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
+        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40% of the time",
+        "epoch 1: 4 items in 10 s, 0.4 items/s, waited for data 40% of the time",
         "",
     ]
 

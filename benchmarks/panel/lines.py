@@ -65,7 +65,8 @@ class Line:
 
     def _text(self, value: float) -> str:
         scaled = 100 * value if self.unit == "%" else value
-        return f"{number(scaled) if abs(scaled) >= 0.001 else '0'} {self.unit}"
+        space = "" if self.unit == "%" else " "
+        return f"{number(scaled) if abs(scaled) >= 0.001 else '0'}{space}{self.unit}"
 
 
 def report(results: Results) -> str:

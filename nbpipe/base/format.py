@@ -223,14 +223,14 @@ def format_share(share: float) -> str:
 
     Examples:
         >>> format_share(0.97)
-        '97 %'
+        '97%'
         >>> format_share(0.001)
-        '0.1 %'
+        '0.1%'
     """
     percent = float(share) * 100
     if not 0 < percent < _ALMOST:
-        return f"{percent:.0f} %"
-    return f"{percent:.1f} %" if round(percent, 1) else "<0.1 %"
+        return f"{percent:.0f}%"
+    return f"{percent:.1f}%" if round(percent, 1) else "<0.1%"
 
 
 def parse_bytes(size: str | SupportsIndex) -> int:

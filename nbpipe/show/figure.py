@@ -165,7 +165,7 @@ def _draw_wait(drawn: Any, past: Columns, *, row: int) -> None:
             name="training loop waits",
             mode="lines",
             line={"color": _INK, "width": 1},
-            hovertemplate=f"%{{y:.0f}} % at %{{x:.4~g}} {past.unit}",
+            hovertemplate=f"%{{y:.0f}}% at %{{x:.4~g}} {past.unit}",
             row=row,
             col=1,
         )

@@ -594,7 +594,7 @@ def _rounded_share(number: float) -> float:
     share = min(1.0, max(0.0, number))
     rounded_share = round(share, 3)
     rises = math.floor(100 * rounded_share + 0.5) > math.floor(100 * share + 0.5)
-    return round(rounded_share - 0.001 * rises, 3)  # 64.47 % is 64 %, not 64.5 %
+    return round(rounded_share - 0.001 * rises, 3)  # 64.47% is 64%, not 64.5%
 
 
 def line(text: str) -> str:

@@ -72,16 +72,16 @@ def test_sleeps_are_counted():
         (
             LockUse(0.35, 0.0015),
             (
-                "decode holds the lock 35 % of 1.5 ms: about 3 threads help at most; use "
+                "decode holds the lock 35% of 1.5 ms: about 3 threads help at most; use "
                 'executor="process" for more'
             ),
         ),
         (
             LockUse(0.96, 0.002),
-            'decode holds the lock 96 % of 2 ms: more threads do not help; use executor="process"',
+            'decode holds the lock 96% of 2 ms: more threads do not help; use executor="process"',
         ),
-        (LockUse(0.01, 0.004), "decode holds the lock 1 % of 4 ms: many threads help"),
-        (LockUse(0.0, 0.004), "decode holds the lock 0 % of 4 ms: many threads help"),
+        (LockUse(0.01, 0.004), "decode holds the lock 1% of 4 ms: many threads help"),
+        (LockUse(0.0, 0.004), "decode holds the lock 0% of 4 ms: many threads help"),
         (
             LockUse(asks=True),
             (

@@ -167,7 +167,7 @@ def test_stats_print_as_a_table():
         "stage", "items", "rate", "busy", "starved", "blocked", "calls", "queue", "p50",
     ]  # fmt: skip
     assert lines[2].split() == [
-        "<b>", "5", "0", "items/s", "50", "%", "0", "%", "0", "%", "0/1", "0/0", "2", "ms",
+        "<b>", "5", "0", "items/s", "50%", "0%", "0%", "0/1", "0/0", "2", "ms",
     ]  # fmt: skip
     assert "<b>" not in stats._repr_html_()
     assert (list(stats), len(stats), stats._ipython_key_completions_()) == (["<b>"], 1, ["<b>"])
@@ -188,7 +188,7 @@ def test_stats_of_a_stage_as_html():
     """One stage's stats are a table with units in a notebook."""
     shown = StageStats(items_per_s=12345.0, busy=0.5, latency_p50_s=0.004, bytes_out=10**6)
     html = shown._repr_html_()
-    found = [word in html for word in ("12.3 k items/s", "50 %", "4 ms", "1 MB", "latency_p50_s")]
+    found = [word in html for word in ("12.3 k items/s", "50%", "4 ms", "1 MB", "latency_p50_s")]
     assert found == [True] * 5
 
 

@@ -117,7 +117,7 @@ def test_long_calls_take_longer():
 
 
 def test_rests_are_short_and_few():
-    """Workers rest for about 100 ms, and for 3 % of any 20 s at most."""
+    """Workers rest for about 100 ms, and for 3% of any 20 s at most."""
     world = World(20, 10, cores=0.3)
     world.run(5)
     assert 100 <= world.longest <= 150

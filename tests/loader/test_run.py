@@ -208,7 +208,7 @@ def test_loader_draws_itself(way):
     after = loader._repr_mimebundle_()
     found = [
         "ready, epoch 0, 0/3 batches" in before["text/plain"],
-        "finished, epoch 0, 3/3 batches (100 %)" in after["text/plain"],
+        "finished, epoch 0, 3/3 batches (100%)" in after["text/plain"],
         "fetch" in after["text/html"],
     ]
     assert found == [True, True, True]

@@ -53,7 +53,7 @@ def test_full_stage_limits():
     """A stage whose slots are full is named, in the words that the documents promise."""
     found = decide(case(DECODE_LIMITS, 0.62))
     assert str(found) == (
-        "decode limits: busy 97 %, a call takes 4 ms, the training loop waits for data 62 % of the "
+        "decode limits: busy 97%, a call takes 4 ms, the training loop waits for data 62% of the "
         "time, try concurrency 8"
     )
 
@@ -100,10 +100,10 @@ def test_others_may_compute(cpu):
 @pytest.mark.parametrize(
     ("cpu_share", "concurrency", "wanted", "words"),
     [
-        (0.02, 2, 4, "(98 % of it waiting)"),
-        (0.97, 1, 2, "(97 % of it computing)"),
+        (0.02, 2, 4, "(98% of it waiting)"),
+        (0.97, 1, 2, "(97% of it computing)"),
         (0.97, 2, None, ": make its function cheaper"),
-        (0.25, 4, 8, "(75 % of it waiting)"),  # so many use two cores
+        (0.25, 4, 8, "(75% of it waiting)"),  # so many use two cores
         (0.25, 8, None, "8 calls at once are enough for 2 cores"),
     ],
 )
@@ -177,7 +177,7 @@ def test_computes_on_a_shared_machine(cpu, concurrency):
 @pytest.mark.parametrize(
     ("idle", "half", "words"),
     [
-        (0.05, 0.96, "(96 % of it computing)"),
+        (0.05, 0.96, "(96% of it computing)"),
         (0.05, 0.05, "try concurrency 8"),  # the median call waits
         (1.2, 0.96, "try concurrency 8"),  # nobody is in the way: what calls wait for is their own
         (None, 0.96, "try concurrency 8"),
@@ -223,7 +223,7 @@ def test_time_of_a_flat_map():
     pipe = nbpipe.source(range(9), name="files").flat_map(lambda _: [1, 2], name="parts")
     parts = row(0.96, 0, 0, 200.0, items_in=3300, latency_p50_s=2e-6)
     found = decide(case({"files": IDLE, "parts": parts}, 0.9, addresses(pipe.chain)))
-    assert "parts limits: busy 96 %, a call takes 9.6 ms on average, " in found.text
+    assert "parts limits: busy 96%, a call takes 9.6 ms on average, " in found.text
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_one_call_at_a_time_may_wait_for_the_lock(where, lock_share):
     status = replace(RUNNING, cpu_cores=1.0, idle_cores=0.0)
     stages = chain(executor="inline") if where == "inline" else chain()
     found = decide(case(rows, 0.9, stages, status, cores=2))
-    assert ("(96 % of it computing)" in found.text, found.suggestion) == (True, None)
+    assert ("(96% of it computing)" in found.text, found.suggestion) == (True, None)
 
 
 def test_other_stage_may_use_the_core():
@@ -438,7 +438,7 @@ def test_data_keeps_up():
     """A loop that hardly waits is what one wants, whatever the stages do."""
     found = decide(case(DECODE_LIMITS, 0.02))
     assert str(found) == (
-        "the data keeps up: the training loop waits for data 2 % of the time; nothing to gain in "
+        "the data keeps up: the training loop waits for data 2% of the time; nothing to gain in "
         "the pipeline"
     )
     assert (found.stage, found.kind) == (CONSUMER, "keeps_up")
@@ -483,7 +483,7 @@ def test_calls_that_wait_for_a_core():
     found = decide(case(rows, 1.0, status=status, cores=2))
     assert str(found) == (
         "calls of decode wait for a core, others use 1.7 of 2 cores: the training loop waits for "
-        "data 100 % of the time. Look again when less runs on this machine."
+        "data 100% of the time. Look again when less runs on this machine."
     )
 
 
@@ -537,7 +537,7 @@ def test_nothing_stands_out():
     """Where no rule fits, that is said."""
     rows = {"files": (0, 1, 0), "decode": (0, 1, 0), "batch": (0, 1, 0)}
     assert decide(case(rows, 0.5)).text == (
-        "no stage limits for long: the training loop waits for data 50 % of the time"
+        "no stage limits for long: the training loop waits for data 50% of the time"
     )
 
 

@@ -118,7 +118,7 @@ def test_epoch_without_a_row():
 
 def told(run):
     """Give the shares of waiting that the sentence and the row of the loop tell."""
-    shares = re.findall(r"([\d.]+ %) (?:of the time|in the whole)", diagnose(run).text)
+    shares = re.findall(r"([\d.]+%) (?:of the time|in the whole)", diagnose(run).text)
     return shares, snapshot(run)["waited_share"]
 
 
@@ -126,9 +126,9 @@ def test_an_epoch_that_is_over_is_told_with_one_share_of_waiting():
     """Of a short one the last seconds are all; of a longer one the sentence tells both shares."""
     past = past_of(photographs().rows, 3)
     short = watched(past=past, state="finished", elapsed_s=2.25, waited_s=2.0)
-    assert told(short) == (["89 %"], 0.889)
-    assert told(watched(state="finished", waited_s=16.0)) == (["62 %", "48 %"], 0.481)
-    assert told(watched(state="running", waited_s=16.0)) == (["62 %"], 0.62)
+    assert told(short) == (["89%"], 0.889)
+    assert told(watched(state="finished", waited_s=16.0)) == (["62%", "48%"], 0.481)
+    assert told(watched(state="running", waited_s=16.0)) == (["62%"], 0.62)
 
 
 # -- calls that wait for one another ---------------------------------------------------------------

@@ -229,7 +229,7 @@ def test_over_without_history():
     run = photographs(state="finished", elapsed_s=0.5, waited_s=0.25, delivered=100)
     run.past = []
     assert str(diagnose(run)) == (
-        "finished; 100 batches were delivered, the training loop waited for data 50 % of the time"
+        "finished; 100 batches were delivered, the training loop waited for data 50% of the time"
     )
 
 

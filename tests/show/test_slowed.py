@@ -182,9 +182,7 @@ def test_larger_loss_is_told(starved, says):
     found = slowed(case(stages(concurrency=4), starved=starved))
     assert (found is not None) == says
     if found is not None:
-        assert f"rest, and it waits for data {starved:.0%} of the time".replace("%", " %") in (
-            found.text
-        )
+        assert f"rest, and it waits for data {starved:.0%} of the time" in (found.text)
 
 
 def test_longer_step_is_told_before_its_cause_is_known():

@@ -35,7 +35,7 @@ def at_now(monkeypatch):
 
 
 def test_file_for_the_front_end(at_now):
-    """tests/data/snapshot.json is what Python makes; NBPIPE_WRITE_DATA=1 writes it anew."""
+    """tests/data/snapshot.json is what Python makes; NBPIPE_WRITE_DATA=1 writes it again."""
     text = json.dumps(snapshot(photographs()), indent=2, allow_nan=False) + "\n"
     if os.environ.get("NBPIPE_WRITE_DATA"):
         DATA.parent.mkdir(exist_ok=True)
@@ -270,7 +270,7 @@ def test_an_isolated_run_tells_what_its_process_holds():
 
 
 def test_share_of_waiting_is_rounded_once():
-    """What is 64.47 % in the sentence is not 65 % beside it, by way of 64.5 %."""
+    """What is 64.47% in the sentence is not 65% beside it, by way of 64.5%."""
     seen = snapshot(photographs(state="finished", elapsed_s=100.0, waited_s=64.47))
     assert round(100 * seen["waited_share"]) == 64
-    assert "64 %" in seen["diagnosis"]["text"].replace("\xa0", " ")
+    assert "64%" in seen["diagnosis"]["text"].replace("\xa0", " ")

@@ -116,9 +116,9 @@ export function formatTick(rate: number): string {
     .replace(/\.(?!\d)/, "");
 }
 
-/** 0.97 is "97 %". */
+/** 0.97 is "97%". */
 export function formatShare(share: number): string {
-  return `${Math.round(share * 100)}${THIN}%`;
+  return `${Math.round(share * 100)}%`;
 }
 
 /** The time of day of a moment, here: "14:03:59". */
@@ -132,7 +132,7 @@ export function formatMoment(when_s: number): string {
 /** A sentence whose lines do not break between a number and its unit, or a knob and its value. */
 export function unbroken(sentence: string): string {
   return sentence
-    .replace(/(\d) (?=(?:%|[nµm]?s|min|[kMGT]?B)(?![\w]))/g, "$1\u00a0")
+    .replace(/(\d) (?=(?:[nµm]?s|min|[kMGT]?B)(?![\w]))/g, "$1\u00a0")
     .replace(/(concurrency|prefetch) (?=\d)/g, "$1\u00a0");
 }
 

@@ -186,7 +186,7 @@ describe("a panel shows", () => {
       kind: "keeps_up",
       severity: "good",
       stage: "consumer",
-      text: "the data keeps up: the training loop waits for data 2 % of the time",
+      text: "the data keeps up: the training loop waits for data 2% of the time",
       advice: "nothing to gain in the pipeline",
       suggestion: null,
     };
@@ -290,7 +290,7 @@ describe("a panel shows", () => {
   });
 
   test.each([
-    [1, "training 100 %"],
+    [1, "training 100%"],
     [0, "–"],
   ])("the loop of an epoch that failed behind %d batches", (delivered, words) => {
     const shown = live();
@@ -331,7 +331,7 @@ describe("a panel shows", () => {
     model.saved = sampleWithStage(shares);
     const bar = silent().one("[data-stage=files] .nbp-shares");
     expect((bar.getAttribute("aria-label") ?? "").replace(/\s/g, " ")).toBe(
-      "busy 50 %, starved 25 %, blocked 25 %, waiting 0 %",
+      "busy 50%, starved 25%, blocked 25%, waiting 0%",
     );
   });
 
@@ -344,7 +344,7 @@ describe("a panel shows", () => {
       shown.text("[data-stage=files] [data-field=shares]"),
       shown.text("[data-stage=consumer] [data-field=shares]"),
       shown.text("[data-field=waited]"),
-    ]).toEqual(["paused 100 %", "paused 100 %", "25 % · 0:10"]);
+    ]).toEqual(["paused 100%", "paused 100%", "25% · 0:10"]);
   });
 
   test("an epoch that is over with the share that the kernel tells", () => {
@@ -355,7 +355,7 @@ describe("a panel shows", () => {
       shown.text("[data-stage=consumer] [data-field=shares]"),
       shown.text("[data-field=waited]"),
       shown.text("[data-field=elapsed]"),
-    ]).toEqual(["waits for data 64 % · training 36 %", "64 % · 0.6 s", "0.9 s"]);
+    ]).toEqual(["waits for data 64% · training 36%", "64% · 0.6 s", "0.9 s"]);
   });
 
   test("text from outside as text", () => {
