@@ -40,7 +40,7 @@ MOST_FILES = {
     "executors": 16,
     "ops": 20,
     "engine": 33,
-    "show": 10,
+    "show": 11,
     "export": 16,
     "jupyter": 9,
     "run": 11,

@@ -12,7 +12,7 @@ import ipywidgets
 from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
 from ..errors import NbpipeError
-from ..show.messages import RunController
+from ..show.controller import RunController
 from ..show.snapshot import label, line
 from ..show.watch import RunView
 from .kernel import cure

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Literal, Protocol, TypedDict, final
 
+from ..show.controller import RunController
 from ..show.messages import (
     EXPORT,
     ExportedMessage,
     Ops,
-    RunController,
     Views,
     anything,
     boolean,

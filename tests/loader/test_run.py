@@ -9,7 +9,7 @@ import torch
 
 import nbpipe
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
-from nbpipe.show.messages import RunController
+from nbpipe.show.controller import RunController
 from nbpipe.show.snapshot import snapshot
 from tests.jupyter.conftest import Outputs
 from tests.loader.conftest import WAYS, begun_everywhere
