@@ -47,7 +47,7 @@ class Engine(ABC):
 
     @abstractmethod
     def node_state(self, epoch: Epoch, delivered: int) -> StageStates | None:
-        """Return the states of the stages after so many items; None if they are not known."""
+        """Return the states of the stages after `delivered` items; None if they are not known."""
 
     @abstractmethod
     def caches(self) -> StageStates:

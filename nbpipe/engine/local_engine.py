@@ -55,7 +55,7 @@ class LocalEngine(Engine):
         return 0, external, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> StageStates | None:
-        """Return the states of the stages after so many items."""
+        """Return the states of the stages after `delivered` items."""
         with self.scheduler.lock:
             return epoch.node_state(IndexRanges(delivered))
 

@@ -1,4 +1,4 @@
-"""RunCore: the parts of a run behind its public class."""
+"""RunCore: the parts of a run, to which its public class delegates."""
 
 from __future__ import annotations
 

@@ -133,16 +133,16 @@ class Origins:
         """
         source, used = absorbed(chain)
         head = chain[0]
-        behind = [stage.spec for stage in chain[used : place + 1]]
-        for spec in reversed(behind):
+        later = [stage.spec for stage in chain[used : place + 1]]
+        for spec in reversed(later):
             if spec.kept_in is not None:
                 epoch = self._made(spec.kept_in, epoch)
         if source is not None and source.plan is not None:
             if epoch is None and source.plan.shuffles:
                 return ()
-            lengths, many = self._lengths(failure, epoch or 0), _known_inputs(behind)
+            lengths, many = self._lengths(failure, epoch or 0), _known_inputs(later)
             order = partial(self._order, source.plan, head, epoch or 0, lengths)
-            return _in_order(order, path, many, _passes_of(behind))
+            return _in_order(order, path, many, _passes_of(later))
         if not head.inputs:
             return (_original(items_of(head), path[0]),)
         number, *path_there = path if head.spec.deepens else (0, *path)

@@ -115,6 +115,6 @@ def retried(chain: Chain, failed: Sequence[tuple[SourceItem, ...]]) -> Chain:
         LOG.warning("retry_failed leaves out %d failed items: their source is not known", unknown)
     found = list({(id(one.items), one.index): one for some in failed for one in some}.values())
     spec = source_of(FailedOfStream(found) if found and source is None else FailedItems(found))
-    behind = ((stage, stage.spec.of_chosen()) for stage in chain[max(1, used) :])
-    kept = (changed(stage, spec=again) for stage, again in behind if again is not None)
+    later = ((stage, stage.spec.of_chosen()) for stage in chain[max(1, used) :])
+    kept = (changed(stage, spec=again) for stage, again in later if again is not None)
     return changed(head, spec=spec, inputs=()), *kept

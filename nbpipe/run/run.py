@@ -515,10 +515,9 @@ class Run(ShownRun):
         Raises:
             ExportError: something cannot be written; the message has the fix.
 
-        Examples:
-            >>> import nbpipe
-            >>> with nbpipe.source(range(3)).start() as run:  # doctest: +SKIP
-            ...     run.export("loader.py")
+        Example, in the notebook that built the pipeline::
+
+            run.export("loader.py")
         """
         from ..export.exporting import export_chain
 

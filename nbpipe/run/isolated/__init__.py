@@ -1,1 +1,1 @@
-"""The whole pipeline in a process of its own, behind what a run knows of its stages."""
+"""A run whose stages live in a process of their own."""
