@@ -15,6 +15,7 @@ from typing import Any
 
 from ..base.threads import ThreadSettings
 from ..ops.ranges import IndexRanges
+from .expand import ExpandNode
 from .failures import Failure
 from .node import Closable, Node, Task
 from .output import OutputBuffer
@@ -254,7 +255,7 @@ class Epoch:
             if not self.changed and not self.output.recount():
                 return None
 
-    def read_on(self, node: Node, iterator: OpenIterator, now_ns: int) -> Task | None:
+    def read_on(self, node: ExpandNode, iterator: OpenIterator, now_ns: int) -> Task | None:
         """Choose the next task of an open iterator, for the thread that has it open."""
         if self.over:
             return None

@@ -473,10 +473,6 @@ class Node(ABC):
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task and reserve its places; None if none may start."""
 
-    def read_on(self, iterator: OpenIterator, now_ns: int) -> Task | None:
-        """Choose the next task of an open iterator, for the thread that it belongs to."""
-        return None
-
     def held(self) -> int:
         """Return the number of results ready for the next node."""
         return self.out.count + self.out.lent

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any, final
 
 from .epoch import Epoch, Memory
+from .expand import ExpandNode
 from .failures import KEPT, Failure
 from .map import MapNode
-from .node import Node, Task
+from .node import Task
 from .stats import Booked, ItemCounts, StageRuntime
 from .step import EpochContext, OpenIterator
 
@@ -86,7 +87,7 @@ class NextEpoch(Epoch):
         """Choose the next task, if any may start."""
         return self._begun(super().take(now_ns, remote=remote)) if self.may_start else None
 
-    def read_on(self, node: Node, iterator: OpenIterator, now_ns: int) -> Task | None:
+    def read_on(self, node: ExpandNode, iterator: OpenIterator, now_ns: int) -> Task | None:
         """Choose the next task of an open iterator, if any may start."""
         return self._begun(super().read_on(node, iterator, now_ns)) if self.may_start else None
 
