@@ -185,7 +185,7 @@ def _children(part: Part, runtime: StageRuntime) -> dict[Path, IndexRanges]:
 def _add_fused(part: Part, group: Sequence[Stage], fused_stages: FusedStages) -> None:
     runtimes = [part.runtime(stage) for stage in group]
     for runtime in runtimes[:-1]:
-        runtime.prefetch = 0  # behind an inner stage nothing waits
+        runtime.prefetch = 0  # no results wait after an inner stage
     fused_stage = fused_stages.fused_stage(
         group, [runtime.address for runtime in runtimes], part.context
     )
@@ -229,7 +229,7 @@ def _add_calls(part: Part, group: Sequence[Stage], calls: Sequence[Map]) -> None
     ]
     *rest, last = runtimes
     for runtime in rest:
-        runtime.prefetch = 0  # behind an inner stage nothing waits
+        runtime.prefetch = 0  # no results wait after an inner stage
     node = GroupNode(last, part.epoch, steps) if rest else _map(part, last, steps[0])
     part.append_group(node, runtimes, budgets)
 

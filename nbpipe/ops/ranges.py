@@ -1,4 +1,4 @@
-"""What is left of a stream, by numbers alone; and the states of nodes, where stages go on."""
+"""IndexRanges: the items of a stream that are left, by number; StatefulOp: its one pass."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class IndexRanges:
         return found
 
 
-NodeState = dict[str, Any]  # where a stage stands; JSON-ready
+NodeState = dict[str, Any]  # the state of a stage; JSON-ready
 
 
 class StatefulOp(ABC):
@@ -258,7 +258,7 @@ class Dropping(StatefulOp):
 
 
 def are_inside(stages: Mapping[str, Any]) -> bool:
-    """Tell whether stages stand inside an epoch.
+    """Return whether stages have begun an epoch.
 
     Entries about caches are no position, nor is "order", which earlier versions wrote.
     """
