@@ -5,7 +5,10 @@ import pytest
 from tests.export.notebooks import Notebook
 from tests.export.test_realistic_chains import exported_chain
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.parametrize("notebook", [("torch",)], indirect=True),
+]
 SOURCE = "nbpipe.source(range(6))"
 CHAINS = {  # what is given, and tuned; what parameters turn at least
     "a copy, and the depth that was tuned": (

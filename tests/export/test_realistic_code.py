@@ -150,11 +150,19 @@ def test_decorators(notebook: Notebook):
     assert "import time" not in exported.text
 
 
-def test_closures(notebook: Notebook):
-    """Two closures of one factory, one in another, and a lambda in one, keep their values."""
+def test_closures_and_partials(notebook: Notebook):
+    """Closures of factories, partials of partials and functions of libraries keep their values."""
     exported = notebook.exported(
         """
+        import functools
+        import operator as op
         import nbpipe
+        import numpy as np
+        # ---- next cell
+        def clip(x, low, high=5):
+            return max(low, min(x, high))
+
+        from_one = functools.partial(clip, low=1)
         # ---- next cell
         BASE = 100
 
@@ -175,11 +183,21 @@ def test_closures(notebook: Notebook):
         def use(x):
             return cube(x), double(x)
         # ---- next cell
-        pipe = nbpipe.source(range(5)).map(double).map(triple).map(use)
+        pipe = (
+            nbpipe.source(range(5))
+            .map(functools.partial(from_one, high=4))
+            .map(np.square)
+            .map(op.neg, concurrency=2)
+            .map(functools.partial(op.add, 1), name="plus")
+            .map(double).map(triple).map(use)
+        )
         report = pipe.export("loader.py")
         """,
         spawn=True,
     )
+    assert exported.has("import operator as op")
+    assert exported.has("from_one = functools.partial(clip, low=1)")
+    assert exported.tuned == {"neg_concurrency": 2}
     assert exported.has("cube = power(3)(1)")
     assert exported.has("# nested\nreturn (x + shift) ** n")
 
@@ -215,8 +233,13 @@ def decode(x):
 def scale(x):
     return x
 # ---- next cell
+@times(3)
+def scale(x):
+    return x
+# ---- next cell
 made = timed(lambda x: x)
-pipe = nbpipe.source(range(6)).map(timed(decode), executor="process").map(scale).map(made)
+pipe = nbpipe.source(range(6)).map(timed(decode), executor="process").map(times(2)(scale))
+pipe = pipe.map(scale).map(made)
 report = pipe.export("loader.py")
 """
 
@@ -226,15 +249,6 @@ def test_functions_that_bear_the_name_of_what_they_wrap(notebook: Notebook):
     exported = notebook.exported(WRAPPED, spawn=True)
     assert "# one more\n" in exported.text
     assert "# keeps its name\n" in exported.text
-    again = "@times(3)\ndef scale(x):\n    return x"
-    notebook.exported(f"{again}\nreport = pipe.export('loader.py')")
-    notebook.exported(
-        """
-        pipe = nbpipe.source(range(6)).map(times(2)(scale)).map(scale)
-        # ---- next cell
-        report = pipe.export("loader.py", overwrite=True)
-        """
-    )
 
 
 def test_data_kinds(notebook: Notebook):
@@ -321,45 +335,8 @@ def test_compiled_function(notebook: Notebook):
     assert exported.has("@njit(fastmath=False)\ndef total(values):\n    result = 0")
 
 
-def test_partials_and_library_functions(notebook: Notebook):
-    """Partials of partials and functions of libraries are reached as the user imports them."""
-    exported = notebook.exported(
-        """
-        import functools
-        import operator as op
-        import nbpipe
-        import numpy as np
-        # ---- next cell
-        def clip(x, low, high=5):
-            return max(low, min(x, high))
-
-        from_one = functools.partial(clip, low=1)
-        # ---- next cell
-        pipe = (
-            nbpipe.source(range(9))
-            .map(functools.partial(from_one, high=4))
-            .map(np.square)
-            .map(op.neg, concurrency=2)
-            .map(functools.partial(op.add, 1), name="plus")
-        )
-        report = pipe.export("loader.py")
-        """,
-        spawn=True,
-    )
-    assert exported.has("import operator as op")
-    assert exported.has("from_one = functools.partial(clip, low=1)")
-    assert exported.tuned == {"neg_concurrency": 2}
-
-
-EXPORT = """
-# ---- next cell
-pipe = nbpipe.source(range(5)).map(decode)
-report = pipe.export("loader.py")
-"""
-
-
 def test_names_of_builtins(notebook: Notebook):
-    """A function named as a builtin, and a constant that hides one, are the user's."""
+    """A function named as a builtin, a constant that hides one, and methods of containers."""
     exported = notebook.exported(
         """
         import nbpipe
@@ -367,8 +344,10 @@ def test_names_of_builtins(notebook: Notebook):
         def filter(x):
             return x + sum
         sum = 10
+        NAMES = ("a", "b", "c")
         # ---- next cell
-        pipe = nbpipe.source(range(5)).map(filter).map(filter).map(str)
+        pipe = nbpipe.source([-20, -19]).map(filter).map(filter)
+        pipe = pipe.map(NAMES.__getitem__).map(["b"].__contains__)
         report = pipe.export("loader.py")
         """
     )
@@ -404,76 +383,6 @@ def test_classes_and_methods_of_libraries_as_stages(notebook: Notebook):
     assert exported.tuned == {"loads_prefetch": 3}
 
 
-def test_methods_of_containers_as_stages(notebook: Notebook):
-    """Those that Python makes anew at each look are known, by a name or without."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-
-        NAMES = ("a", "b")
-        pipe = nbpipe.source([0, 1]).map(NAMES.__getitem__).map(["b"].__contains__)
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.has('NAMES = ("a", "b")')
-
-
-def test_function_of_a_file_that_was_run(notebook: Notebook):
-    """A function that `%run` brought is written with the text of its file."""
-    text = "SCALE = 4  # of the lab\n\n\ndef scaled(x):\n    # from a file\n    return x * SCALE\n"
-    (notebook.folder / "common.py").write_text(text)
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        %run common.py
-        # ---- next cell
-        def decode(x):
-            return scaled(x) + 1
-        """
-        + EXPORT
-    )
-    assert "SCALE = 4" in exported.text
-    assert exported.has("def scaled(x):\n    # from a file\n    return x * SCALE")
-    assert "%run" not in exported.text
-
-
-def test_functions_made_in_loops(notebook: Notebook):
-    """Each function that a loop or a comprehension made has its own default."""
-    notebook.exported(
-        """
-        import nbpipe
-
-        steps = [lambda x, k=k: x + k for k in range(2)]
-        adders = []
-        for n in (5, 7):
-            def add(x, *, n=n):
-                return x + n
-            adders.append(add)
-        # ---- next cell
-        pipe = nbpipe.source(range(4)).map(steps[0]).map(steps[1]).map(adders[0]).map(adders[1])
-        report = pipe.export("loader.py")
-        """
-    )
-
-
-def test_defaults_of_functions_without_a_name(notebook: Notebook):
-    """A default that only its name tells apart counts."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        SCALE = 2
-        steps = [lambda x, *, k=k: x * k for k in (2, 3)]
-        scaled = [lambda x, scale=SCALE: x * scale]
-        # ---- next cell
-        pipe = nbpipe.source([0, 0, 1]).map(steps[0]).map(steps[1]).map(scaled[0])
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.has("SCALE = 2")
-
-
 def test_annotations_as_text(notebook: Notebook):
     """Names in annotations as text are imported where they are known, and else let be."""
     exported = notebook.exported(
@@ -500,32 +409,12 @@ def test_annotations_as_text(notebook: Notebook):
     assert "Optional" in exported.found["names"]
 
 
-def test_locks_of_asyncio(notebook: Notebook):
-    """A lock, an event and a semaphore of asyncio are made again."""
-    exported = notebook.exported(
-        """
-        import asyncio
-        import nbpipe
-
-        LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()
-
-        async def fetch(x):
-            async with LIMIT, ONE:
-                DONE.set() if x > 10 else DONE.clear()
-                return x + 1
-        # ---- next cell
-        pipe = nbpipe.source(range(4)).map(fetch, concurrency=2)
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.has("LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()")
-
-
-def test_frozen_classes(notebook: Notebook):
-    """Frozen classes of attrs and dataclasses, and what has them as keys."""
+def test_frozen_classes_and_locks(notebook: Notebook):
+    """Frozen classes of attrs and dataclasses, what has them as keys, and locks of asyncio."""
     pytest.importorskip("attrs")
     exported = notebook.exported(
         """
+        import asyncio
         import attrs
         import nbpipe
         from dataclasses import dataclass
@@ -541,9 +430,12 @@ def test_frozen_classes(notebook: Notebook):
 
         SIZE = Size(3)
         PLACES = {Point(1): "a", Point(2): "b"}
+        LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()
         # ---- next cell
-        def decode(x):
-            return x * SIZE.height, PLACES[Point(1 + x % 2)]
+        async def decode(x):
+            async with LIMIT, ONE:
+                DONE.set() if x > 10 else DONE.clear()
+                return x * SIZE.height, PLACES[Point(1 + x % 2)]
         # ---- next cell
         pipe = nbpipe.source(range(4)).map(decode)
         report = pipe.export("loader.py")
@@ -551,40 +443,14 @@ def test_frozen_classes(notebook: Notebook):
     )
     assert exported.has("@attrs.frozen\nclass Size:\n    height: int\n    width: int = 2")
     assert exported.has('PLACES = {Point(1): "a", Point(2): "b"}')
-
-
-def test_functions_given_with_partial(notebook: Notebook):
-    """What collates and what begins a worker may be partials."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        from functools import partial
-
-        STATE = {}
-
-        def begin(n):
-            STATE["n"] = n
-
-        def decode(x):
-            return x + STATE["n"]
-
-        def padded(items, *, value):
-            return [value, *items]
-        # ---- next cell
-        pipe = (
-            nbpipe.source(range(4))
-            .map(decode, executor="process", worker_init=partial(begin, 3))
-            .batch(3, collate=partial(padded, value=7))
-        )
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.has("def padded(items, *, value):\n    return [value, *items]")
-    assert exported.tuned == {"batch_size": 3}
+    assert exported.has("LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()")
 
 
 def test_submodules_that_something_else_imported(notebook: Notebook):
-    """A submodule that code reads of its package is imported, where the package does not do it."""
+    """A submodule that code reads of its package is imported, where the package does not do it.
+
+    Two functions of one name in two submodules are told apart.
+    """
     package = notebook.folder / "shapes"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -596,37 +462,22 @@ def test_submodules_that_something_else_imported(notebook: Notebook):
         import nbpipe
         import xml
         import xml.dom.minidom as minidom
+        import xml.sax
 
         sys.path.insert(0, "")
         import shapes
         from shapes.ops import double
-        # ---- next cell
-        def parse(x):
-            return xml.dom.minidom.parseString(f"<a{x}/>").documentElement.tagName, os.path.sep
-        # ---- next cell
-        pipe = nbpipe.source(range(4)).map(shapes.ops.double).map(parse)
-        report = pipe.export("loader.py")
-        """
-    )
-
-
-def test_functions_of_two_modules_with_one_name(notebook: Notebook):
-    """Two functions with one name that the notebook has no name for are told apart."""
-    notebook.exported(
-        """
-        import nbpipe
-        import xml.dom.minidom
-        import xml.sax
         # ---- next cell
         PARSERS = {}
         # ---- next cell
         PARSERS["sax"] = xml.sax.parse
         PARSERS["dom"] = xml.dom.minidom.parse
         # ---- next cell
-        def decode(word):
-            return PARSERS[word].__module__
+        def parse(x):
+            text = xml.dom.minidom.parseString(f"<a{x}/>").documentElement.tagName
+            return text, os.path.sep, [PARSERS[word].__module__ for word in ("sax", "dom")]
         # ---- next cell
-        pipe = nbpipe.source(["sax", "dom"]).map(decode)
+        pipe = nbpipe.source(range(4)).map(shapes.ops.double).map(parse)
         report = pipe.export("loader.py")
         """
     )

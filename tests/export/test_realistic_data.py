@@ -221,9 +221,10 @@ table = torch.from_numpy(np.load("squares.npy"))"""
 
 
 @pytest.mark.parametrize(
-    "made",
-    [LOADED, AWAITED, pytest.param(TENSOR, marks=pytest.mark.torch)],
-    ids=("read", "awaited", "tensor"),
+    ("notebook", "made"),
+    [((), AWAITED), pytest.param(("torch",), TENSOR, marks=pytest.mark.torch)],
+    ids=("awaited", "tensor"),
+    indirect=["notebook"],
 )
 def test_arrays_saved_beside_the_module(notebook: Notebook, made: str):
     """With `assets="npz"` a large array from a file is saved beside the module."""
@@ -241,22 +242,26 @@ def test_a_large_array_is_refused_without_assets(notebook: Notebook):
 
 
 @pytest.mark.parametrize("count", [4, 0])
-@pytest.mark.parametrize("made", ["a = b = []", "a = []\nb = a", "a, b = [[]] * 2"])
-def test_two_names_of_one_object(notebook: Notebook, made: str, count: int):
+def test_two_names_of_one_object(notebook: Notebook, count: int):
     """A list with two names is one object in the module too, with what it holds by now."""
     exported = notebook.exported(
         f"""import nbpipe
-{made}
+a = b = []
+c = []
+d = c
+e, f = [[]] * 2
 # ---- next cell
 a.append(7)
+c.append(7)
+e.append(7)
 # ---- next cell
 def fill(x):
-    box = a
-    box[:] = [7]
+    for box in (a, c, e):
+        box[:] = [7]
     return x
 
 def read(x):
-    return x, b
+    return x, b, d, f
 # ---- next cell
 pipe = nbpipe.source(range(4)).map(fill).map(read)
 report = pipe.export("loader.py", check_items={count})
@@ -264,4 +269,4 @@ report = pipe.export("loader.py", check_items={count})
     )
     namespace: dict[str, object] = {}
     exec(exported.text, namespace)
-    assert namespace["a"] is namespace["b"]
+    assert [namespace[one] is namespace[other] for one, other in ("ab", "cd", "ef")] == [True] * 3

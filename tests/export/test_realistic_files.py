@@ -2,8 +2,6 @@
 
 import difflib
 
-import pytest
-
 from tests.export.notebooks import Notebook, contents, lacking
 from tests.scripts import printed
 
@@ -26,9 +24,19 @@ def changed_lines(before: str, after: str) -> list[str]:
     return [line for line in lines if line[0] in "+-"]
 
 
-def test_tuned_again(notebook: Notebook):
-    """A second export rewrites the defaults of the knobs that moved; edits stay."""
+def test_loaded_back_and_tuned_again(notebook: Notebook):
+    """`load` gives the pipeline back, with the changes asked for.
+
+    A second export rewrites the defaults of the knobs that moved; edits stay.
+    """
     notebook.exported(TUNED)
+    notebook.kernel.run(
+        'again = nbpipe.load("loader.py", decode_concurrency=4)\n'
+        'knobs = [stage["knobs"] for stage in again.graph()]\n'
+        'assert knobs[1]["concurrency"] == 4, knobs\n'
+        "assert [list(batch) for batch in again] == [list(batch) for batch in pipe]"
+    )
+    assert notebook.examined().tuned == {"decode_concurrency": 2, "batch_size": 2}
     path = notebook.folder / "loader.py"
     for edit, moved in (("# in pixels", 9), ("# in pixels, as agreed", 7)):
         text = path.read_text().replace("# in pixels", edit)
@@ -55,8 +63,13 @@ def test_edited_module_is_not_overwritten(notebook: Notebook):
     assert "by hand" in error.text
     assert "overwrite=True" in error.text
     assert contents(notebook.folder) == held
-    notebook.kernel.run('report = pipe.export("loader.py", overwrite=True)')
-    assert "STEP = 5" in notebook.examined().text
+    notebook.kernel.run("STEP = 2\npipe['decode'].prefetch = 5")  # a parameter is added
+    error = notebook.failed('pipe.export("loader.py")')
+    assert (error.kind, contents(notebook.folder)) == ("ModuleEditedError", held)
+    notebook.kernel.run('STEP = 5\nreport = pipe.export("loader.py", overwrite=True)')
+    exported = notebook.examined()
+    assert "STEP = 5" in exported.text
+    assert exported.tuned == {"decode_concurrency": 2, "decode_prefetch": 5, "batch_size": 2}
 
 
 def test_refusal_keeps_the_older_module(notebook: Notebook):
@@ -122,18 +135,6 @@ def test_first_items_only_are_compared(notebook: Notebook):
     assert "    return itertools.count(5)\n" in (notebook.folder / "loader.py").read_text()
 
 
-def test_loaded_back_with_other_values(notebook: Notebook):
-    """`load` gives the pipeline back, with the changes asked for."""
-    notebook.exported(TUNED)
-    notebook.kernel.run(
-        'again = nbpipe.load("loader.py", decode_concurrency=4)\n'
-        'knobs = [stage["knobs"] for stage in again.graph()]\n'
-        'assert knobs[1]["concurrency"] == 4, knobs\n'
-        "assert [list(batch) for batch in again] == [list(batch) for batch in pipe]"
-    )
-    assert notebook.examined().tuned == {"decode_concurrency": 2, "batch_size": 2}
-
-
 def test_other_folders_and_names(notebook: Notebook):
     """A module is written where it is asked for, under the name it is given."""
     (notebook.folder / "src").mkdir()
@@ -168,16 +169,12 @@ if __name__ == "__main__":
 '''
 
 
-@pytest.mark.parametrize("times", [2])
-def test_from_a_script(notebook: Notebook, times: int):
+def test_from_a_script(notebook: Notebook):
     """A script exports as a notebook does; its own last lines stay behind."""
     script = notebook.folder / "nightly.py"
     script.write_text(SCRIPT)
-    texts = set()
-    for _ in range(times):
-        printed(script, notebook.folder / "loader.py", cwd=notebook.elsewhere, **notebook.env)
-        texts.add((notebook.folder / "loader.py").read_text())
-    (text,) = texts
+    printed(script, notebook.folder / "loader.py", cwd=notebook.elsewhere, **notebook.env)
+    text = (notebook.folder / "loader.py").read_text()
     found = notebook.imported()
     assert "SIZE = 3  # as the model wants it\n" in text
     assert "def crop(x, size):\n    # keep the left\n    return x % size\n" in text
@@ -216,16 +213,3 @@ def test_a_script_that_finds_its_data_beside_itself(notebook: Notebook):
     text = (notebook.folder / "loader.py").read_text()
     assert 'HERE = Path(__file__).parent\nDATA = HERE / "data"\n' in text
     assert notebook.imported()["items"] == [["str", "one"], ["str", "two"]]
-
-
-def test_a_new_knob_and_an_edit(notebook: Notebook):
-    """A knob that was turned for the first time adds a parameter: an edited module is kept."""
-    before = notebook.exported(TUNED).text
-    path = notebook.folder / "loader.py"
-    edited = before.replace("# in pixels", "# in pixels, as agreed")
-    path.write_text(edited)
-    error = notebook.failed('pipe["decode"].prefetch = 5\npipe.export("loader.py")')
-    assert (error.kind, path.read_text()) == ("ModuleEditedError", edited)
-    notebook.kernel.run('report = pipe.export("loader.py", overwrite=True)')
-    tuned = {"decode_concurrency": 2, "decode_prefetch": 5, "batch_size": 2}
-    assert notebook.examined().tuned == tuned

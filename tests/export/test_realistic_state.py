@@ -159,40 +159,6 @@ def test_nothing_but_the_module_is_left(notebook: Notebook):
     assert list(contents(notebook.temp)) == []
 
 
-FITTED = """
-import nbpipe
-# ---- next cell
-class Vocab:
-    def __init__(self):
-        self.ids = {}
-
-    def add(self, word):
-        self.ids.setdefault(word, len(self.ids))
-
-    def fit(self, words):
-        for word in words:
-            self.add(word)
-        return self
-# ---- next cell
-"""
-LOOK_UP = """
-# ---- next cell
-def decode(n):
-    seen = set()
-    seen.add(n)
-    return vocab.ids.get("abc"[n])
-# ---- next cell
-pipe = nbpipe.source(range(3)).map(decode)
-report = pipe.export("loader.py", check_items=0)
-"""
-
-
-def test_object_fitted_where_it_is_made(notebook: Notebook):
-    """One statement that makes and fits an object is kept as it is."""
-    exported = notebook.exported(FITTED + "vocab = Vocab().fit('ab')  # letters" + LOOK_UP)
-    assert exported.has("vocab = Vocab().fit('ab')  # letters")
-
-
 def test_parameters_that_would_hide_functions(notebook: Notebook):
     """A parameter is not called like a function that the chain reads."""
     exported = notebook.exported(
@@ -299,29 +265,21 @@ def test_state_that_was_used(notebook: Notebook):
     assert notebook.imported()["items"] == [["bool", True]] * 4
 
 
-COUNTED = {
-    "an array in place": ("np.zeros(2)", "self.seen.sort()\n        self.seen[0] = x"),
-    "an attribute of an attribute": ("SimpleNamespace(n=0)", "self.seen.n += 1"),
-    "a list further in": ("{'names': SimpleNamespace(all=[])}", "self.seen['names'].all.append(x)"),
-}
-
-
-@pytest.mark.parametrize("kind", COUNTED)
-def test_state_inside_an_attribute(notebook: Notebook, kind: str):
-    """What a stage changes anywhere inside its object begins with its first value, with a note."""
-    made, changes = COUNTED[kind]
-    exported = notebook.exported(
-        f"""
+COUNTED = """
 from types import SimpleNamespace
 import nbpipe
 import numpy as np
 # ---- next cell
 class Counted:
     def __init__(self):
-        self.seen = {made}
+        self.array, self.inner = np.zeros(2), SimpleNamespace(n=0)
+        self.held = {"names": SimpleNamespace(all=[])}
 
     def __call__(self, x):
-        {changes}
+        self.array.sort()
+        self.array[0] = x
+        self.inner.n += 1
+        self.held["names"].all.append(x)
         return x
 
 
@@ -330,20 +288,33 @@ counted = Counted()
 pipe = nbpipe.source(range(3)).map(counted)
 list(pipe)
 report = pipe.export("loader.py")
-""",
-        state=["seen"],
-    )
+"""
+
+
+def test_state_inside_an_attribute(notebook: Notebook):
+    """What a stage changes anywhere inside its object begins with its first value, with a note."""
+    exported = notebook.exported(COUNTED, state=["array", "inner", "held"])
     assert exported.noted("'counted'")
 
 
 SHARED = """
 import nbpipe
 # ---- next cell
-{made}
+x = []
+a = x
+b = x
+del x
+# ---- next cell
+c = []
+# ---- next cell
+d = c
+# ---- next cell
+c = []
 # ---- next cell
 def count(x):
-    {fills}
-    return x, len({reads})
+    a.append(x)
+    c.append(x)
+    return x, len(b), len(d)
 # ---- next cell
 pipe = nbpipe.source(range(4)).map(count)
 report = pipe.export("loader.py", check_items={count})
@@ -351,21 +322,13 @@ report = pipe.export("loader.py", check_items={count})
 
 
 @pytest.mark.parametrize("count", [4, 0])
-@pytest.mark.parametrize(
-    ("made", "objects"),
-    [
-        ("x = []\na = x\nb = x\ndel x", 1),
-        ("a = []\n# ---- next cell\nb = a\n# ---- next cell\na = []", 2),
-    ],
-)
-def test_names_are_one_object_where_they_were(
-    notebook: Notebook, made: str, objects: int, count: int
-):
+def test_names_are_one_object_where_they_were(notebook: Notebook, count: int):
     """Of a list that a stage fills, whatever has become of the names by which it was made."""
-    notebook.run(SHARED.format(made=made, fills="a.append(x)", reads="b", count=count))
+    notebook.run(SHARED.format(count=count))
     namespace: dict[str, object] = {}
     exec((notebook.folder / "loader.py").read_text(), namespace)
-    assert len({id(namespace["a"]), id(namespace["b"])}) == objects
+    assert namespace["a"] is namespace["b"]
+    assert namespace["c"] is not namespace["d"]
 
 
 def test_names_that_a_stage_binds_anew_need_not_share(notebook: Notebook):
@@ -388,28 +351,6 @@ report = pipe.export("loader.py", check_items=0)
 """
     )
     assert exported.has("best = current = []")
-
-
-def test_closures_that_share_what_none_changes(notebook: Notebook):
-    """Each has its own values."""
-    notebook.exported(
-        """
-import nbpipe
-# ---- next cell
-def made():
-    known = [1, 2]
-    def add(x):
-        return x + known[0]
-    def scale(x):
-        return x * known[1]
-    return add, scale
-
-add, scale = made()
-# ---- next cell
-pipe = nbpipe.source(range(4)).map(add).map(scale)
-report = pipe.export("loader.py")
-"""
-    )
 
 
 SETTER = """

@@ -223,7 +223,7 @@ def tuning(turn: tuple[int, int]) -> str:
 
 @pytest.mark.timeout(240)
 @settings(
-    max_examples=examples(0.2),
+    max_examples=examples(0.1),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink would take minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
