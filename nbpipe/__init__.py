@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import debug, ranks
 from .base.knobs import Knob, KnobChange
 from .base.seeding import WorkerInfo, worker_info
-from .engine.failures import Failure
+from .engine.nodes.failures import Failure
 from .engine.stats import StageStats
 from .errors import (
     ArgumentError,

@@ -14,7 +14,7 @@ from .base.checks import boolean, integer
 from .base.format import parse_bytes
 from .base.names import methods_name_arguments, names_arguments, own, shown
 from .errors import ArgumentError, ArgumentTypeError
-from .executors.serialize import can_be_sent
+from .executors.workers.serialize import can_be_sent
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
 from .ops.call import OnError, append_call

@@ -29,7 +29,7 @@ KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
 KEPT_CHILDREN = (
     b"multiprocessing.resource_tracker",
     b"multiprocessing.forkserver",
-    b"nbpipe.executors.launch import serve",
+    b"nbpipe.executors.workers.launch import serve",
 )
 SHARED_MEMORY = "/dev/shm"
 FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
@@ -162,7 +162,7 @@ def held_files(own):
 
 def _files() -> frozenset[tuple[int, str]]:
     kept = {resource_tracker._resource_tracker._fd}
-    launch = sys.modules.get("nbpipe.executors.launch")
+    launch = sys.modules.get("nbpipe.executors.workers.launch")
     if launch is not None:
         kept.update(held_files(launch._own))  # the pipes to the fork server
     found = set()

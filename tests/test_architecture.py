@@ -37,9 +37,11 @@ FLOORS = (
 MOST_FILES = {
     ".": 9,
     "base": 12,
-    "executors": 16,
+    "executors": 9,
+    "executors/workers": 10,
     "ops": 20,
-    "engine": 33,
+    "engine": 19,
+    "engine/nodes": 15,
     "show": 11,
     "export": 16,
     "jupyter": 9,
@@ -59,7 +61,7 @@ PUBLIC = {*nbpipe.__all__, "debug", "ranks"}
 NO_FILES = {"runs", "operations", "weighted", "claims"}
 # Texts that are the name of a class in a room above, and mean something else.
 OTHER_CLASSES = {
-    ("executors/serialize.py", "Engine"),  # of SQLAlchemy: a connection
+    ("executors/workers/serialize.py", "Engine"),  # of SQLAlchemy: a connection
     ("executors/transfer.py", "Stream"),  # of torch.cuda
 }
 
@@ -88,7 +90,7 @@ class Import:
 
 
 def dotted(path):
-    """Return the parts of a file's module name below nbpipe: `engine/node.py` gives both."""
+    """Return the parts of a file's module name below nbpipe: `engine/nodes/node.py` gives both."""
     parts = path.with_suffix("").parts
     return parts if parts[-1] != "__init__" else parts[:-1]
 
@@ -253,7 +255,7 @@ def test_settings_of_the_process_are_left_alone():
         for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr in settings.split()
     }
-    in_workers = {("executors/settings.py", "setrecursionlimit")}  # as the user's process has it
+    in_workers = {("executors/workers/settings.py", "setrecursionlimit")}  # as the user has it
     assert found == {("base/threads.py", "setswitchinterval")} | in_workers
 
 

@@ -9,8 +9,8 @@ from _thread import get_ident
 from collections.abc import Collection
 from typing import Any, NamedTuple, final
 
-from ..engine.failures import Failure
 from ..engine.lifecycle import READY
+from ..engine.nodes.failures import Failure
 from ..run.run import Run
 from .local import LocalRun
 from .worker_run import close_run

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, final
 
 from ..base.checks import refuse_coroutine
 from ..base.seeding import NUMBER, worker_info
-from ..executors.memory import Packer, unpack
+from ..executors.workers.memory import Packer, unpack
 from .position import Position
 from .samplers import END, following, has_state, or_from_start, require_state, started, state_of
 from .worker import LoaderWorkers, asking_refused

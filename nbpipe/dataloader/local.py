@@ -9,8 +9,8 @@ from dataclasses import replace
 from time import perf_counter_ns, sleep, time
 from typing import Any, final
 
-from ..engine.failures import Failure, formatted, one_line
 from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
+from ..engine.nodes.failures import Failure, formatted, one_line
 from ..engine.record import RunRecord
 from ..engine.stats import BLOCKED, SAMPLE_NS, Row, StageRuntime, StageStats, Status
 from ..ops.chain import known_length

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
-from ..engine.failures import Failure
+from ..engine.nodes.failures import Failure
 from ..engine.record import EVENTS_KEPT, slowdown
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..engine.step_time import StepTimes

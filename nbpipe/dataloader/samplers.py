@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ..base.threads import OwnThread
-from ..engine.external import is_array, is_plain
+from ..engine.nodes.external import is_array, is_plain
 from ..errors import StateError
 
 END = object()  # stands for the next item where there is none

@@ -17,20 +17,26 @@ from ..ops.device import Devices, device_of
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.ranges import Dropping, IndexRanges, StatefulOp
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
-from .budgets import Budget
 from .epoch import Epoch
-from .expand import ExpandNode, FedNode, SourceNode
-from .external import Feed, GivenItems
-from .factories import ChildFactory, ReplayFactory, SourceFactory, is_async_source, remaining_in
-from .fused import FusedNode, FusedStages, node_of
-from .map import CallRunner, GroupNode, MapNode
-from .node import Node
-from .provenance import BatchLog, DropLog, StageStates
-from .pumps import Branch, Demux, JoinNode, Mux, RouteOutput, Selector, numbers_of
-from .repeat import RepeatNode
+from .nodes.budgets import Budget
+from .nodes.expand import ExpandNode, FedNode, SourceNode
+from .nodes.external import Feed, GivenItems
+from .nodes.factories import (
+    ChildFactory,
+    ReplayFactory,
+    SourceFactory,
+    is_async_source,
+    remaining_in,
+)
+from .nodes.fused import FusedNode, FusedStages, node_of
+from .nodes.map import CallRunner, GroupNode, MapNode
+from .nodes.node import Node
+from .nodes.provenance import BatchLog, DropLog, StageStates
+from .nodes.pumps import Branch, Demux, JoinNode, Mux, RouteOutput, Selector, numbers_of
+from .nodes.repeat import RepeatNode
+from .nodes.step import EpochContext, Step, step_of
+from .nodes.stream import FoldStep, StreamNode
 from .stats import StageRuntime
-from .step import EpochContext, Step, step_of
-from .stream import FoldStep, StreamNode
 
 # -- Part: the nodes of one chain, while they are made and put together ----------------------------
 _PREFETCH = 8  # of nodes that do not show in the stats

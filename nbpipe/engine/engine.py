@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ..executors.interface import Executor
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
-from .external import ExternalOrder
-from .failures import Failure
-from .provenance import StageStates
+from .nodes.external import ExternalOrder
+from .nodes.failures import Failure
+from .nodes.provenance import StageStates
 from .scheduler import Scheduler
 from .stats import Row, StageStats
 

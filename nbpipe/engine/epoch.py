@@ -15,17 +15,17 @@ from typing import Any
 
 from ..base.threads import ThreadSettings
 from ..ops.ranges import IndexRanges
-from .expand import ExpandNode
-from .failures import Failure
-from .node import Closable, Node, Task
+from .nodes.expand import ExpandNode
+from .nodes.failures import Failure
+from .nodes.node import Closable, Node, Task
+from .nodes.provenance import StageStates
+from .nodes.pumps import PumpNode
+from .nodes.repeat import RepeatNode
+from .nodes.step import EpochContext, OpenIterator, Queue
+from .nodes.stream import keeping
+from .nodes.walk import forget, leave, nodes_above, stages_of
 from .output import OutputBuffer
-from .provenance import StageStates
-from .pumps import PumpNode
-from .repeat import RepeatNode
 from .stats import ItemCounts, StageRuntime
-from .step import EpochContext, OpenIterator, Queue
-from .stream import keeping
-from .walk import forget, leave, nodes_above, stages_of
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the loop has had whose origin is still known

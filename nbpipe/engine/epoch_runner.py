@@ -10,16 +10,16 @@ from ..ops.device import Devices
 from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import Epoch, Memory
-from .external import ExternalOrder, Feed, external_chain
-from .failures import Failure
-from .fused import FusedStages
-from .node import Task
-from .provenance import StageStates
+from .nodes.external import ExternalOrder, Feed, external_chain
+from .nodes.failures import Failure
+from .nodes.fused import FusedStages
+from .nodes.node import Task
+from .nodes.provenance import StageStates
+from .nodes.step import EpochContext
 from .read_ahead import NextEpoch
 from .rows import StageRows
 from .scheduler import Scheduler
 from .stats import StageRuntime
-from .step import EpochContext
 
 _LAST_CALLS_S = 1.0  # so long ends a call whose worker was killed
 

@@ -14,7 +14,7 @@ from ..ops.checkpoint import EpochPlace
 from ..ops.stage import user_line
 from .engine import Engine
 from .epoch import LOG, Epoch
-from .external import ExternalOrder
+from .nodes.external import ExternalOrder
 from .position import RunPosition
 from .record import RunRecord
 

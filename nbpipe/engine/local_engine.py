@@ -13,9 +13,9 @@ from ..ops.stage import Chain
 from .engine import Engine
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
-from .external import ExternalOrder
-from .failures import Failure
-from .provenance import StageStates
+from .nodes.external import ExternalOrder
+from .nodes.failures import Failure
+from .nodes.provenance import StageStates
 from .record import RunRecord
 from .rest import WorkerRest
 from .stats import Row, StageStats

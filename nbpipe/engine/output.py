@@ -6,8 +6,8 @@ from _thread import allocate_lock
 from collections import deque
 from typing import Any, final
 
-from .node import Node, Task
-from .step import Chunk, HeldBytes, Paths, Queue, together
+from .nodes.node import Node, Task
+from .nodes.step import Chunk, HeldBytes, Paths, Queue, together
 from .step_time import STEP_NS
 
 PATIENCE_NS = 100_000  # a waiting loop is left waiting for more at most this long

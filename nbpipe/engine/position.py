@@ -9,8 +9,8 @@ from ..ops.checkpoint import EpochPlace
 from ..ops.ranges import IndexRanges
 from .engine import Engine
 from .epoch import LOG, Epoch
-from .external import ExternalOrder
-from .provenance import StageStates
+from .nodes.external import ExternalOrder
+from .nodes.provenance import StageStates
 
 
 class RunPosition:

@@ -14,7 +14,7 @@ from ..base.knobs import KnobChange
 from ..base.threads import own_idle_ns
 from ..ops.stage import CONSUMER
 from .consumer import Consumer
-from .failures import KEPT, Failure
+from .nodes.failures import KEPT, Failure
 from .stats import SAMPLE_NS, WINDOW_NS, Reading, Row, StageRuntime, shares_between
 from .step_time import CORES, LOCK, STEP_EVENT, UNKNOWN, StepFindings, StepTimes
 

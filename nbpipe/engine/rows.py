@@ -8,8 +8,8 @@ from time import perf_counter_ns
 from typing import final
 
 from .epoch import Epoch
-from .fused import FusedStages
-from .node import Task
+from .nodes.fused import FusedStages
+from .nodes.node import Task
 from .scheduler import Scheduler
 from .stats import PACE_NS, StageRuntime, StageStats
 

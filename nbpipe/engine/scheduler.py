@@ -11,8 +11,8 @@ from ..executors.coroutine import EventLoop
 from ..executors.interface import Work
 from ..executors.thread import ThreadPool, WorkerThread
 from .epoch import LOG, Epoch, discard
-from .expand import Readers
-from .node import MEASURE_NS, Node, Task
+from .nodes.expand import Readers
+from .nodes.node import MEASURE_NS, Node, Task
 from .read_ahead import NextEpoch
 from .stats import BLOCKED, SLOW_NS, StageRuntime
 from .ticker import Ticker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .node import Node, Task
+from .nodes.node import Node, Task
 from .stats import SLOW_NS, SOON_NS
 
 

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from .futures import FutureExecutor, Payload, PendingCall, run_serialized
 from .interface import Program
-from .serialize import SerializedFunction
+from .workers.serialize import SerializedFunction
 
 if TYPE_CHECKING:
     from distributed import Client

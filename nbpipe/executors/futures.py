@@ -20,10 +20,10 @@ from typing import Any, ClassVar, final
 from ..base.threads import ThreadSettings
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from .interface import Executor, Program, Request, Response
-from .pickling import PROTOCOL, Classes, dumps_message
-from .pickling import dumps as dumps_by_value
-from .remote_errors import PackedError, pack_error
-from .serialize import FunctionSerializer, SerializedFunction, load
+from .workers.pickling import PROTOCOL, Classes, dumps_message
+from .workers.pickling import dumps as dumps_by_value
+from .workers.remote_errors import PackedError, pack_error
+from .workers.serialize import FunctionSerializer, SerializedFunction, load
 
 _KEPT_PROGRAMS = 4
 

@@ -25,14 +25,14 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .channel import Channel, ResultReader
 from .interface import MOST_PROCESSES, Executor, Program, Request, Response
-from .launch import LEAVE_S, Worker, launch
-from .memory import Blocks
-from .reloads import Versions, reloaded
-from .serialize import FunctionSerializer, SerializedFunction
-from .settings import warn_once
-from .worker import ENDED, ENTRY, OUTPUT, show_output
+from .workers.channel import Channel, ResultReader
+from .workers.launch import LEAVE_S, Worker, launch
+from .workers.memory import Blocks
+from .workers.reloads import Versions, reloaded
+from .workers.serialize import FunctionSerializer, SerializedFunction
+from .workers.settings import warn_once
+from .workers.worker import ENDED, ENTRY, OUTPUT, show_output
 
 LOG = logging.getLogger("nbpipe")
 _LONGEST = 300  # characters of a user's error that ours repeats

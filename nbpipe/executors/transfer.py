@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ..base.collate import BatchMemory
 from ..base.tree import MAX_DEPTH, children, map_leaves, rebuild, size_bytes, words_of
 from ..errors import ArgumentError, MissingExtraError, RunClosedError
-from .memory import copy_bytes
+from .workers.memory import copy_bytes
 
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams

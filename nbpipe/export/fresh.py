@@ -23,7 +23,7 @@ from typing import Any, Self, final
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
-from ..executors.launch import Worker, launch_apart
+from ..executors.workers.launch import Worker, launch_apart
 from ..ops.cache import CacheStore
 from ..ops.stage import Chain, Stage, addresses
 from .fingerprint import json_fingerprint

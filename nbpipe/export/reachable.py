@@ -35,7 +35,7 @@ import numpy as np
 from ..base.format import shortened
 from ..base.names import own_kind
 from ..base.tree import is_tensor
-from ..executors.pickling import CACHED, TooLargeError, by_reference, pickled_bytes
+from ..executors.workers.pickling import CACHED, TooLargeError, by_reference, pickled_bytes
 from .parameters import argument_names
 from .secrets import (
     HIDDEN,

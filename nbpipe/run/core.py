@@ -13,10 +13,10 @@ from ..base.checks import seconds
 from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
-from ..engine.external import ExternalOrder, external_chain, whole_order
-from ..engine.failures import Failure
 from ..engine.lifecycle import RunLifecycle
-from ..engine.provenance import StageStates
+from ..engine.nodes.external import ExternalOrder, external_chain, whole_order
+from ..engine.nodes.failures import Failure
+from ..engine.nodes.provenance import StageStates
 from ..engine.record import RunRecord
 from ..engine.stats import RunStats, Status
 from ..engine.step_time import StepTimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from ..base.format import html_table, markdown_table, text_table
-from ..engine.failures import Failure
+from ..engine.nodes.failures import Failure
 
 _SHOWN = 20  # rows of a table
 _WIDE = 40  # characters of a source item

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex, final
 
 from ..base.checks import seconds
-from ..engine.external import Feed, lot_of
 from ..engine.lifecycle import RunLifecycle
+from ..engine.nodes.external import Feed, lot_of
 from .iterator import EpochIterator
 
 

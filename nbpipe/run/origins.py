@@ -12,7 +12,7 @@ from time import time
 from typing import Any
 
 from ..engine.epoch import LOG
-from ..engine.failures import Failure
+from ..engine.nodes.failures import Failure
 from ..ops.cache import CacheStore, PassNumber, without_passes
 from ..ops.chain import absorbed
 from ..ops.index import Lengths

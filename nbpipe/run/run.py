@@ -11,9 +11,9 @@ from ..base.checks import integer, seconds
 from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, word_for
 from ..engine.engine import Engine
-from ..engine.external import MAX_DEPTH, Feed, Listed
 from ..engine.lifecycle import STOPPED
 from ..engine.local_engine import LocalEngine
+from ..engine.nodes.external import MAX_DEPTH, Feed, Listed
 from ..engine.stats import Row, RunStats, Status
 from ..errors import CacheError, UnknownKnobError, near_match
 from ..ops.chain import length

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any, final
 
-from ..engine.external import ExternalOrder, external_chain
-from ..engine.failures import one_line
 from ..engine.lifecycle import RunLifecycle
+from ..engine.nodes.external import ExternalOrder, external_chain
+from ..engine.nodes.failures import one_line
 from ..engine.stats import Status
 from ..ops.chain import known_length
 from ..ops.stage import Chain, addresses

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
 from ..base.format import plain, shortened
 from ..base.knobs import KnobChange
-from ..engine.failures import Failure
+from ..engine.nodes.failures import Failure
 from ..engine.stats import StageStats, Status
 from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of

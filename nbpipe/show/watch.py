@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ..base.knobs import Knob, KnobChange
 from ..base.threads import ExitCall
-from ..engine.failures import Failure
+from ..engine.nodes.failures import Failure
 from ..engine.stats import Row, StageStats, Status
 from ..ops.stage import Stage
 

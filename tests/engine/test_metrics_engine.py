@@ -13,8 +13,8 @@ import pytest
 import nbpipe
 from nbpipe.base import gil
 from nbpipe.base.threads import holds
-from nbpipe.engine import node, program
 from nbpipe.engine.consumer import Consumer
+from nbpipe.engine.nodes import node, program
 from nbpipe.engine.record import TICKS_KEPT, RunRecord
 from nbpipe.engine.stats import SAMPLE_NS
 from nbpipe.ops.stage import CONSUMER

@@ -27,7 +27,7 @@ def keep(value):
 
 def launch(entry, argument):
     """Start a worker of this worker."""
-    from nbpipe.executors.launch import launch
+    from nbpipe.executors.workers.launch import launch
 
     return launch(entry, argument)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nbpipe.executors.channel import Channel
+from nbpipe.executors.workers.channel import Channel
 
 
 def echo(channel):

@@ -19,8 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ArgumentTypeError
-from nbpipe.executors import channel as ring
-from nbpipe.executors.channel import Channel
+from nbpipe.executors.workers import channel as ring
+from nbpipe.executors.workers.channel import Channel
 from tests.executors.conftest import mapped, open_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -237,7 +237,7 @@ def test_tensor_elsewhere_is_refused(torch):
 
     class Elsewhere:
         def __reduce__(self):
-            from nbpipe.executors import pickling
+            from nbpipe.executors.workers import pickling
 
             return pickling.reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.program import FusedPart, FusedProgram
+from nbpipe.engine.nodes.program import FusedPart, FusedProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from nbpipe.executors.futures import ForeignExecutor, Payload
 from nbpipe.ops.batch import Batch

@@ -22,7 +22,7 @@ import pytest
 from nbpipe import ArgumentError
 from nbpipe.base.seeding import seed_item
 from nbpipe.errors import WorkerStartError
-from nbpipe.executors.launch import (
+from nbpipe.executors.workers.launch import (
     METHOD_VARIABLE,
     UNKNOWN_EXIT,
     _own,
@@ -238,7 +238,7 @@ def test_windows_is_refused(monkeypatch):
 
 ORPHANS = """
     import os, signal, sys
-    from nbpipe.executors import launch
+    from nbpipe.executors.workers import launch
     workers = [launch.launch({entry!r}, b"") for _ in range(4)]
     for worker in workers:
         worker.connection.recv()
@@ -284,7 +284,7 @@ def test_forked_process_starts_its_own(forked, tmp_path):
     out = script(
         f"""
         import os, signal
-        from nbpipe.executors import launch
+        from nbpipe.executors.workers import launch
 
         def start():
             worker = launch.launch({EVALUATE!r}, b"")
@@ -321,7 +321,7 @@ def test_a_fork_while_a_worker_is_being_closed(forked, tmp_path):
     out = script(
         f"""
         import os
-        from nbpipe.executors import launch
+        from nbpipe.executors.workers import launch
 
         workers = [launch.launch({EVALUATE!r}, b"") for _ in range(4)]
         for worker in workers:
@@ -360,7 +360,7 @@ def test_torch_loaded_later_is_found_by_later_workers(forked, tmp_path):
     out = script(
         f"""
         import sys
-        from nbpipe.executors import launch
+        from nbpipe.executors.workers import launch
 
         def start():
             worker = launch.launch({EVALUATE!r}, b"")
@@ -430,7 +430,7 @@ def test_finds_a_module_that_was_written_since(tmp_path):
         f"""
         import json
         from pathlib import Path
-        from nbpipe.executors.launch import apply_environment, capture_environment
+        from nbpipe.executors.workers.launch import apply_environment, capture_environment
         sys.path.append({str(tmp_path)!r})
         try:
             import late_module

@@ -9,14 +9,14 @@ import traceback
 import pytest
 
 from nbpipe.errors import RemoteError, StageError
-from nbpipe.executors.remote_errors import pack_error
-from nbpipe.executors.serialize import serialize
+from nbpipe.executors.workers.remote_errors import pack_error
+from nbpipe.executors.workers.serialize import serialize
 from tests.executors.conftest import loose_module, output_of
 
 CHILD = """
 import pickle, sys
-from nbpipe.executors.remote_errors import pack_error
-from nbpipe.executors.serialize import load
+from nbpipe.executors.workers.remote_errors import pack_error
+from nbpipe.executors.workers.serialize import load
 packed = {}
 for name, function in load(sys.stdin.buffer.read()).items():
     try:

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.program import FusedPart, FusedProgram
+from nbpipe.engine.nodes.program import FusedPart, FusedProgram
 from nbpipe.errors import UnpicklableError
-from nbpipe.executors.pickling import importable
-from nbpipe.executors.serialize import captured, load, serialize, warn_if_large
+from nbpipe.executors.workers.pickling import importable
+from nbpipe.executors.workers.serialize import captured, load, serialize, warn_if_large
 from nbpipe.ops.call import Map
 from tests import gates
 from tests.executors.conftest import loose_module, output_of
@@ -29,7 +29,7 @@ from tests.executors.conftest import loose_module, output_of
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """
 import json, sys
-from nbpipe.executors.serialize import load
+from nbpipe.executors.workers.serialize import load
 functions = load(sys.stdin.buffer.read())
 print(json.dumps({name: function(4) for name, function in functions.items()}))
 """
@@ -211,7 +211,7 @@ def test_program_of_a_script(tmp_path):
     """What a script defines, its classes included, arrives from a script run by its name."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom nbpipe.executors.serialize import serialize\n"
+        "import sys\nfrom nbpipe.executors.workers.serialize import serialize\n"
         f"{CELL}\n"
         "data = serialize({'a': Adder(5), 'b': uses_helper}, stage='work').data\n"
         "sys.stdout.buffer.write(data)\n"
@@ -244,8 +244,8 @@ def test_cloudpickle_is_left_as_it_was(loose):
 
 BACK = """
 import sys
-from nbpipe.executors.pickling import dumps
-from nbpipe.executors.serialize import load
+from nbpipe.executors.workers.pickling import dumps
+from nbpipe.executors.workers.serialize import load
 make, change = load(sys.stdin.buffer.read())
 change()
 sys.stdout.buffer.write(dumps([make(3), change]))

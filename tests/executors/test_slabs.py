@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.executors import channel
-from nbpipe.executors.channel import IDLE_MESSAGES, Ring
-from nbpipe.executors.memory import (
+from nbpipe.executors.workers import channel
+from nbpipe.executors.workers.channel import IDLE_MESSAGES, Ring
+from nbpipe.executors.workers.memory import (
     HEADER_BYTES,
     Blocks,
     Lease,

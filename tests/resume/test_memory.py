@@ -3,7 +3,7 @@
 import gc
 
 import nbpipe
-from nbpipe.engine import provenance
+from nbpipe.engine.nodes import provenance
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.engine.failures import Failure
+from nbpipe.engine.nodes.failures import Failure
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import addresses
 from nbpipe.show.watch import record_export

@@ -17,15 +17,15 @@ import psutil
 
 from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
-from ...engine.external import Listed
-from ...engine.provenance import StageStates
+from ...engine.nodes.external import Listed
+from ...engine.nodes.provenance import StageStates
 from ...engine.stats import Row
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
-from ...executors.channel import Channel
-from ...executors.remote_errors import pack_error
-from ...executors.serialize import load
-from ...executors.settings import WorkerSettings, warn_once
-from ...executors.worker import LineSender, LogSender
+from ...executors.workers.channel import Channel
+from ...executors.workers.remote_errors import pack_error
+from ...executors.workers.serialize import load
+from ...executors.workers.settings import WorkerSettings, warn_once
+from ...executors.workers.worker import LineSender, LogSender
 from ...ops.checkpoint import caches
 from ...ops.ranges import IndexRanges
 from ...ops.stage import CONSUMER, Chain, addresses

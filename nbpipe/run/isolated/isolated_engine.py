@@ -14,16 +14,16 @@ from ...base.knobs import Knob
 from ...engine.engine import Engine
 from ...engine.epoch import Epoch
 from ...engine.epoch_runner import EpochRunner
-from ...engine.external import ExternalOrder, Listed
-from ...engine.failures import Failure
 from ...engine.local_engine import LocalEngine
-from ...engine.provenance import StageStates
+from ...engine.nodes.external import ExternalOrder, Listed
+from ...engine.nodes.failures import Failure
+from ...engine.nodes.provenance import StageStates
 from ...engine.record import RunRecord
 from ...engine.stats import Row, StageStats
 from ...executors.interface import Executor, Request, Response
-from ...executors.reloads import Versions, are_current, reloaded
-from ...executors.serialize import SerializedFunction
-from ...executors.settings import Modules, current_settings
+from ...executors.workers.reloads import Versions, are_current, reloaded
+from ...executors.workers.serialize import SerializedFunction
+from ...executors.workers.settings import Modules, current_settings
 from ...ops.ranges import IndexRanges
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses

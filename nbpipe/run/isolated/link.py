@@ -16,13 +16,13 @@ from time import monotonic
 from typing import Any, final
 
 from ...base.threads import Latch, uninterrupted
-from ...engine.failures import Failure
+from ...engine.nodes.failures import Failure
 from ...engine.stats import StageStats
 from ...errors import ArgumentError, WorkerDiedError, WorkerStartError
-from ...executors.channel import BUDGET_BYTES, Channel
-from ...executors.launch import LEAVE_S, Worker, launch
-from ...executors.serialize import SerializedFunction, serialize
-from ...executors.worker import OUTPUT, show_output
+from ...executors.workers.channel import BUDGET_BYTES, Channel
+from ...executors.workers.launch import LEAVE_S, Worker, launch
+from ...executors.workers.serialize import SerializedFunction, serialize
+from ...executors.workers.worker import OUTPUT, show_output
 from ...ops.stage import Chain, ExecutorSpec, addresses
 
 _ENTRY = f"{__package__}.child:serve"

@@ -11,8 +11,8 @@ from typing import Any, final
 from ...base.knobs import Knob
 from ...engine.consumer import Consumer
 from ...engine.engine import CarriedError
-from ...engine.factories import EpochItems
-from ...engine.provenance import StageStates
+from ...engine.nodes.factories import EpochItems
+from ...engine.nodes.provenance import StageStates
 from ...engine.stats import CHUNK_MAX
 from .link import Link, NoAnswerError
 

@@ -261,7 +261,7 @@ def test_interrupted_just_as_the_end_begins(tmp_path, end):
         sys.unraisablehook = told
         atexit.register(last)
         import nbpipe
-        from nbpipe.executors import launch
+        from nbpipe.executors.workers import launch
         if {end == "servers"}:
             atexit.register(*interrupt)
         run = nbpipe.source(range(9)).map(str, executor="process").start()
@@ -283,7 +283,7 @@ def test_what_is_dropped_last_of_all(tmp_path):
         last = sys.modules["last"] = types.ModuleType("last")  # the first one is emptied last
         import numpy as np
         import nbpipe
-        from nbpipe.executors.memory import Packer
+        from nbpipe.executors.workers.memory import Packer
 
         numbers = nbpipe.source(range(9))
         run = numbers.map(str).start()

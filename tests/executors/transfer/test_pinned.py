@@ -8,8 +8,8 @@ import pytest
 import nbpipe
 from nbpipe.base.collate import collate
 from nbpipe.base.tree import leaves
-from nbpipe.executors.memory import LINUX
 from nbpipe.executors.transfer import PinnedMemory
+from nbpipe.executors.workers.memory import LINUX
 from tests.executors.transfer.fake import World
 
 pytestmark = pytest.mark.torch

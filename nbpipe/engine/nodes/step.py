@@ -14,16 +14,16 @@ from itertools import chain, count, islice, repeat
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol, final
 
-from ..base.checks import PLAIN, is_unawaited, refuse_coroutine
-from ..base.seeding import Entry, Path, generator_for
-from ..base.threads import FREE_THREADED, Latch
-from ..base.tree import size_bytes
-from ..errors import StageTimeoutError
-from ..executors.interface import COUNTS
-from ..executors.thread import WorkerThread
-from ..ops.batch import Collate
-from ..ops.call import FailurePolicy
-from ..ops.ranges import IndexRanges
+from ...base.checks import PLAIN, is_unawaited, refuse_coroutine
+from ...base.seeding import Entry, Path, generator_for
+from ...base.threads import FREE_THREADED, Latch
+from ...base.tree import size_bytes
+from ...errors import StageTimeoutError
+from ...executors.interface import COUNTS
+from ...executors.thread import WorkerThread
+from ...ops.batch import Collate
+from ...ops.call import FailurePolicy
+from ...ops.ranges import IndexRanges
 from .failures import Failed, failed
 
 

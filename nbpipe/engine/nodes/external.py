@@ -13,15 +13,15 @@ from typing import Any, final
 
 import numpy as np
 
-from ..base.checks import as_int, refuse_table
-from ..base.format import shortened
-from ..base.seeding import Entry, Path
-from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
-from ..ops.chain import absorbed, index_plan
-from ..ops.cut import Skip
-from ..ops.ranges import IndexRanges
-from ..ops.source import Source
-from ..ops.stage import Chain, Stage, changed
+from ...base.checks import as_int, refuse_table
+from ...base.format import shortened
+from ...base.seeding import Entry, Path
+from ...errors import ArgumentError, ArgumentTypeError, EpochClosedError
+from ...ops.chain import absorbed, index_plan
+from ...ops.cut import Skip
+from ...ops.ranges import IndexRanges
+from ...ops.source import Source
+from ...ops.stage import Chain, Stage, changed
 
 # -- Indices that come from outside the pipeline, for one epoch ------------------------------------
 _BLOCK = 4096  # numbers of an array that are taken out at once

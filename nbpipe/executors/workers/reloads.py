@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ..errors import is_users_file
+from ...errors import is_users_file
 
 Versions = tuple[tuple[str, int], ...]  # of modules, by name
 

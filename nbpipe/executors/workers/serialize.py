@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from cloudpickle import cloudpickle as names
 
-from ..base.format import format_bytes, shortened
-from ..base.names import own_kind
-from ..base.tree import is_tensor
-from ..errors import UnpicklableError
-from .interface import Program
+from ...base.format import format_bytes, shortened
+from ...base.names import own_kind
+from ...base.tree import is_tensor
+from ...errors import UnpicklableError
+from ..interface import Program
 from .memory import SharingPickler, is_mapped, is_shared
 from .pickling import CACHED, PROTOCOL, TooLargeError, by_reference, pickled_bytes
 from .reloads import Versions, reloaded, versions_in

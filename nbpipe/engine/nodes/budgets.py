@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
-from ..errors import FailureBudgetError
+from ...errors import FailureBudgetError
 from .failures import Failed, Failure
 from .provenance import StageStates
 from .step import Dropped

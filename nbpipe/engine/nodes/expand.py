@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, final
 
-from ..base.seeding import Entry, Path
-from ..base.threads import Latch
-from ..base.tree import size_bytes
-from ..executors.thread import WorkerThread
-from ..ops.ranges import IndexRanges
+from ...base.seeding import Entry, Path
+from ...base.threads import Latch
+from ...base.tree import size_bytes
+from ...executors.thread import WorkerThread
+from ...ops.ranges import IndexRanges
+from ..stats import StageRuntime
 from .external import Feed
 from .factories import IteratorFactory
 from .failures import Failed
 from .node import Node, NodeEpoch, Runner, Task, draw
 from .provenance import ChildLog, Provenance, SourceLog
-from .stats import StageRuntime
 from .step import Chunk, OpenIterator, chunk_of_results
 
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ..base.seeding import NUMBER
-from ..base.threads import THREAD_VARIABLES
+from ...base.seeding import NUMBER
+from ...base.threads import THREAD_VARIABLES
 from .pickling import working_folder
 from .reloads import is_of_user
 

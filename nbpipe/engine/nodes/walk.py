@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..ops.ranges import IndexRanges
+from ...ops.ranges import IndexRanges
 from .node import Node
 from .provenance import StageStates
 

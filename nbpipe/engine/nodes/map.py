@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
-from ..base.seeding import Entry
-from ..base.tree import size_bytes
+from ...base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
+from ...base.seeding import Entry
+from ...base.tree import size_bytes
+from ..stats import BLOCKED, READY, STARVED, StageRuntime
 from .failures import Failed
 from .node import Node, NodeEpoch, Runner, Task, keep_result
 from .provenance import ArrivalLog, BatchLog, DropLog
-from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .step import DROPPED, AsyncStep, Chunk, Dropped, Sized, Step, add_all, chunk_of, reclaim
 
 _NEVER = 1 << 62

@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 from cloudpickle import cloudpickle as names
 
-from ..errors import ArgumentTypeError, UnpicklableError
+from ...errors import ArgumentTypeError, UnpicklableError
 
 PROTOCOL = 5
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C

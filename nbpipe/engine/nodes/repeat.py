@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from ..base.seeding import Entry
-from ..errors import ArgumentError
-from ..ops.index import LONGEST
-from ..ops.ranges import IndexRanges
+from ...base.seeding import Entry
+from ...errors import ArgumentError
+from ...ops.index import LONGEST
+from ...ops.ranges import IndexRanges
+from ..stats import StageRuntime
 from .node import Node, NodeEpoch
 from .provenance import Provenance, StageStates, record_state
 from .pumps import PumpNode
-from .stats import StageRuntime
 from .stream import StreamNode, keeping
 from .walk import leave, nodes_above, stages_of
 

@@ -9,8 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from ..base.seeding import Path
-from ..ops.ranges import IndexRanges, Indices, NodeState, StatefulOp
+from ...base.seeding import Path
+from ...ops.ranges import IndexRanges, Indices, NodeState, StatefulOp
 from .failures import Failed
 from .step import Dropped, Queue
 

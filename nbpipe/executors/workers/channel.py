@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, NamedTuple, final
 
-from ..base.format import format_bytes
+from ...base.format import format_bytes
 from .memory import (
     HEADER_BYTES,
     LINUX,

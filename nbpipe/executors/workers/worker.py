@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Any, final
 
-from ..base.seeding import NUMBER
-from ..base.threads import hold_library_threads
+from ...base.seeding import NUMBER
+from ...base.threads import hold_library_threads
 from .channel import Channel
 from .remote_errors import pack_error
 from .serialize import load

@@ -15,17 +15,17 @@ from itertools import compress, islice
 from time import perf_counter_ns
 from typing import Any, ClassVar, Protocol
 
-from ..base.checks import holds_coroutine
-from ..base.gil import lock_wait, switches
-from ..base.seeding import Entry
-from ..base.threads import ThreadSettings, core_times_ns
-from ..base.tree import size_bytes
-from ..errors import FailureBudgetError
-from ..executors.interface import Request
+from ...base.checks import holds_coroutine
+from ...base.gil import lock_wait, switches
+from ...base.seeding import Entry
+from ...base.threads import ThreadSettings, core_times_ns
+from ...base.tree import size_bytes
+from ...errors import FailureBudgetError
+from ...executors.interface import Request
+from ..stats import BLOCKED, READY, SLOW_NS, STARVED, TIMING_NS, ItemCounts, StageRuntime
 from .budgets import FailureCounter
 from .failures import Failed, Failure
 from .provenance import Provenance
-from .stats import BLOCKED, READY, SLOW_NS, STARVED, TIMING_NS, ItemCounts, StageRuntime
 from .step import (
     DROPPED,
     EMPTY,

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 from weakref import WeakSet
 
-from ..base.seeding import seed_item
-from ..base.threads import THREAD_VARIABLES, ExitCall, hold_library_threads
-from ..errors import ArgumentError, WorkerStartError
+from ...base.seeding import seed_item
+from ...base.threads import THREAD_VARIABLES, ExitCall, hold_library_threads
+from ...errors import ArgumentError, WorkerStartError
 from .pickling import share_tracker, tracker, working_folder
 from .settings import only_texts
 

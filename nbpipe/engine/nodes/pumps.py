@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from ..base.checks import refuse_coroutine
-from ..base.seeding import Entry
-from ..errors import ArgumentError
-from ..ops.join import ChoiceLog, Join
-from ..ops.ranges import IndexRanges
-from ..ops.route import Route
+from ...base.checks import refuse_coroutine
+from ...base.seeding import Entry
+from ...errors import ArgumentError
+from ...ops.join import ChoiceLog, Join
+from ...ops.ranges import IndexRanges
+from ...ops.route import Route
+from ..stats import CHEAP_NS, StageRuntime, most_at_once
 from .node import Node, NodeEpoch, Runner, Task, cut_off
 from .provenance import Provenance, StageStates, record_state
-from .stats import CHEAP_NS, StageRuntime, most_at_once
 from .step import Chunk
 
 

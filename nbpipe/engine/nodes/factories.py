@@ -10,18 +10,18 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..base.checks import (
+from ...base.checks import (
     is_async_generator_function,
     is_coroutine_function,
     refuse_coroutine,
     refuse_table,
 )
-from ..base.seeding import Entry, Path
-from ..errors import ArgumentTypeError, StateError
-from ..ops.cache import Kept, with_passes
-from ..ops.plan import ResolvedOrder
-from ..ops.ranges import IndexRanges, NodeState
-from ..ops.source import Source
+from ...base.seeding import Entry, Path
+from ...errors import ArgumentTypeError, StateError
+from ...ops.cache import Kept, with_passes
+from ...ops.plan import ResolvedOrder
+from ...ops.ranges import IndexRanges, NodeState
+from ...ops.source import Source
 from .external import GivenItems, is_plain
 from .failures import Failed
 from .node import Task

@@ -8,10 +8,10 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..base.describe import summarize
-from ..base.format import plain
-from ..base.seeding import Path
-from ..errors import (
+from ...base.describe import summarize
+from ...base.format import plain
+from ...base.seeding import Path
+from ...errors import (
     BriefTraceback,
     ExecutorBrokenError,
     StageError,
@@ -19,9 +19,9 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.remote_errors import PackedError, pack_error
-from ..executors.transfer import seen
-from ..ops.call import FailurePolicy
+from ...executors.transfer import seen
+from ...executors.workers.remote_errors import PackedError, pack_error
+from ...ops.call import FailurePolicy
 
 
 # -- Failure: one item that failed for good --------------------------------------------------------

@@ -11,17 +11,17 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, cast
 
-from ..base.checks import refuse_coroutine
-from ..base.gil import lock_wait, switches
-from ..base.seeding import CALL, Entry, Path, seed_for, seed_item
-from ..base.threads import core_times_ns
-from ..errors import ArgumentTypeError, UnpicklableError
-from ..executors.interface import COUNTS, Response
-from ..ops.batch import Batch
-from ..ops.call import Call
+from ...base.checks import refuse_coroutine
+from ...base.gil import lock_wait, switches
+from ...base.seeding import CALL, Entry, Path, seed_for, seed_item
+from ...base.threads import core_times_ns
+from ...errors import ArgumentTypeError, UnpicklableError
+from ...executors.interface import COUNTS, Response
+from ...ops.batch import Batch
+from ...ops.call import Call
+from ..stats import TIMING_NS
 from .factories import checked_children
 from .failures import Failed
-from .stats import TIMING_NS
 from .step import EpochContext, StageCounters, Step, step_of
 
 Begun = Callable[[int, Path], object]

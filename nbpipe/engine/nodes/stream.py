@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..base.seeding import Entry
-from ..ops.ranges import StatefulOp
+from ...base.seeding import Entry
+from ...ops.ranges import StatefulOp
+from ..stats import CHUNK_MAX, StageRuntime
 from .failures import Failed
 from .node import Node, NodeEpoch, Runner, Task, cut_off, draw
 from .provenance import DropLog, StreamLog
-from .stats import CHUNK_MAX, StageRuntime
 from .step import DROPPED, EpochContext, OpenIterator, Step, chunk_of_results
 
 

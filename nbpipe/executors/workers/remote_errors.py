@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
-from ..errors import RemoteError, add_note, set_attribute
+from ...errors import RemoteError, add_note, set_attribute
 from .pickling import HEAP_TYPE, Pickler, dumps, set_plain_state
 
 _MOST_ERRORS = 32  # of one chain

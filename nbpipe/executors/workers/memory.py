@@ -19,7 +19,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from ..errors import UnpicklableError
+from ...errors import UnpicklableError
 from . import pickling
 from .pickling import PROTOCOL, HeldFile, Pickled, Pickler
 

@@ -10,26 +10,21 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
-from ..base.seeding import Entry, Path
-from ..errors import (
-    ExecutorBrokenError,
-    StageError,
-    WorkerDiedError,
-    WorkerStartError,
-)
-from ..executors.interface import COUNTS, Executor, Request, Response
-from ..ops.batch import Batch
-from ..ops.call import Call, FailurePolicy
-from ..ops.ranges import IndexRanges
-from ..ops.stage import ExecutorSpec, Stage
-from .epoch import Epoch
+from ...base.seeding import Entry, Path
+from ...errors import ExecutorBrokenError, StageError, WorkerDiedError, WorkerStartError
+from ...executors.interface import COUNTS, Executor, Request, Response
+from ...ops.batch import Batch
+from ...ops.call import Call, FailurePolicy
+from ...ops.ranges import IndexRanges
+from ...ops.stage import ExecutorSpec, Stage
+from ..epoch import Epoch
+from ..stats import CHUNK_MAX, StageRuntime, most_at_once
 from .expand import DrawRunner, ExpandNode
 from .factories import ChildFactory, children
 from .failures import Failed
 from .map import CallRunner, MapNode
 from .node import Node, NodeEpoch, Task, keep_result
 from .program import ROUND_TRIP_NS, FusedPart, FusedProgram
-from .stats import CHUNK_MAX, StageRuntime, most_at_once
 from .step import Chunk, EpochContext, OpenIterator, Step, step_of
 
 # -- FusedNode: stages that run together in workers outside the run's threads ----------------------
@@ -469,17 +464,17 @@ class FusedStages:
         if executor_spec.executor == "process":
             return self._process_executor(executor_spec, group)
         if executor_spec.executor == "dask":
-            from ..executors.dask import ClusterExecutor, dask_executor_of
+            from ...executors.dask import ClusterExecutor, dask_executor_of
 
             spec = dask_executor_of(executor_spec.given or "dask")
             assert spec is not None
             return ClusterExecutor(spec)
-        from ..executors.futures import ForeignExecutor
+        from ...executors.futures import ForeignExecutor
 
         return ForeignExecutor(cast("concurrent.futures.Executor", executor_spec.given))
 
     def _process_executor(self, executor_spec: ExecutorSpec, group: Sequence[Stage]) -> Executor:
-        from ..executors.process import ProcessExecutor
+        from ...executors.process import ProcessExecutor
 
         limit = group[0].knob("concurrency")
         budget = {}

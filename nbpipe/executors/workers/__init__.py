@@ -1,0 +1,1 @@
+"""Worker processes: their start, the channel to them, and how functions and errors cross it."""
