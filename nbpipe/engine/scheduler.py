@@ -119,7 +119,7 @@ class Scheduler:
                 epoch = self.epoch
                 if epoch is not None:
                     if epoch.output.waiting:
-                        epoch.output.notify(following, now_ns)
+                        epoch.output.notify()
                     _dropped = epoch.take_deferred() if epoch.deferred_release else None
             if new_worker is not None:
                 self._pool.start(new_worker)
@@ -265,7 +265,7 @@ class Scheduler:
                     continue
                 ready = node.out.count - node.gathers
                 if ready > 0 and runtime.cost_ns <= SLOW_NS:
-                    continue  # whoever comes next does it, unless what takes from it starves
+                    continue  # the next thread to come back does it, as no stage below starves
                 if is_attended(node, now_ns):
                     self._leave_waiting()
                 elif node.runnable():
@@ -285,7 +285,7 @@ class Scheduler:
             change(now_ns)
             worker = self._wake(now_ns)
             if self.epoch is not None:
-                self.epoch.output.notify(None, now_ns)
+                self.epoch.output.notify()
             dropped = [one for epoch in self.epochs for one in epoch.take_deferred()]
         del dropped  # without the lock
         if worker is not None:
@@ -342,12 +342,10 @@ class Scheduler:
     def _room_made(self, epoch: Epoch, now_ns: int) -> WorkerThread | None:
         last = epoch.output.last
         assert last is not None
-        if last.comes_in_chunks(SLOW_NS) and any(task.cheap for task in self.at_work()):
-            return None  # a thread is about to come back from cheap work, and will see
         if last.runtime.state == BLOCKED:
             last.note_state(now_ns)
         worker = self._wake(now_ns)
-        epoch.output.notify(None, now_ns)  # a join may have moved items
+        epoch.output.notify()  # a join may have moved items
         return worker
 
     # -- looking in -----------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Wake-ups: when a thread that is at work comes back soon enough, so that none has to be woken."""
+"""Wake-ups: when a thread that is at work comes back soon enough, so that none has to be woken.
+
+Without these rules W2 takes 8% more processor time and 9% more switches, and a process `map` with
+a batch in threads (`apart` in `benchmarks/feed`) takes 29% more switches a batch.
+"""
 
 from __future__ import annotations
 
