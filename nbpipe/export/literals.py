@@ -189,8 +189,8 @@ _CLASSES = re.compile(r"\b(?:datetime|zoneinfo)\.\w+|^(?:Decimal|Fraction|UUID)\
 _NAMED = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict)
 _PLAIN = (dict, list, set)
-_ONE_LINE = 72  # characters
-_NAME = f"{'_' * 13} = "  # which with one line makes 88
+_WIDTH = 88  # of a line
+_NAME = "_" * 13  # stands for a name that is not known
 _DIGITS = 4_000  # Python refuses to write longer numbers
 
 
@@ -198,6 +198,7 @@ def literal(
     value: object,
     spell: Callable[[object], str],
     *,
+    name: str = _NAME,
     typed: Callable[[str], bool] | None = None,
     withheld: frozenset[str] = frozenset(),
 ) -> str:
@@ -210,6 +211,7 @@ def literal(
         value: anything.
         spell: gives the expression that stands for a module, class or function; it raises
             `NoLiteral` where there is none.
+        name: the variable that the expression is assigned to.
         typed: tells whether the user typed an absolute path: no other one of this machine is
             written. None: all are.
         withheld: texts that are not written, as the values of environment variables.
@@ -218,7 +220,7 @@ def literal(
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
     writer = _LiteralWriter(spell, _words(value), functools.partial(_refuse, typed, withheld))
-    text = _laid_out(writer.item(value))
+    text = _laid_out(name, writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "
@@ -227,11 +229,12 @@ def literal(
     return text
 
 
-def _laid_out(text: str) -> str:
+def _laid_out(name: str, text: str) -> str:
     """Write an expression with the quotes and the lines that ruff gives it."""
-    if len(text) <= _ONE_LINE and "'" not in text:
+    head = f"{name} = "
+    if len(head + text) <= _WIDTH and "'" not in text:
         return text
-    return (run_ruff("format", _NAME + text) or _NAME + text).removeprefix(_NAME).rstrip("\n")
+    return (run_ruff("format", head + text) or head + text).removeprefix(head).rstrip("\n")
 
 
 def _refuse(typed: Callable[[str], bool] | None, withheld: frozenset[str], text: str) -> None:
@@ -429,6 +432,7 @@ def spelled(
     text = literal(
         value,
         spell,
+        name=own[0] if own else _NAME,
         typed=lambda path: any(path in one for one in paths),
         withheld=hidden,
     )
