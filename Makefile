@@ -20,7 +20,7 @@ JS_FILES = $(shell find js \( -name node_modules -o -name lib \) -prune -o -type
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all rest durations js docs gate bench core core-tests dist dist-built installed format constraints clean
+.PHONY: help lab test test-all rest js docs gate bench core core-tests dist dist-built installed format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -38,9 +38,6 @@ test-all: $(FRONT_END) $(VENV)/.dev  ## these, then all that is slow: every brow
 
 rest: $(FRONT_END) $(VENV)/.dev  ## what `make test-all` runs after `make test`
 	@$(BIN)/python tests/run_all.py rest
-
-durations: $(FRONT_END) $(VENV)/.dev  ## write down what each test takes: on a machine without other work
-	@NBPIPE_DURATIONS=1 $(BIN)/python -m pytest -q -p no:nbval tests
 
 js: $(FRONT_END)  ## build the front end
 

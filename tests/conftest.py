@@ -1,4 +1,4 @@
-"""What holds for every test: no leaks, no deadline, two tiers, markers for torch and GPUs."""
+"""What holds for every test: no leaks, no deadline, limits of hangs, markers for torch and GPUs."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ from types import ModuleType
 import hypothesis
 import pytest
 
-from tests import post, tiers
+from tests import post
 from tests.gates import HANG_S
 from tests.leaks import Held, find_leaks
 
@@ -41,6 +41,11 @@ for name, examples in {"everyday": 25, "thorough": 50, "explore": 1000}.items():
 # the process for good where a collection of garbage falls into it (python/cpython#106883).
 os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
 hypothesis.settings.load_profile(os.environ.get("NBPIPE_EXAMPLES", "everyday"))
+# How long a test may take before it counts as hung [s], by its marks and fixtures; for others
+# pyproject.toml says it.
+HANGS_S = {"kernel": 120, "ranks": 120, "torch": 120, "gpu": 120, "browser": 240, "slow": 240}
+# The promise: a slider acts while a cell trains. Other tests in a browser are slow.
+EVERYDAY_IN_A_BROWSER = "test_concurrency_moves_while_a_cell_trains[keyboard]"
 STDERR = pytest.StashKey[int]()  # what is written here is not captured
 
 
@@ -78,14 +83,12 @@ def torch() -> ModuleType:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let interrupts through; write down what tests take where that is asked for."""
+    """Let interrupts through; let run_all.py ask for the stacks of a part that hangs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[STDERR] = os.dup(2)
     if hasattr(signal, "SIGUSR1"):  # tests/run_all.py asks with it what hangs
         faulthandler.register(signal.SIGUSR1, file=config.stash[STDERR])
-    if "NBPIPE_DURATIONS" in os.environ:
-        config.pluginmanager.register(tiers.Recorder())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,12 +130,14 @@ def _watch(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
-    """Tell the tiers apart; deselect tests that need torch where there is none, skip GPU tests."""
-    tiers.mark(items)
+    """Mark what needs torch or a browser, deselect it where there is none; set limits of hangs."""
     for item in items:
         example = item.nodeid.startswith("nbpipe/dataloader/")
         if example or "torch" in getattr(item, "fixturenames", ()):
             item.add_marker("torch")
+        if item.get_closest_marker("browser") and item.name != EVERYDAY_IN_A_BROWSER:
+            item.add_marker("slow")
+        _limit(item)
     yield
     if importlib.util.find_spec("torch") is None:
         _leave_out(config, items, _needs_torch)
@@ -142,6 +147,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _limit(item: pytest.Item) -> None:
+    """Give more time to what starts something large, unless the test has a limit of its own."""
+    if item.get_closest_marker("timeout"):
+        return
+    kinds = {mark.name for mark in item.iter_markers()} | {*getattr(item, "fixturenames", ())}
+    limits_s = [seconds for kind, seconds in HANGS_S.items() if kind in kinds]
+    if limits_s:
+        item.add_marker(pytest.mark.timeout(max(limits_s)))
 
 
 def _leave_out(

@@ -278,6 +278,7 @@ def arrays(contender, workload, **options):
     return measure_in_process(Job(workload, contender, items=8, options=options, **about), 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["W4", "W6"])
 def test_bare_processes(workload):
     """Bare processes do all items, and their CPU time counts."""
@@ -285,6 +286,7 @@ def test_bare_processes(workload):
     assert (numbers["items"], numbers["cpu_s"] > 0) == (8, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "options"), [("W4", {}), ("W6", {}), ("W6", {"copy": False, "workers": 1})]
 )
@@ -299,6 +301,7 @@ def warm_job(**numbers):
     return Job("W6", "someone", is_warm=True, **numbers)
 
 
+@pytest.mark.slow
 def test_warm_starts_its_clock_after_the_first_items():
     """What came before the clock started is checked for loss and order, but not counted."""
     rows = SimpleNamespace(open_pipeline=lambda job, _: nullcontext(full(job.items)))
@@ -393,6 +396,7 @@ def test_tiny_stream(workload):
     assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs pillow")
 def test_tiny_photos(tmp_path):
     """Photographs are decoded with as many threads as cores, one more, and twice as many."""

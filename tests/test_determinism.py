@@ -84,6 +84,7 @@ def run_epochs(pipe, *, seed, first=0, count=2):
         return [list(run) for _ in range(count)]
 
 
+@pytest.mark.slow
 @given(random_recipes(caches=True), HANDS, HANDS, st.integers(0, 2**64))
 def test_whoever_does_the_work(recipe, one, other, seed):
     """Threads, coroutines or the neighbour, many or one at a time, early or late: all the same."""
@@ -91,6 +92,7 @@ def test_whoever_does_the_work(recipe, one, other, seed):
     assert run_epochs(build(recipe, other), seed=seed) == first
 
 
+@pytest.mark.slow
 @given(random_recipes(), HANDS, HANDS, st.lists(st.integers(0, 12), min_size=3, max_size=3))
 def test_epochs_that_are_left_early(recipe, one, other, counts):
     """How far the stages had run ahead when a loop was left does not show in the next epoch."""
@@ -102,6 +104,7 @@ def test_epochs_that_are_left_early(recipe, one, other, counts):
     assert parts(one) == parts(other)
 
 
+@pytest.mark.slow
 @given(random_recipes(), HANDS, st.integers(0, 5))
 def test_an_epoch_does_not_depend_on_those_before(recipe, hands, epoch):
     """Epoch n is the same for a run that begins with it."""
@@ -110,6 +113,7 @@ def test_an_epoch_does_not_depend_on_those_before(recipe, hands, epoch):
     assert run_epochs(build(recipe), seed=1, count=epoch + 1)[-1:] == alone
 
 
+@pytest.mark.slow
 @given(random_recipes(), HANDS, st.randoms(use_true_random=False))
 def test_turning_knobs_changes_nothing(recipe, hands, chance):
     """Every knob of every stage may be turned at every item."""
@@ -124,6 +128,7 @@ def test_turning_knobs_changes_nothing(recipe, hands, chance):
     assert [found] == expected
 
 
+@pytest.mark.slow
 @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
 def test_completion_order_gives_the_same_items(length, concurrency, prefetch):
     """Without order the items are the same, each with the number it draws in order."""
@@ -134,6 +139,7 @@ def test_completion_order_gives_the_same_items(length, concurrency, prefetch):
     assert Counter(as_done) == Counter(in_order)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 30), st.integers(1, 4), HANDS, st.booleans())
 def test_ranks_draw_what_one_process_draws(length, world_size, hands, by_index):
     """The parts of all ranks, merged, are the unsharded epoch; with random numbers and all."""

@@ -93,6 +93,7 @@ def write_photos(folder: Path) -> None:
         image.fromarray(pixels_HWC).save(folder / f"{number:02d}.jpg")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata asks torch for
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_page_runs(page, tmp_path, monkeypatch):
@@ -132,6 +133,7 @@ def said_by_the_library():
                 yield node.value
 
 
+@pytest.mark.slow
 def test_messages_are_those_of_the_library():
     """What the page on troubleshooting quotes as a message is one, but for names and numbers."""
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
@@ -182,6 +184,7 @@ def on_site(test):
     return pytest.mark.slow(pytest.mark.timeout(240)(test))
 
 
+@pytest.mark.slow
 @on_site
 def test_site_is_made_without_a_warning(site):
     """All pages become a site, and every page is found in the contents."""
@@ -192,6 +195,7 @@ def test_site_is_made_without_a_warning(site):
     assert (folder / "_images/panel-dark.png").exists()
 
 
+@pytest.mark.slow
 @on_site
 def test_reference_has_what_completion_offers(site):
     """The pages on pipelines and runs have each method and attribute that a user is offered."""
@@ -206,6 +210,7 @@ def test_reference_has_what_completion_offers(site):
             assert sorted({"chain", "begin_epoch", "node_state", "turn"} & shown) == []
 
 
+@pytest.mark.slow
 @on_site
 def test_site_leads_nowhere_else(site):
     """Each link and picture of the site is a file of it, with that anchor; nothing is fetched."""
@@ -247,6 +252,7 @@ BELOW_PICTURE = """() => {
 }"""
 
 
+@pytest.mark.slow
 @on_site
 @pytest.mark.browser
 def test_site_in_a_browser(site):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 FORBIDDEN = (
     "IPython",
     "PIL",
@@ -48,12 +50,14 @@ assert "torch" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_optional():
     """Importing nbpipe, an epoch, a pipeline on a device: none loads an optional package."""
     loaded = run_fresh(f"{RUN}\n{BUILD}")
     assert sorted(set(FORBIDDEN) & set(loaded)) == []
 
 
+@pytest.mark.slow
 def test_import_starts_nothing():
     """Importing nbpipe starts no thread."""
     threads = run_fresh("import nbpipe, threading; print(threading.active_count())")

@@ -399,6 +399,7 @@ SCRIPT = """
 LINES = "[10, 12, 14, 16]\nTrue True\nFalse\n" * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("place", ["beside", "elsewhere"])
 def test_process_stages(file, tmp_path, method, place):
@@ -409,6 +410,7 @@ def test_process_stages(file, tmp_path, method, place):
     assert ran(text, folder, method=method) == (0, LINES, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_process_stages_with_neighbours(file, tmp_path, method):
     """What the module imports from its own folder goes along."""
@@ -420,6 +422,7 @@ def test_process_stages_with_neighbours(file, tmp_path, method):
     assert ran(text, tmp_path / "elsewhere", method=method) == (0, LINES, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["beside", "elsewhere"])
 def test_process_stages_after_an_edit(file, tmp_path, place):
     """A new pipeline runs the new functions in its workers, an old one those it was built of."""
@@ -440,6 +443,7 @@ def test_process_stages_after_an_edit(file, tmp_path, place):
     assert ran(text, folder) == (0, expected, "")
 
 
+@pytest.mark.slow
 def test_two_files_of_one_name_in_workers(file, tmp_path):
     """Each pipeline's workers run the functions of its own file."""
     (tmp_path / "other").mkdir()

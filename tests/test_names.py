@@ -48,6 +48,7 @@ def test_module_shows_what_it_exports():
     assert public(nbpipe.ranks) == {"LocalStore", "Store", "gather_states"}
 
 
+@pytest.mark.slow
 def test_every_name_shown_is_there():
     """What the module offers can be had."""
     assert [name for name in dir(nbpipe) if not hasattr(nbpipe, name)] == []
@@ -72,6 +73,7 @@ def test_stage_with_workers_shows_them():
     assert more == {"workers", "pids", "link", "memory_bytes"}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_loader_and_its_run_show_their_contract():
     """A loader offers torch's names, and its run what a run has."""
@@ -83,6 +85,7 @@ def test_loader_and_its_run_show_their_contract():
     assert public(loader) - ours <= public(data.DataLoader([1, 2]))
 
 
+@pytest.mark.slow
 def test_completion_of_ipython(pipe, run):
     """IPython's own completer, with jedi, offers the same."""
     completer = pytest.importorskip("IPython.core.completer")

@@ -65,6 +65,7 @@ def fails_in_a_join(recipe):
     return "fatal" in words_in(recipe[0])
 
 
+@pytest.mark.slow
 @given(recipe=RECIPES, n=st.integers(1, 30))
 def test_peek_gives_what_a_run_gives(recipe, n):
     """The items of a peek, or its error, are those of epoch 0 of a run."""

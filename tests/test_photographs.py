@@ -55,6 +55,7 @@ def test_write_gives_jpeg_files_of_one_size(photographs, tmp_path):
     assert {("JPEG", "RGB", (photographs.SIDE, photographs.SIDE))} == kinds
 
 
+@pytest.mark.slow
 def test_write_depends_on_the_seed_alone(photographs, tmp_path):
     """The same seed writes the same bytes again, another seed other ones."""
     folders = [(tmp_path / "a", 1), (tmp_path / "b", 1), (tmp_path / "c", 2)]

@@ -307,6 +307,7 @@ def test_rate_is_that_of_the_last_seconds():
     assert rates == {"4 items/s"}
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_bar_in_a_notebook():
     """In a notebook a loop has one output: a bar, and a line for each epoch that has ended.

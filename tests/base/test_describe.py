@@ -84,6 +84,7 @@ def test_summaries(value, text):
     assert summarize(value) == text
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(0, 300))
 def test_summaries_are_bounded(value, limit):
     """Whatever the value, the summary is one line within the limit."""

@@ -198,6 +198,7 @@ def python():
     return sum(k * k for k in range(10_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "least", "most"),
     [

@@ -105,6 +105,7 @@ def test_permutation_of_many(length, rows):
     assert ((images >= 0) & (images < length)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 1000, 1025])
 def test_permutation_is_even(length):
     """Over many keys each row goes everywhere, and neighbours go their own ways."""

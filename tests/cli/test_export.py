@@ -15,6 +15,7 @@ from tests.ipynb import write_notebook
 pytestmark = pytest.mark.kernel
 
 
+@pytest.mark.slow
 def test_failing_cell(tmp_path):
     """A cell that fails is named with its first line and its error in one line."""
     path = write_notebook(tmp_path / "n.ipynb", "x = 1", "# the second\nopen('no\\x1b[31m')", "y")
@@ -28,6 +29,7 @@ def test_failing_cell(tmp_path):
     assert found == (1, "", wanted.removeprefix("nbpipe"))
 
 
+@pytest.mark.slow
 def test_verbose_shows_the_traceback_without_secrets(tmp_path):
     """With --verbose the traceback is shown as plain text, without lines that hold a secret."""
     path = write_notebook(tmp_path / "n.ipynb", "API_KEY = 'abc123'\n1 / 0")
@@ -35,6 +37,7 @@ def test_verbose_shows_the_traceback_without_secrets(tmp_path):
     assert ("----> 2 1 / 0" in shown, "abc123" in shown, "\x1b" in shown) == (True, False, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -53,6 +56,7 @@ def test_ends_that_fail(code, says, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_notebook_that_takes_for_ever(tmp_path):
     """What was under way when the time for all of it was over is named."""
     stuck = "import pathlib, threading\npathlib.Path('begun').touch()\nthreading.Event().wait()"
@@ -95,6 +99,7 @@ def test_export(notebook, tmp_path):
     assert re.search(r"\bdecode_concurrency\b.*= ?5\b", text)
 
 
+@pytest.mark.slow
 def test_exported_module_runs(notebook, tmp_path):
     """What one command wrote the other one runs, where its data are."""
     written = execute(notebook, "--check-items", "0", cwd=tmp_path)
@@ -105,6 +110,7 @@ def test_exported_module_runs(notebook, tmp_path):
     assert found == (0, 0, "epoch 0: 6 items")
 
 
+@pytest.mark.slow
 def test_edited_module_stays(notebook, tmp_path):
     """A file that export did not write is not replaced, and the difference is shown in full."""
     loader = tmp_path / "loader.py"
@@ -116,6 +122,7 @@ def test_edited_module_stays(notebook, tmp_path):
     assert (*seen, "mine" in loader.read_text()) == (1, True, 0, False), done.stderr
 
 
+@pytest.mark.slow
 def test_refused_export(tmp_path):
     """A refusal is shown in full: the culprit, and who uses it."""
     cells = ["log = open('log.txt', 'w')", "def decode(x):\n    log.write(x)\n    return x"]
@@ -137,6 +144,7 @@ def write_kernel(folder, *arguments):
     (place / "kernel.json").write_text(json.dumps(spec))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -169,6 +177,7 @@ open("pids", "w").write(f"{os.getpid()} {child.pid}")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_ends_the_kernel_and_its_children(sent, code, tmp_path):
     """Ctrl-C in mid-notebook ends the kernel and what it started; so does SIGTERM."""
@@ -186,6 +195,7 @@ def test_interrupt_ends_the_kernel_and_its_children(sent, code, tmp_path):
     assert (process.returncode, [is_gone(pid) for pid in pids]) == (code, [True, True]), said
 
 
+@pytest.mark.slow
 def test_cells_run_as_in_a_notebook(tmp_path):
     """Folder, magics, tags, plots and settings are a notebook's; its file stays as it is."""
     pytest.importorskip("matplotlib")

@@ -35,6 +35,7 @@ def module(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["decode.concurrency=3", "decode_concurrency=3"])
 def test_run(setting, module, tmp_path):
     """A module runs for as many epochs as asked for, with a line for each."""
@@ -43,6 +44,7 @@ def test_run(setting, module, tmp_path):
     assert (done.returncode, lines) == (0, ["epoch 0: 6", "epoch 1: 6"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "code", "says"),
     [
@@ -60,12 +62,14 @@ def test_run_that_fails(setting, code, says, module, tmp_path):
     assert seen == (code, True, False), done.stderr
 
 
+@pytest.mark.slow
 def test_cause_is_told_once(module, tmp_path):
     """The sentence of a failed stage holds its cause; it is not told again behind it."""
     done = command("run", module, "--set", "bad=2", cwd=tmp_path)
     assert done.stderr.count("ZeroDivisionError") == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_run_of_a_broken_module(tmp_path):
     """A module that raises is a failure; --verbose shows where."""
     (tmp_path / "broken.py").write_text("import nothing_of_that_name")
@@ -77,6 +81,7 @@ def test_run_of_a_broken_module(tmp_path):
 BROKEN = ["nbpipe.source(3)", "int('x')", "3", "nbpipe.source([1]).batch(0)", "exit(0)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", BROKEN)
 def test_a_broken_module_is_a_failure(line, tmp_path):
     """Whatever `build_pipeline` raises is a failure, also what nbpipe raises of wrong arguments."""
@@ -87,6 +92,7 @@ def test_a_broken_module_is_a_failure(line, tmp_path):
     assert (plain.returncode, given.returncode) == (1, 1), plain.stderr + given.stderr
 
 
+@pytest.mark.slow
 def test_a_value_that_the_module_refuses_is_bad_usage(module, tmp_path):
     """A setting that the module hands on, and that is out of range, is bad usage."""
     done = command("run", module, "--set", "decode_concurrency=0", cwd=tmp_path)
@@ -141,6 +147,7 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_interrupt_ends_a_run_and_its_workers(tmp_path):
     """Ctrl-C ends a run with its worker processes, in one line."""
     (tmp_path / "loader.py").write_text(ENDLESS)
@@ -160,6 +167,7 @@ def test_interrupt_ends_a_run_and_its_workers(tmp_path):
     assert (process.returncode, last, is_gone(worker)) == (130, "nbpipe run: interrupted", True)
 
 
+@pytest.mark.slow
 def test_run_in_a_terminal_draws_a_table(module, tmp_path):
     """In a terminal the stages are a table that stays when the run has ended."""
     pytest.importorskip("rich")

@@ -30,6 +30,7 @@ def call(tmp_path, monkeypatch, capsys):
     return called
 
 
+@pytest.mark.slow
 def test_version(tmp_path):
     """`--version` gives the version of the package, then what a report of a bug needs beside it."""
     from nbpipe import __version__
@@ -40,6 +41,7 @@ def test_version(tmp_path):
     assert f"numpy {metadata.version('numpy')}" in others
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_versions_may_leave():
     """What is printed to nobody, as to `head` that has seen enough, is no failure."""
     reading, writing = os.pipe()
@@ -52,6 +54,7 @@ def test_a_reader_of_the_versions_may_leave():
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])
 def test_help(arguments, tmp_path):
     """Help is written to stdout, and says what the exit codes mean."""
@@ -120,6 +123,7 @@ def test_what_is_no_notebook(content, tmp_path, call):
     assert (done.returncode, begins, done.err.count("\n")) == (2, True, 1), done.err
 
 
+@pytest.mark.slow
 def test_without_execute_nothing_runs(tmp_path):
     """Without --execute the command explains what it would do, and does nothing."""
     cells = ["open('ran', 'w')", "# how many\nSIZE = 3", "%%time\n" + PIPE]
@@ -145,6 +149,7 @@ def test_without_execute_nothing_runs(tmp_path):
     assert found == ([], 0, ["n.ipynb"])
 
 
+@pytest.mark.slow
 def test_explanation_hides_secrets_and_escapes(tmp_path):
     """Neither a secret nor a terminal's control sequence is shown, wherever it stands."""
     cells = ["API_KEY = 'abc123'", "login(\n  token='abc123')", "x = '\x1b[2J'"]
@@ -237,6 +242,7 @@ def test_setting_with_a_secret(setting, tmp_path, call):
 WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["IPython", "nbclient", "nbformat"])
 def test_missing_package(package, tmp_path):
     """Where what runs notebooks is not installed, the message has the line to type."""

@@ -171,6 +171,7 @@ BATCHES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(batch=BATCHES, copy=st.booleans())
 def test_round_trip(echo, batch, copy):
     """A nested batch comes back from the other process as it was."""
@@ -186,6 +187,7 @@ TORCH_LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @given(
     dtype=st.sampled_from(
@@ -216,6 +218,7 @@ def bits(tensor):
     return bytes(dense.view(torch.uint8).numpy())
 
 
+@pytest.mark.slow
 def test_tensors_of_special_kinds(torch, echo):
     """Gradients, parameters, sparse and conjugate tensors arrive as such."""
     leaf = torch.ones(50_000, requires_grad=True)
@@ -315,6 +318,7 @@ def test_class_of_a_notebook_stays_whole(echo, in_main):
     assert (type(again), *found) == (in_main, True, 6, 6, 4)
 
 
+@pytest.mark.slow
 def test_change_of_a_class_is_sent(in_main):
     """A class that was changed in place is changed at the other end, one that was not is left."""
     with peer("attribute") as (channel, _):
@@ -396,6 +400,7 @@ class Raises:
 # -- leases ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_views_are_never_overwritten():
     """Arrays taken as views keep their numbers through 1,000 later messages."""
     with peer("count", 200_000, 1010, copy=False) as (channel, _):
@@ -407,6 +412,7 @@ def test_views_are_never_overwritten():
         assert values == [[number] for number in range(10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "count", "options", "least", "most"),
     [
@@ -442,6 +448,7 @@ def through_results(values, **options):
         return got
 
 
+@pytest.mark.slow
 @linux
 @example(values=[([], np.broadcast_to(np.ones(2), (3, 2)))], copy=False, budget_bytes=MB)
 @example(values=[np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0)], copy=True, budget_bytes=MB)
@@ -505,6 +512,7 @@ def test_results_that_are_not_sent_hold_no_slab():
         assert held[4:] == held[:1] * 36 != [0] * 36
 
 
+@pytest.mark.slow
 @linux
 def test_views_outlive_the_channel_and_the_process():
     """Views stay valid when the other process was killed and the channel closed, then go."""
@@ -530,6 +538,7 @@ def test_slabs_hold_no_file_descriptors():
         assert open_files() == before
 
 
+@pytest.mark.slow
 def test_forked_copy_of_a_view_frees_nothing():
     """A forked process that drops its copy of a view leaves the slab in use."""
     with peer("fork") as (channel, _):
@@ -542,6 +551,7 @@ def test_forked_copy_of_a_view_frees_nothing():
 # -- memory that there is not ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_budget_falls_back_to_the_pipe():
     """Beyond the budget messages go through the pipe, equal, with one warning."""
     with peer("hold", 300_000, 20, 2_000_000, copy=False) as (channel, _):
@@ -552,6 +562,7 @@ def test_budget_falls_back_to_the_pipe():
     assert "copy=True" in records[0]
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(("name", "limit"), [("RLIMIT_FSIZE", 100_000), ("RLIMIT_NOFILE", 3)])
 def test_no_memory_falls_back_to_the_pipe(name, limit):
@@ -562,6 +573,7 @@ def test_no_memory_falls_back_to_the_pipe(name, limit):
         assert (got, len(records), channel.held_bytes) == ([[1], [2]], 1, 0)
 
 
+@pytest.mark.slow
 @linux
 def test_receiver_that_cannot_map():
     """A message that the receiver cannot map is lost with an error; others arrive."""
@@ -613,6 +625,7 @@ def test_over_a_pipe_that_is_no_socket():
         other.close()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_over_random_sizes():
     """500 messages of random sizes take no more than a few of the largest, both ways."""
     sizes = np.random.default_rng(1).integers(1, 3 * MB, 500).tolist()
@@ -625,6 +638,7 @@ def test_memory_is_bounded_over_random_sizes():
 # -- the other end goes away -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_message():
     """The other process killed while it writes 300 MB into the pipe: an error, at once."""
     with peer("flood", 300 * MB) as (channel, process):
@@ -708,6 +722,7 @@ def test_closed_channel_raises():
 # -- threads ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_threads_send_at_once(echo):
     """Messages of several threads arrive whole, each once."""
 

@@ -39,6 +39,7 @@ LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their ow
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
 SMALL = ("pool", "loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
 SLOW = (*SMALL, *ISOLATED)  # there a call, or what it tells the test, costs milliseconds
+NOT_EVERYDAY = ("isolated process", "cluster", "loky")  # seconds to start
 FRAMES = str(Path(nbpipe.__file__).parent / "")  # nbpipe's own files
 EXECUTORS = {}
 _ON_THE_WAY = 3  # results between a process of its own and the consumer
@@ -126,14 +127,21 @@ def few(count, kind, least=40):
 
 def for_each(kinds):
     """Run a test for each kind of stage."""
-    return pytest.mark.parametrize("kind", kinds, indirect=True)
+    params = [pytest.param(kind, marks=marks_of(kind)) for kind in kinds]
+    return pytest.mark.parametrize("kind", params, indirect=True)
+
+
+def marks_of(kind):
+    """Return `slow` for the kinds whose start takes seconds."""
+    return pytest.mark.slow if kind in NOT_EVERYDAY else ()
 
 
 def with_each(kinds, name, values):
     """Combine kinds and values; slow kinds have the last value alone."""
     pairs = [(kind, value) for kind in kinds for value in values]
     fast = [pair for pair in pairs if pair[0] not in SLOW or pair[1] == values[-1]]
-    return pytest.mark.parametrize(("kind", name), fast, indirect=["kind"])
+    params = [pytest.param(*pair, marks=marks_of(pair[0])) for pair in fast]
+    return pytest.mark.parametrize(("kind", name), params, indirect=["kind"])
 
 
 @with_each(KINDS, "knobs", [(1, 1), (1, 8), (16, 16), (4, 1)])

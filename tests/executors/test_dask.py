@@ -151,6 +151,7 @@ def test_call_from_inside_a_worker(client):
 
 
 # -- how programs travel ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_large_program_is_scattered_once(client, engine):
     """What is large is put on the workers once, and again when it changed."""
     executor = executor_of(client)

@@ -50,6 +50,7 @@ def executor_of(client):
     return ClusterExecutor(DaskExecutor(client))
 
 
+@pytest.mark.slow
 def test_workers_live_on_when_the_group_is_interrupted(client):
     """The stop button ends no worker, nor one that starts later, and keeps no value back."""
     executor = executor_of(client)
@@ -65,6 +66,7 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
     assert client.run(os.getpid) == pids
 
 
+@pytest.mark.slow
 def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
     """After `client.restart()` calls in progress are done again, large captures included."""
     executor, weights = executor_of(client), np.ones(200_000)
@@ -82,6 +84,7 @@ def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
     assert (size, pid in client.run(os.getpid).values()) == (200_000, True)
 
 
+@pytest.mark.slow
 def test_cluster_that_is_closed_in_mid_call(engine, bell, gate):
     """Closing the cluster wakes every thread that waits."""
     with cluster(processes=True, workers=1) as client:
@@ -93,6 +96,7 @@ def test_cluster_that_is_closed_in_mid_call(engine, bell, gate):
     assert type(error) is ExecutorBrokenError
 
 
+@pytest.mark.slow
 def test_scheduler_that_is_killed_in_mid_call(engine, bell, gate):
     """A scheduler that is gone is an error of every call, at once and later."""
     with (
@@ -205,6 +209,7 @@ def test_result_that_cannot_be_sent_is_a_failed_item():
 
 
 # -- workers that are processes --------------------------------------------------------------------
+@pytest.mark.slow
 def test_worker_that_is_killed_costs_nothing(client):
     """Every item comes, in order, though a worker was killed at work."""
     bell, gate = Bell(), Gate()
@@ -226,6 +231,7 @@ def test_worker_that_is_killed_costs_nothing(client):
     assert got == list(range(40))
 
 
+@pytest.mark.slow
 def test_item_that_kills_every_worker_is_skipped():
     """A poisonous item is named; the others come."""
     with cluster(processes=True, allowed_failures=0) as client:
@@ -239,6 +245,7 @@ def test_item_that_kills_every_worker_is_skipped():
     assert ("WorkerDiedError" in failure.error, failure.attempts) == (True, 2)
 
 
+@pytest.mark.slow
 def test_cluster_is_scaled_in_mid_epoch(client):
     """Workers come and go while items do; none is lost or comes twice."""
     chain = nbpipe.source(range(8, 308)).map(
@@ -255,6 +262,7 @@ def test_cluster_is_scaled_in_mid_epoch(client):
     assert first + middle + rest == [2 * n for n in range(8, 308)]
 
 
+@pytest.mark.slow
 def test_equal_items_draw_different_numbers(client):
     """Dask does not take two calls with equal arguments for one; epochs differ, runs do not."""
 
@@ -269,6 +277,7 @@ def test_equal_items_draw_different_numbers(client):
     assert (len({*first, *second}), again) == (40, first)
 
 
+@pytest.mark.slow
 def test_default_client_is_found_when_the_run_starts(client):
     """executor="dask" means the client that was made last."""
     chain = nbpipe.source(range(5)).map(fail_on_seven, executor="dask", name="m")

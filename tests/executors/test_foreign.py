@@ -178,6 +178,7 @@ def test_executor_that_was_shut_down_is_named(threads):
 # -- in other processes ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @POOLS
 def test_function_that_changed_reaches_the_workers(pool):
     """After `renew` the function is pickled again; without it, workers keep theirs."""
@@ -204,6 +205,7 @@ def test_worker_that_dies_is_an_error(pool):
     assert (caught.value.stage, caught.value.path) == ("work", 5)
 
 
+@pytest.mark.slow
 @POOLS
 def test_item_that_cannot_be_pickled_is_named(pool):
     """The error names stage, item and type; the pool goes on."""
@@ -216,6 +218,7 @@ def test_item_that_cannot_be_pickled_is_named(pool):
     assert after == [8]
 
 
+@pytest.mark.slow
 @POOLS
 def test_result_that_cannot_be_pickled_is_named(pool):
     """The error comes from the worker, and names stage, item and type."""
@@ -227,6 +230,7 @@ def test_result_that_cannot_be_pickled_is_named(pool):
     assert foreign.workers == 2
 
 
+@pytest.mark.slow
 def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
     """A call in another process that takes too long is an error; the pool goes on with it."""
     fifo = tmp_path / "gate"
@@ -260,6 +264,7 @@ def test_payload_survives_any_protocol(protocol):
     assert (copy[0][1][1:4].tolist(), copy[1]) == ([1, 2, 3], values[1])
 
 
+@pytest.mark.slow
 @POOLS
 @pytest.mark.parametrize("method", ["map", "flat_map"])
 def test_a_buffer_that_is_filled_again(pool, method):

@@ -141,6 +141,7 @@ def test_exit_code(method, way, code):
     assert left(worker) == code
 
 
+@pytest.mark.slow
 def test_exception_ends_a_worker_with_its_traceback(fresh, method, capfd):
     """A worker that fails outside of any job writes why."""
     worker = finished(launch, LEAVE, b"1 / 0")
@@ -148,6 +149,7 @@ def test_exception_ends_a_worker_with_its_traceback(fresh, method, capfd):
     assert (code, "ZeroDivisionError: division by zero" in capfd.readouterr().err) == (1, True)
 
 
+@pytest.mark.slow
 def test_many_threads_start_workers_at_once(method):
     """Starts from several threads do not disturb each other."""
     count = 50 if method == "forkserver" else 10
@@ -158,6 +160,7 @@ def test_many_threads_start_workers_at_once(method):
     assert (answers, codes) == ([b"%d" % number for number in range(count)], [0] * count)
 
 
+@pytest.mark.slow
 def test_late_worker_sees_what_has_changed(method, monkeypatch, tmp_path):
     """Folder, import path, environment and command line are the parent's at each start."""
     (tmp_path / "fresh_module.py").write_text("VALUE = 'seen'")
@@ -177,6 +180,7 @@ def test_late_worker_sees_what_has_changed(method, monkeypatch, tmp_path):
     assert seen == [str(tmp_path), "seen", "set", ["the", "parent's"], "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_worker_holds_its_own_files_only(method):
     """Beside input, output and errors, a worker has its connection, its exit and the lifeline.
@@ -198,6 +202,7 @@ def test_worker_may_use_what_a_manager_shares(method):
         assert list(shared) == [1, 2]
 
 
+@pytest.mark.slow
 def test_workers_draw_different_random_numbers(method):
     """Two workers do not draw alike, though nobody has seeded them."""
     draw = "(random.random(), float(__import__('numpy').random.random()))"
@@ -215,6 +220,7 @@ def test_cleaning_at_exit_is_done(method, tmp_path):
     assert (there, code, Path(made).exists()) == (True, 0, False)
 
 
+@pytest.mark.slow
 def test_stop_server_ends_all_workers(method):
     """Stopping ends what is alive, twice is as good as once, and a new start is possible."""
     evaluator = Evaluator()
@@ -253,6 +259,7 @@ ORPHANS = """
 """
 
 
+@pytest.mark.slow
 def test_nothing_survives_a_killed_parent(method):
     """Workers, busy or not, their own workers and the server are gone when the parent is killed."""
     text = textwrap.dedent(ORPHANS.format(entry=EVALUATE, nested=NESTED))
@@ -266,6 +273,7 @@ def test_nothing_survives_a_killed_parent(method):
         assert (all(alive), len(pids), gone(pids)) == (True, 5 + (method == "forkserver"), True)
 
 
+@pytest.mark.slow
 def test_killed_server_is_replaced(forked):
     """Workers outlive a killed server; the next worker has a new one."""
     with Evaluator() as old, Evaluator() as other:
@@ -279,6 +287,7 @@ def test_killed_server_is_replaced(forked):
     assert (answers, codes) == ((2, 4, None), (UNKNOWN_EXIT, -signal.SIGKILL))
 
 
+@pytest.mark.slow
 def test_forked_process_starts_its_own(forked, tmp_path):
     """After a fork of the parent, the child leaves the parent's server and workers alone."""
     out = script(
@@ -316,6 +325,7 @@ def test_forked_process_starts_its_own(forked, tmp_path):
     assert out == ["0 True", "0", "0 True"]
 
 
+@pytest.mark.slow
 def test_a_fork_while_a_worker_is_being_closed(forked, tmp_path):
     """The child lets go of the others all the same, and says nothing."""
     out = script(
@@ -344,6 +354,7 @@ def test_a_fork_while_a_worker_is_being_closed(forked, tmp_path):
     assert out == [str([True] * 8)]
 
 
+@pytest.mark.slow
 def test_server_with_another_thread_forks_nothing(fresh, forked, monkeypatch, tmp_path):
     """Where a module of the user starts a thread in every interpreter, workers are fresh ones."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -354,6 +365,7 @@ def test_server_with_another_thread_forks_nothing(fresh, forked, monkeypatch, tm
         assert (evaluator.ask("1 + 1"), evaluator.ask("os.getppid()")) == (2, os.getpid())
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_loaded_later_is_found_by_later_workers(forked, tmp_path):
     """A server started before torch was loaded makes place for one that has loaded it."""
@@ -459,6 +471,7 @@ def test_folder_that_is_gone(tmp_path, monkeypatch):
     assert (noted, Path.cwd()) == (None, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_gets_one_thread_and_no_gpu():
     """A torch that is loaded is held to one thread; its CUDA side stays asleep."""
@@ -573,6 +586,7 @@ def test_another_generator_of_numpy(states):
         np.random.set_bit_generator(before)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_depends_on_the_seed_alone():
     """Numbers of torch are a function of the seed, and share nothing with numpy's."""

@@ -102,6 +102,7 @@ def test_function_of_a_stage_is_the_one_it_was_built_with(helper, executor):
     assert epochs(pipe, helper.edit) == ([0, 2, 4],) * 3
 
 
+@pytest.mark.slow
 def test_reload_of_another_module_leaves_workers_alone(helper):
     """Workers stay where nothing that they use was reloaded."""
     pipe = nbpipe.source(range(3)).map(lambda x: (x, os.getpid())[1], executor="process")

@@ -207,6 +207,7 @@ def test_function_arrives(arrived, kind):
     assert arrived[kind] == ARRIVES[kind]
 
 
+@pytest.mark.slow
 def test_program_of_a_script(tmp_path):
     """What a script defines, its classes included, arrives from a script run by its name."""
     script = tmp_path / "script.py"
@@ -252,6 +253,7 @@ sys.stdout.buffer.write(dumps([make(3), change]))
 """
 
 
+@pytest.mark.slow
 def test_class_that_comes_home():
     """What a worker sends back is of our own class, which stays as it was here."""
     names = cell(

@@ -105,6 +105,7 @@ class Case:
 CASES = [Case.read(path) for path in sorted(HERE.glob("*.md"))]
 EXPORTED = [case for case in CASES if "Refused" not in case.sections]
 REFUSED = [case for case in CASES if "Refused" in case.sections]
+EVERYDAY = ("01_", "11_", "15_", "16_", "53_")  # the others take their time: they are slow
 
 
 def parameters(cases: list[Case]):
@@ -114,7 +115,10 @@ def parameters(cases: list[Case]):
             ("torch",) if "torch" in case.sections["Cells"] else (),
             case,
             id=case.name,
-            marks=[pytest.mark.torch] if "torch" in case.sections["Cells"] else [],
+            marks=[
+                *([pytest.mark.torch] if "torch" in case.sections["Cells"] else []),
+                *([] if case.name.startswith(EVERYDAY) else [pytest.mark.slow]),
+            ],
         )
         for case in cases
     ]

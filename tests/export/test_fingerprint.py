@@ -177,6 +177,7 @@ def elsewhere(values):
     return run(ELSEWHERE, data=pickle.dumps(values))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.2))
 @given(st.lists(VALUES, min_size=20, max_size=40))
 def test_equal_in_another_process(values):
@@ -192,6 +193,7 @@ def test_an_exception_is_what_it_says_whoever_taught_pickle_more(monkeypatch):
     assert fingerprint_of(ValueError("no more")) == before
 
 
+@pytest.mark.slow
 def test_library_values_in_another_process():
     """Values of numpy, of the standard library and of their containers stay what they are."""
     rng = np.random.default_rng(3)
@@ -230,6 +232,7 @@ def test_library_values_in_another_process():
     assert elsewhere(values) == [fingerprint_of(value) for value in values]
 
 
+@pytest.mark.slow
 def test_same_text_in_main_and_in_a_module(tmp_path):
     """The user's code is the same in `__main__`, in a module, and further down in its file."""
     (tmp_path / "loader.py").write_text("import os\n\n\n" + SOURCE, encoding="utf-8")
@@ -390,6 +393,7 @@ def test_pickled_instances_do_not_count():
     assert fingerprint_of(kind) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [
@@ -427,6 +431,7 @@ def test_secrets_are_not_shown():
     assert [t for t in (key, "pa55") if t in json.dumps(fingerprint_of(holders))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_values():
     """Tensors, their types and modules count by what they hold."""
@@ -479,6 +484,7 @@ def test_frozen_parameter():
     assert words == f"attribute '_parameters'['weight'] {expected}"
 
 
+@pytest.mark.slow
 def test_pandas_and_pillow_values():
     """Tables and images count by what they hold."""
     pandas = pytest.importorskip("pandas")

@@ -18,6 +18,8 @@ from nbpipe.export.fingerprint import json_fingerprint
 from nbpipe.export.fresh import FreshProcesses, ReplayStep, chain_prints, first_items
 from tests.gates import HANG_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -69,6 +69,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return tmp_path / "out", tmp_path / "cache"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused(kind: str, places, tmp_path, monkeypatch, caplog):
     """What holds a secret is refused for that, and nothing that leaves holds it.
@@ -99,6 +100,7 @@ def test_refused(kind: str, places, tmp_path, monkeypatch, caplog):
     assert kind in ELSEWHERE or (out == [] and "secret" in str(refusal)), said
 
 
+@pytest.mark.slow
 def test_secrets_of_a_module_of_the_users_own(places, tmp_path, monkeypatch):
     """What its functions give is asked of them again; the secret stays in its file."""
     home = tmp_path / "home"
@@ -121,6 +123,7 @@ def address():
     assert [text for text in said if "hunter900" in text] == []
 
 
+@pytest.mark.slow
 def test_secret_that_a_module_of_the_users_own_gives(places, tmp_path, monkeypatch):
     """A text that holds a secret of such a module is refused, wherever it stands."""
     home = tmp_path / "home"
@@ -149,6 +152,7 @@ def test_no_secret_in_code():
     assert (secret_in_text(ORDINARY), redacted_source(ORDINARY)) == (False, ORDINARY)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_ordinary_module(places, tmp_path):
     """All that is no secret is exported in one module."""
@@ -252,6 +256,7 @@ RAISED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", RAISED)
 def test_error_of_a_statement(said: str, places, tmp_path, monkeypatch):
     """An error that a statement raises in the fresh process is shown without secrets."""

@@ -1,7 +1,11 @@
 """Chains that claim, as modules."""
 
+import pytest
+
 import nbpipe
 from tests.export.scripts import executed
+
+pytestmark = pytest.mark.slow
 
 
 def test_claims(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ipykernel")
 from tests.kernel.client import running
 
-pytestmark = [pytest.mark.kernel, pytest.mark.torch]
+pytestmark = [pytest.mark.kernel, pytest.mark.torch, pytest.mark.slow]
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,10 @@
 """Notebooks as they are used: magics, cells run twice or out of order, odd text, local files."""
 
+import pytest
+
 from tests.export.notebooks import Notebook
+
+pytestmark = pytest.mark.slow
 
 EXPORT = """
 # ---- next cell

@@ -4,6 +4,8 @@ import pytest
 
 from tests.export.notebooks import Exported, Notebook
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = """
 import nbpipe
 # ---- next cell

@@ -4,6 +4,8 @@ import pytest
 
 from tests.export.notebooks import Notebook
 
+pytestmark = pytest.mark.slow
+
 TRANSFORMS = '''
 import abc
 import random

@@ -4,6 +4,8 @@ import pytest
 
 from tests.export.notebooks import Notebook, lacking
 
+pytestmark = pytest.mark.slow
+
 IMAGES = """
 # Fine-tuning data: one folder for each class.
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 import difflib
 
+import pytest
+
 from tests.export.notebooks import Notebook, contents, lacking
 from tests.scripts import printed
 
@@ -51,6 +53,7 @@ def test_loaded_back_and_tuned_again(notebook: Notebook):
         assert lacking(changes[1], "decode_concurrency", str(moved)) == []
 
 
+@pytest.mark.slow
 def test_edited_module_is_not_overwritten(notebook: Notebook):
     """A module that was edited is not replaced by another unless told so."""
     before = notebook.exported(TUNED).text
@@ -72,6 +75,7 @@ def test_edited_module_is_not_overwritten(notebook: Notebook):
     assert exported.tuned == {"decode_concurrency": 2, "decode_prefetch": 5, "batch_size": 2}
 
 
+@pytest.mark.slow
 def test_refusal_keeps_the_older_module(notebook: Notebook):
     """An export that is refused leaves the module of before to the last byte, and no litter."""
     notebook.exported(TUNED)
@@ -82,6 +86,7 @@ def test_refusal_keeps_the_older_module(notebook: Notebook):
     assert contents(notebook.folder.parent) == held
 
 
+@pytest.mark.slow
 def test_module_that_fails_is_not_written(notebook: Notebook):
     """Where the module would give other items than the notebook, nothing is written."""
     notebook.run("import nbpipe\nimport builtins\nbuiltins.SHIFT = 3")
@@ -93,6 +98,7 @@ def test_module_that_fails_is_not_written(notebook: Notebook):
     assert contents(notebook.folder) == held
 
 
+@pytest.mark.slow
 def test_runs_that_differ_are_not_compared(notebook: Notebook):
     """Where two runs of the notebook's own pipeline differ, the report says so."""
     notebook.run(
@@ -114,6 +120,7 @@ def test_runs_that_differ_are_not_compared(notebook: Notebook):
     assert "not compar" in (notebook.folder / "report.txt").read_text()
 
 
+@pytest.mark.slow
 def test_first_items_only_are_compared(notebook: Notebook):
     """An endless pipeline is exported after its first items."""
     notebook.run(
@@ -135,6 +142,7 @@ def test_first_items_only_are_compared(notebook: Notebook):
     assert "    return itertools.count(5)\n" in (notebook.folder / "loader.py").read_text()
 
 
+@pytest.mark.slow
 def test_other_folders_and_names(notebook: Notebook):
     """A module is written where it is asked for, under the name it is given."""
     (notebook.folder / "src").mkdir()
@@ -169,6 +177,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_from_a_script(notebook: Notebook):
     """A script exports as a notebook does; its own last lines stay behind."""
     script = notebook.folder / "nightly.py"
@@ -203,6 +212,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_finds_its_data_beside_itself(notebook: Notebook):
     """The folder of the script is that of the module, wherever that is imported from."""
     (notebook.folder / "data").mkdir()

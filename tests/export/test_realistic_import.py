@@ -1,6 +1,10 @@
 """Notebooks that read data, choose hardware, loop and call: what is done at the import."""
 
+import pytest
+
 from tests.export.notebooks import Notebook
+
+pytestmark = pytest.mark.slow
 
 FILES = """
 from pathlib import Path

@@ -2,7 +2,11 @@
 
 from typing import NamedTuple
 
+import pytest
+
 from tests.export.notebooks import NEXT, Notebook
+
+pytestmark = pytest.mark.slow
 
 
 class Part(NamedTuple):

@@ -6,6 +6,8 @@ import pytest
 
 from tests.export.notebooks import Notebook, cells_of, holds, lacking
 
+pytestmark = pytest.mark.slow
+
 FRAME = """
 import nbpipe
 # ---- next cell

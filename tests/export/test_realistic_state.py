@@ -4,6 +4,8 @@ import pytest
 
 from tests.export.notebooks import Notebook, contents, lacking
 
+pytestmark = pytest.mark.slow
+
 EXPORT = """
 # ---- next cell
 pipe = nbpipe.source(range(5)).map(decode)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.export.notebooks import NEXT, Notebook, holds
 
 
@@ -50,6 +52,7 @@ report = pipe.export("loader.py")
 """
 
 
+@pytest.mark.slow
 def test_comments_of_a_chain(notebook: Notebook):
     """Comments stand at their calls, whatever becomes of the values there."""
     exported = notebook.exported(CHAIN)
@@ -119,6 +122,7 @@ report = pipe.export("loader.py")
 """
 
 
+@pytest.mark.slow
 def test_no_comment_is_lost(notebook: Notebook):
     """Each stands there once, in whatever way the code around it is written."""
     exported = notebook.exported(EVERY_COMMENT)
@@ -153,6 +157,7 @@ def test_comments_that_hold_secrets(notebook: Notebook):
     assert holds([notebook.folder, notebook.cache, notebook.temp], token) == []
 
 
+@pytest.mark.slow
 def test_names_of_intermediate_pipelines(notebook: Notebook):
     """Each variable is there with its comments, and what only showed it is not."""
     exported = notebook.exported(
@@ -182,6 +187,7 @@ def test_names_of_intermediate_pipelines(notebook: Notebook):
     assert "peek" not in exported.text
 
 
+@pytest.mark.slow
 def test_names_of_joined_pipelines(notebook: Notebook):
     """What is joined keeps its name, and stands there once."""
     exported = notebook.exported(
@@ -203,6 +209,7 @@ def test_names_of_joined_pipelines(notebook: Notebook):
     assert list(exported.tuned.values()) == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_name_that_means_something_else(notebook: Notebook):
     """A variable of the chain whose name is a function by now."""
     exported = notebook.exported(
@@ -283,12 +290,14 @@ report = pipe.export("loader.py")
 """
 
 
+@pytest.mark.slow
 def test_arguments_over_lines(notebook: Notebook):
     """An argument over several lines; a list and a pipeline had one name."""
     exported = notebook.exported(ARGUMENTS)
     assert exported.tuned == {"batch_size": 2}
 
 
+@pytest.mark.slow
 def test_formatted_cells_give_a_formatted_module(notebook: Notebook):
     """Where the cells are as ruff formats them, so is the module, with all that it adds."""
     exported = notebook.exported(FORMATTED)

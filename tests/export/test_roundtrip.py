@@ -11,6 +11,8 @@ from tests.export.notebooks import NEXT, Notebook
 from tests.export.nursery import Nursery
 from tests.strategies import examples
 
+pytestmark = pytest.mark.slow
+
 BEGIN = """\
 import asyncio
 import operator

@@ -201,6 +201,7 @@ def test_slots_and_defaults():
     ]
 
 
+@pytest.mark.slow
 def test_circles_and_large_containers_end():
     """A container that contains itself, or a huge one, is searched to a bound."""
     circle = [range(3)]
@@ -274,6 +275,7 @@ def test_no_secret_in_source(text):
     assert not secret_in_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["a", "aB3-", "word ", "http://", "key is "])
 def test_long_text(word: str):
     """A text of any length is looked at once, not once for each of its letters."""

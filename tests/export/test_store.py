@@ -240,6 +240,7 @@ def test_a_file_that_is_not_text_is_refused(path):
         write(path)
 
 
+@pytest.mark.slow
 def test_the_difference_is_bounded(path):
     """A long difference is cut, in lines and in columns."""
     path.write_text("".join(f"x{number} = {'1' * 999}\n" for number in range(500)))
@@ -533,6 +534,7 @@ def write_often(path, letter):
         write(path, f"{letter} = {number}\n", overwrite=True)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path, cache):
     """Records of two processes do not damage one another."""
     context = multiprocessing.get_context("fork")

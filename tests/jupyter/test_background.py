@@ -56,6 +56,7 @@ def notebook(notebook):
     notebook.run("nbpipe.close_all(); gate.set(); go.set(); pool.shutdown()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", STARTS)
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 def test_run_of_a_thread_belongs_to_its_cell(notebook, way, late):

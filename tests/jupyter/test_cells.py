@@ -264,6 +264,7 @@ def test_unloading_forgets_the_rules(runs):
     assert (counts, len(run_started)) == ([0, 0], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     ["", "from IPython.core.interactiveshell import InteractiveShell as S; S.instance()"],

@@ -172,6 +172,7 @@ BEGIN = "with pipe.start() as run:\n    print(list(run))"
 EDITED = "nbpipe: {} was edited since this pipeline was built, which calls it as it was; run In["
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "called", ["decode", "functools.partial(decode)", "decode, executor='process'"]
 )

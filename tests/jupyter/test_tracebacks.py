@@ -72,6 +72,7 @@ def test_lines_of_the_user_are_kept(kernel):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "executor='process'", "isolate"])
 def test_error_of_a_stage(kernel, options):
     """An error of a stage's function shows its lines, and the loop's, wherever it ran."""

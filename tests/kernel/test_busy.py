@@ -61,6 +61,7 @@ def test_a_message_to_a_subshell_that_is_gone(talk):
     assert talk.client.reply(cell)["content"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_queued_cells_run_afterwards_in_order(talk):
     """Cells and other requests that arrive in mid-cell are kept, each with its own output."""
     knob = talk.knob()
@@ -93,6 +94,7 @@ def test_queued_cells_are_dropped_when_the_cell_fails(talk):
     assert found == ["error", "aborted", "aborted", "aborted"]
 
 
+@pytest.mark.slow
 def test_interrupts_lose_no_message(talk):
     """Interrupts amid a flood of messages and cells: each is answered once, in order."""
     knob = talk.knob()

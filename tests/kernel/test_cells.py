@@ -62,11 +62,13 @@ def figures_after(talk, knob):
     return talk.client.output(cell), [parent(one) == cell for one in shown]
 
 
+@pytest.mark.slow
 def test_a_half_built_figure_survives_a_message(talk):
     """A figure that the cell has begun is shown once, whole, by the cell."""
     assert figures_after(talk, talk.knob()) == ("begun\nopen True\n", [True])
 
 
+@pytest.mark.slow
 def test_a_half_built_figure_survives_the_message_of_a_foreign_widget(direct):
     """The pump leaves figures alone, whosever widget it answers."""
     assert figures_after(direct, direct.knob("cured=False")) == ("begun\nopen True\n", [True])

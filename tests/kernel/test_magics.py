@@ -84,6 +84,7 @@ def test_knobs_of_a_pipeline_are_turned_before_it_runs(magic):
     assert printed.splitlines()[2].split()[:2] == ["abs.concurrency", "7"]
 
 
+@pytest.mark.slow
 def test_a_run_is_exported(magic, notebook):
     """The module is written with the values that were turned."""
     magic("%nbpipe knobs decode.concurrency=6")
@@ -93,6 +94,7 @@ def test_a_run_is_exported(magic, notebook):
     assert re.search(r"\bdecode_concurrency\b.*= ?6\b", text)
 
 
+@pytest.mark.slow
 def test_an_edited_file_is_replaced_where_the_line_says_so(magic, notebook):
     """What export did not write is told with the word that replaces it."""
     file = notebook.folder / "edited.py"
@@ -149,6 +151,7 @@ def test_several_runs_are_told_apart(magic):
     assert paused == "False True\n"
 
 
+@pytest.mark.slow
 def test_tab_offers_runs_knobs_and_stages(magic, notebook):
     """Tab offers commands, what they may name, and the knobs of a stage, before all else."""
     found = {}
@@ -172,6 +175,7 @@ run.close()
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_has_it_too(tmp_path):
     """In IPython without a kernel `%load_ext nbpipe` brings the magic."""
     script = tmp_path / "session.ipy"

@@ -88,6 +88,7 @@ def test_a_run_started_by_the_button_belongs_to_the_cell(shown, talk):
     assert printed == "True mine False\n"
 
 
+@pytest.mark.slow
 def test_it_is_exported(shown, talk):
     """The module is written, and its path is told."""
     ack = shown.ask(op="export", id=4, path="shown.py")

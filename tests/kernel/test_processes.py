@@ -53,6 +53,7 @@ def error_of(client: Client, code: str) -> Message:
     return content
 
 
+@pytest.mark.slow
 @places
 def test_a_helper_that_is_redefined(notebook, place):
     """A helper and a global that a later cell changes are those of the next epoch."""
@@ -71,6 +72,7 @@ def test_a_helper_that_is_redefined(notebook, place):
     assert notebook.run("print(set(first) <= set(pids(run)))") == "True\n"
 
 
+@pytest.mark.slow
 def test_a_stage_keeps_the_function_it_was_built_with(notebook):
     """As in a thread: redefining the function itself takes effect when the chain is built again."""
     notebook.run("def work(n): return 'old'")
@@ -107,6 +109,7 @@ def test_a_class_of_a_cell_comes_back_as_itself(notebook):
     assert printed == f"{[True] * 6} Sample(n=5)\n"
 
 
+@pytest.mark.slow
 @places
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_prints_appear_in_the_cell(notebook, place, stream):
@@ -137,6 +140,7 @@ def test_an_exception_of_a_class_of_a_cell(notebook):
     assert notebook.run("print(run.failures()[0].error)") == "OddError: in a worker\n"
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes(notebook):
     """A crash in a stage is an error of the cell, and no harm to the kernel."""
     notebook.run("run = chain(lambda n: os._exit(7)).start()")
@@ -194,6 +198,7 @@ def test_a_cell_that_is_run_again(notebook, place):
     assert (gone, len(pids[0]) > 0, set(pids[0]) & set(pids[1])) == ([], True, set())
 
 
+@pytest.mark.slow
 def test_a_fresh_kernel_leaves_nobody():
     """When the kernel is killed, workers and the fork server are gone, those at work as well."""
     with running() as client:

@@ -99,6 +99,7 @@ def test_a_busy_kernel_is_asked_and_turned(sidebar, talk):
     assert (done["run"], done["done"]) == (row["run"], 9)
 
 
+@pytest.mark.slow
 def test_what_workers_print_stays_below_the_cell(sidebar, talk):
     """What workers print is not drawn away from the cell by a message in mid-cell."""
     loud = "print(*nbpipe.source(['of a worker']).map(print, executor='process'))"
@@ -140,6 +141,7 @@ def test_a_run_is_looked_at_in_mid_epoch(sidebar, talk):
     assert (stopped["ok"], states) == (True, ["running", "running"])
 
 
+@pytest.mark.slow
 def test_a_chain_is_written_as_it_is_tuned(sidebar, talk):
     """The code for a new cell has today's values, and gives the same stages where it is run."""
     talk.client.run(
@@ -196,6 +198,7 @@ def test_a_chain_is_written_as_it_was_built_or_refused(sidebar, talk, cell, code
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_loader_is_one_run(sidebar, talk):
     """What makes batches for a loader is no run of its own; its variable is the loader's."""
@@ -223,6 +226,7 @@ def test_a_comm_that_a_page_closed_is_there_again(sidebar, talk):
     assert (again != closed, sidebar.hello()["type"]) == (True, "hello")
 
 
+@pytest.mark.slow
 def test_nobody_is_told_of_the_comm_and_each_kernel_has_its_own():
     """The import sends nothing; a kernel without it has no comm, nor has one that forgot it."""
     comms = []
@@ -238,6 +242,7 @@ def test_nobody_is_told_of_the_comm_and_each_kernel_has_its_own():
     assert len(set(comms)) == 2
 
 
+@pytest.mark.slow
 def test_a_kernel_says_that_it_is_there_when_a_run_starts():
     """The cell that imports nbpipe may train: its first run tells a front end of the comm."""
     with running() as client:

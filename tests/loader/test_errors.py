@@ -155,6 +155,7 @@ def test_another_epoch_after_an_error(placed):
     assert counts == [5, 5]
 
 
+@pytest.mark.slow
 def test_batch_that_kills_every_worker():
     """A batch whose worker dies each time ends the epoch with an error that says so."""
 
@@ -225,6 +226,7 @@ class Rounds:
         return raised
 
 
+@pytest.mark.slow
 def test_timeout(monkeypatch):
     """A batch that takes too long is an error that names the time."""
     rounds = Rounds(monkeypatch, 0.2)
@@ -233,6 +235,7 @@ def test_timeout(monkeypatch):
     assert "timeout=1 s" in str(raised)
 
 
+@pytest.mark.slow
 def test_timeout_does_not_count_a_pause(monkeypatch):
     """A loop that is paused for longer than the limit continues after the pause."""
     rounds = Rounds(monkeypatch, *[100] * 6, 0)
@@ -240,6 +243,7 @@ def test_timeout_does_not_count_a_pause(monkeypatch):
     assert (len(rounds.got), raised) == (4, None)
 
 
+@pytest.mark.slow
 def test_timeout_does_not_count_a_stop_of_the_process(monkeypatch):
     """A process that is stopped for longer than the limit, and continued, still waits."""
     rounds = Rounds(monkeypatch, 100, 0)

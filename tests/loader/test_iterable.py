@@ -94,6 +94,7 @@ def test_each_worker_reads_its_part(workers, readers):
     assert got == [parts(21, readers, 4)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [False, True])
 def test_worker_init_fn_narrows_the_dataset(stays):
     """`worker_init_fn` may tell each worker's own dataset which part to read, once for a worker."""
@@ -106,6 +107,7 @@ def test_worker_init_fn_narrows_the_dataset(stays):
     assert (dataset.start, dataset.end) == (0, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [False, True])
 def test_worker_init_fn_given_later_narrows_too(stays):
     """A `worker_init_fn` counts from the next epoch on where it is assigned."""
@@ -131,6 +133,7 @@ def test_dataset_that_asks_late_is_read_whole(placed):
     assert list(loader) == list(range(9))
 
 
+@pytest.mark.slow
 def test_dataset_that_catches_everything_is_split(placed):
     """A dataset whose handlers catch all exceptions is seen to ask all the same."""
 
@@ -167,6 +170,7 @@ def test_source_that_was_read_is_not_read_again(placed):
     assert list(loader) == list(range(7))
 
 
+@pytest.mark.slow
 def test_readers_follow_num_workers():
     """The next epoch has as many readers as there are workers by then; the others have ended."""
     loader = nbpipe.DataLoader(Parted(), 4, num_workers=2, persistent_workers=True)

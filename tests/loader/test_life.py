@@ -47,6 +47,7 @@ def test_leaving_the_loop_closes_the_sampler():
     assert (left, len(list(loader))) == ([True], 5)
 
 
+@pytest.mark.slow
 def test_leaving_kills_a_busy_worker():
     """A worker that is busy when the loop is left does not hold it up."""
     bell, gate = Bell(), Gate()
@@ -63,6 +64,7 @@ def test_leaving_kills_a_busy_worker():
     assert list(epoch) == []
 
 
+@pytest.mark.slow
 def test_epochs_of_one_loader_side_by_side(way):
     """A second iterator, while the first is under way, is an epoch of its own."""
     loader = nbpipe.DataLoader(Numbers(6), 2, persistent_workers=way["num_workers"] > 0, **way)

@@ -38,6 +38,7 @@ class Arrays(Dataset):
         return self.tensor[index], self.array[index], self.turned[1, index], self.rows[index][-1]
 
 
+@pytest.mark.slow
 def test_arrays_come_as_they_are():
     """What workers read in mapped arrays is what lies in them here."""
     got = list(nbpipe.DataLoader(Arrays(), 4, num_workers=2))
@@ -106,6 +107,7 @@ def test_next_epoch_sees_what_is_there_now(stays):
     assert found == [[0.0], [1.0], [2.0]]
 
 
+@pytest.mark.slow
 def test_epoch_leaves_no_file_open():
     """After an epoch the memory is given back, also while the loader lives."""
     loader = nbpipe.DataLoader(TensorDataset(torch.zeros(8, LARGE // 8)), 8, num_workers=1)

@@ -46,6 +46,7 @@ def test_there_is_one_run_from_the_start(way):
     assert loader.run is run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "stays"), [("inline", False), ("thread", False), ("thread", True)]
 )
@@ -108,6 +109,7 @@ def test_stats_are_those_of_the_newest_epoch(way):
     assert found == ([(3, 3, [0]), (6, 6, [0, 1])] if stays else [(3, 3, [0]), (3, 3, [1])])
 
 
+@pytest.mark.slow
 def test_how_an_epoch_ended(way):
     """The run says that an epoch was left, or why it failed."""
     loader = nbpipe.DataLoader(Made(broken, 6), 2, **way)

@@ -205,6 +205,7 @@ COLLATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COLLATES)
 def test_collate_fn_of_ones_own(kind, way):
     """A `collate_fn` gets the list of samples, and may call torch's; also a lambda in a process."""

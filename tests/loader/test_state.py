@@ -51,6 +51,7 @@ def test_cut_at_every_batch(at, seeded, thread_or_not):
     assert resumed(functools.partial(make, **THREADS), state) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "stays"), [("inline", False), ("thread", False), ("thread", True)]
 )
@@ -70,6 +71,7 @@ def test_a_state_while_an_epoch_begins(kind, stays, seeded):
         assert resumed(make, state, 2) == wanted
 
 
+@pytest.mark.slow
 def test_a_state_with_that_of_a_sampler_while_an_epoch_begins():
     """It is that of before the first index was drawn."""
     make = functools.partial(nbpipe.DataLoader, Numbers(9), 2, **WAYS["thread"])
@@ -81,6 +83,7 @@ def test_a_state_with_that_of_a_sampler_while_an_epoch_begins():
         assert resumed(begun, state, 1) == [[plain(batch) for batch in epoch]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", WAYS)
 def test_cut_and_gone_on_with_other_workers(way, other):
     """Taken of one kind of workers, a state goes on with each other kind."""
@@ -137,6 +140,7 @@ def test_iterator_that_is_kept_unused(kept):
         one.close()
 
 
+@pytest.mark.slow
 def test_seeds_of_items_go_on(tmp_path):
     """Random samples of processes, and the seed that workers are told, are the same."""
 
@@ -207,6 +211,7 @@ def thread_or_not(request):
     return WAYS[request.param]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [True, False])
 def test_distributed_sampler(told, way):
     """The epoch of a `DistributedSampler` is in the state; `set_epoch` may be called, too."""
@@ -249,6 +254,7 @@ def test_an_epoch_that_was_left_for_another_one(way):
     assert ([plain(batch) for batch in other], other.sampler.epoch) == (wanted, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", WAYS)
 @pytest.mark.parametrize("dataset", [Stream, Tape])
 @pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (2, 1), (6, 0)])
@@ -326,6 +332,7 @@ def test_state_between_epochs_of_a_dataset_with_a_state():
     ] == [6] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 6])
 @pytest.mark.parametrize(
     "make",
@@ -341,6 +348,7 @@ def test_datasets_read_in_parts(make, at):
     assert resumed(functools.partial(make, **WAYS["process"]), state) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, WAYS["thread"], {"num_workers": 3}], ids=str)
 def test_parts_with_other_workers_are_refused(how):
     """Another number of workers cannot go on with parts."""
@@ -394,6 +402,7 @@ def test_state_before_an_epoch(epochs, stays, thread_or_not):
     assert (resumed(make, state), state["begun"]) == (wanted, False)
 
 
+@pytest.mark.slow
 def test_state_after_break(way):
     """After `break` the state is where the loop was left, in the same loader, too."""
     loader = numbers(**way)

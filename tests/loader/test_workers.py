@@ -89,6 +89,7 @@ def test_seed_in_worker_init_fn():
     assert [bool(batch) for batch in loader] == [True] * 4
 
 
+@pytest.mark.slow
 def test_seed_of_a_sample_is_one_of_torchs_numbers():
     """`torch.initial_seed()` of a sample fits into a tensor, as in torch's workers."""
     make = lambda n: torch.initial_seed()  # noqa: E731
@@ -98,6 +99,7 @@ def test_seed_of_a_sample_is_one_of_torchs_numbers():
     assert len({seed for seed in seeds if 0 <= seed < 2**63}) == 40
 
 
+@pytest.mark.slow
 def test_random_samples_do_not_depend_on_workers():
     """In processes a sample draws the same numbers, however many workers there are."""
 
@@ -120,6 +122,7 @@ def test_random_samples_follow_torchs_seed():
     assert [same(batch, batches[0]) for batch in batches] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_numpy_and_random_are_seeded():
     """The generators of numpy and `random` draw by the sample, too, and no two samples alike."""
     make = lambda n: (np.random.rand(), random.random())  # noqa: E731, NPY002
@@ -157,6 +160,7 @@ def numbers_drawn(init, base, count, **how):
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker", [False, True], ids=["alike", "by number"])
 def test_seeds_of_worker_init_fn_hold(worker):
     """They take the place of torch's, in any number of workers: by number, those of the first."""
@@ -175,12 +179,14 @@ def by_recipe(number):
     random.seed(seed)
 
 
+@pytest.mark.slow
 def test_seeds_by_torchs_recipe_follow_torchs_seed():
     """The recipe of torch's notes draws the same in any number of workers, by torch's seed."""
     one, two, other = (numbers_drawn(by_recipe, *how) for how in [(1, 1), (1, 2), (2, 2)])
     assert one == two != other
 
 
+@pytest.mark.slow
 def test_seeds_beside_other_work_change_nothing():
     """Where the function does more than to seed by the worker, samples follow torch's seed."""
 
@@ -196,6 +202,7 @@ def test_seeds_beside_other_work_change_nothing():
     assert one == two != other
 
 
+@pytest.mark.slow
 def test_seeds_hold_in_workers_that_read_a_part():
     """Each worker that reads its part of a dataset has the seeds that were set in it."""
 
@@ -229,6 +236,7 @@ class Counted(Numbers):
         return index
 
 
+@pytest.mark.slow
 def test_what_a_manager_holds_is_shared():
     """A manager's `Value`, `Lock` and `Queue` are those of the workers."""
     with multiprocessing.get_context("spawn").Manager() as manager:
@@ -258,6 +266,7 @@ def memory():
     held.unlink()
 
 
+@pytest.mark.slow
 def test_shared_memory_outlives_workers(memory):
     """Shared memory that a dataset holds is that of its workers, and is there when they end."""
 
@@ -295,6 +304,7 @@ def last_of(samples):
 BATCH = np.zeros(3000)
 
 
+@pytest.mark.slow
 def test_a_buffer_that_a_dataset_or_collate_fn_fills_again():
     """Samples without a batch, and batches of a `collate_fn`, come as they were given."""
     singles = nbpipe.DataLoader(Filled(), None, num_workers=2)

@@ -48,6 +48,7 @@ def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(ITEMS, max_size=4), max_size=6), st.integers(1, 3), st.integers(1, 3))
 def test_batches_of_batches(items, one, other):
     """Batches gather batches; taken apart twice, the items are back."""

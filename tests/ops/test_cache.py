@@ -808,6 +808,7 @@ print(list(pipe) == list(range(0, 200, 2)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_process_killed_while_writing(tmp_path):
     """It leaves no cache; the next process writes it whole and clears what was left."""

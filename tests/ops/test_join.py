@@ -162,6 +162,7 @@ def test_passes_of_repeat_mix_anew():
     assert drawn[:100] != drawn[100:]
 
 
+@pytest.mark.slow
 @given(st.lists(recipes(longest=3), min_size=1, max_size=3), st.data(), HANDS)
 def test_joins_within_joins(inner, data, hands):
     """Joins of any pipelines, nested in each other, give what lists would."""

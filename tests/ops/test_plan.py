@@ -253,6 +253,7 @@ def test_index_error_of_a_dataset():
     assert not isinstance(caught.value, ArgumentError)
 
 
+@pytest.mark.slow
 def test_long_permutations(monkeypatch):
     """The permutation computed block by block serves every chain that the table serves."""
     monkeypatch.setattr(index_steps, "_TABLE_ROWS", 3)

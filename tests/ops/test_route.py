@@ -37,6 +37,7 @@ def broken(item):
 
 
 # -- order -----------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=examples(0.5))
 @given(st.lists(st.integers(0, 30), max_size=40), BRANCHES, HANDS, st.integers(0, 3))
 def test_order_over_all_branches(items, branches, hands, shown):
@@ -255,6 +256,7 @@ def gathering(executor="thread"):
 GATHERED = [2, 1, 3, 6, 5, 7, [0, 4, 8], 10, 9, 11, 14, 13, 15, 18, 17, 19, [12, 16, 20]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_batch_stands_where_its_last_item_did(executor):
     """A batch comes at the item that fills it; the branches' stages are known by both values."""
@@ -344,6 +346,7 @@ def test_knobs_inside_a_route_of_a_route_are_live():
         assert ([*items], run["meet@0@0"].concurrency) == ([1, [0, 4], 3], 2)
 
 
+@pytest.mark.slow
 def test_every_place_of_a_route_of_a_route_can_be_gone_on_from():
     """The items behind each state are those that had not come, in the same order."""
     pipe = gathering()

@@ -58,6 +58,7 @@ def test_pairs_of_draws_are_independent():
     assert all(is_likely(counts[pair], 59_999, shares[pair[0]] * shares[pair[1]]) for pair in pairs)
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_one_by_one_from_those_left():
     """Without replacement, pairs come as often as draws from what is left give them."""
     weights = [1.0, 2.0, 5.0]

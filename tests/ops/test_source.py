@@ -227,6 +227,7 @@ def test_a_pipeline_as_source_draws_anew_every_epoch():
     assert sorted(first) == sorted(second) == list(range(50))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 300), st.integers(1, 70))
 def test_any_length_with_any_prefetch(length, prefetch):
     """Nothing is lost, doubled or reordered at the border of a chunk or buffer."""

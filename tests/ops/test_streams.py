@@ -69,6 +69,7 @@ def test_windows(size, stride, expected):
 # -- shuffle by index ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.integers(0, 200), st.integers(-(2**63), 2**64), st.integers(0, 5))
 def test_shuffle_is_a_permutation_by_seed_and_epoch(length, seed, epoch):
     """The order depends on (seed, epoch) alone, and holds every item once."""

@@ -4,6 +4,8 @@ import pytest
 
 from tests.scripts import printed
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import sys
 from tests.test_docs import run_page

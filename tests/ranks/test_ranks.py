@@ -94,6 +94,7 @@ def test_claims_of_a_rank_that_leaves(ranks):
     assert joined(results, 1) == list(range(200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_uneven_shards_train_with_join(ranks, size):
     """Ranks that run out of items wait for the others, and all end with the same weights."""

@@ -9,7 +9,7 @@ import nbpipe
 from tests.ranks import world
 from tests.ranks.jobs import with_number
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ITEMS = 47
 WAYS = ["pad", "uneven", "claim"]
 

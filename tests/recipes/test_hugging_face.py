@@ -35,6 +35,7 @@ def labels_of(batches):
     return [label for batch in batches for label in batch["label"].tolist()]
 
 
+@pytest.mark.slow
 @both_executors
 def test_every_row_comes_once_and_transformed(digits, executor):
     """All rows are fetched by the batch, in a new order each epoch; images go with labels."""

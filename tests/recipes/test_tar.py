@@ -64,6 +64,7 @@ def test_every_sample_comes_once_with_its_label_and_image(photos, executor):
     assert sorted(expected) == sorted(right)
 
 
+@pytest.mark.slow
 @both_executors
 def test_two_ranks_share_the_samples(photos, executor):
     """Every sample is read by one of two ranks, in an order of its own in each epoch."""

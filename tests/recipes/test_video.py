@@ -53,6 +53,7 @@ def decoded(path):
         ]
 
 
+@pytest.mark.slow
 @both_executors
 def test_every_frame_comes_once(videos, executor):
     """Frames come in the order of the videos, as a decoder that never seeks gives them."""

@@ -108,6 +108,7 @@ def test_a_second_state_with_holes_in_the_first(method):
     assert sorted(got + rest_of(other, state)) == wanted(method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", KINDS)
 def test_processes_in_completion_order(method):
     """Worker processes that finish out of order leave holes, too."""

@@ -8,6 +8,8 @@ from tests.chains import Hands
 from tests.resume.checking import state_at, uninterrupted
 from tests.scripts import printed
 
+pytestmark = pytest.mark.slow
+
 SEED = 11
 HERE = Hands(("thread", "inline"), (2,), (5,))
 THERE = Hands(("process", "coroutine", "thread"), (2, 3), (2, 7))

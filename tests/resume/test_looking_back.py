@@ -165,6 +165,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(1, 8), (6, 11), (13, 0), (17, 3, 2), (24, 0, 1)])
 @pytest.mark.parametrize("name", CHAINS)
 def test_each_comes_once(name, cuts):
@@ -212,6 +213,7 @@ def test_other_knobs_and_executors(options, cut):
     once(ITEMS)([*got, *finished(lambda: rest_of(build(2, **options), carried(state)))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_two_stages_together_in_workers_or_apart(executor):
     """Stages may share their workers before the resume, or after it, or not."""
@@ -227,6 +229,7 @@ def test_two_stages_together_in_workers_or_apart(executor):
     once([item for item in ITEMS if item % 4 != 1])([*got, *rest])
 
 
+@pytest.mark.slow
 def test_isolated():
     """A run in a process of its own resumes likewise."""
     build, check = CHAINS["unbatch"]
@@ -280,6 +283,7 @@ def test_an_error_after_a_resume():
     once(ITEMS)([*got, *rest_of(build(), state)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 2])
 def test_failures_of_later_passes_count_once(more):
     """Each failure counts once, also in a state that is in two passes at once."""

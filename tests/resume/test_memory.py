@@ -2,11 +2,15 @@
 
 import gc
 
+import pytest
+
 import nbpipe
 from nbpipe.engine.nodes import provenance
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
+
+pytestmark = pytest.mark.slow
 
 COUNT = 100_000
 # Entries of all logs together, once they forgot what the loop has had: of what is on its way, up to

@@ -1,5 +1,6 @@
 """Random pipelines, cut at every item, gone on with by other hands: the whole is the same."""
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def test_every_cut_goes_on_exactly(recipe, first, later, seed, left):
     assume(finished(check))
 
 
+@pytest.mark.slow
 @settings(ALL, max_examples=examples(0.1))
 @given(RECIPES, HANDS, SEEDS)
 def test_isolated_runs_go_on_exactly(recipe, hands, seed):
@@ -35,6 +37,7 @@ def test_isolated_runs_go_on_exactly(recipe, hands, seed):
     assume(finished(check))
 
 
+@pytest.mark.slow
 @settings(ALL, max_examples=examples(0.2))
 @given(RECIPES, HANDS, HANDS, SEEDS, st.integers(0, 2))
 def test_epochs_that_are_read_ahead(recipe, first, later, seed, rests):

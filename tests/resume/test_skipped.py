@@ -58,6 +58,7 @@ def test_skipped_items_are_not_tried_again(on_error, cut, ordered):
     assert sorted(got + rest) == [item for item in range(COUNT) if item not in recorded]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [["failing", 3], ["flat_map", 2]])
 def test_a_batch_by_cost_keeps_its_place_in_a_route(behind):
     """It stands where the next batch began, also where that one came to nothing before."""
@@ -147,6 +148,7 @@ def test_a_share_of_failures_goes_on():
     assert len(got + rest) == 292
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_a_share_of_failures_is_one_of_what_came_to_the_stage(executor):
     """What a filter that runs with it left out before the state counts no more than behind it."""

@@ -175,6 +175,7 @@ RACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RACES)
 def test_taken_by_another_thread_at_full_speed(recipe):
     """Each of hundreds of states says exactly what is left behind the number it delivered."""
@@ -232,6 +233,7 @@ def test_set_epoch_after_load():
 HOW = {"plain": {}, "read_ahead": {"read_ahead": True}, "isolated": {"isolate": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("number", [1, 2, 7])
 @pytest.mark.parametrize("order", [None, [5, 3, 8, 1]])

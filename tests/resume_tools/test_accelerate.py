@@ -65,6 +65,7 @@ def ranks_had(folder):
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the loopback interface has another name")
 def test_accelerate_on_two_ranks_resumes_on_one(accelerate, tmp_path):
     """Ranks that had different numbers of batches: one process has each item that is left, once."""

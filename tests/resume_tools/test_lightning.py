@@ -84,6 +84,7 @@ def saved_in(folder):
     return [(int(one.stem.partition("step=")[2]), one) for one in sorted(folder.glob("*.ckpt"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validates", [False, True], ids=["trains", "validates"])
 @pytest.mark.parametrize("saves", SAVES)
 def test_lightning_resumes(lightning, saves, validates, tmp_path):
@@ -98,6 +99,7 @@ def test_lightning_resumes(lightning, saves, validates, tmp_path):
     assert (wrong, len(whole)) == ([], 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saves", SAVES)
 @pytest.mark.parametrize("way", [{}, {"num_workers": 2, "workers": "thread"}], ids=["0", "2"])
 def test_lightning_resumes_a_loader(lightning, way, saves, tmp_path):

@@ -119,6 +119,7 @@ def left_behind():
     return alive + changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chain", "act", "step", "option"),
     [
@@ -195,6 +196,7 @@ def test_iterator_goes_on(chain, step):
         run.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chain", "step"), [(threads, 1), (coroutines, 2), (joined, 3), (processes, 20)]
 )

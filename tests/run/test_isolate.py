@@ -72,6 +72,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_items_are_the_same(name):
     """Whatever the stages are, the items are those of a run in this process, in its order."""
@@ -97,6 +98,7 @@ def test_arrays_arrive_whole():
     assert all(np.array_equal(a + 1, b) for a, b in zip(arrays, got, strict=True))
 
 
+@pytest.mark.slow
 def test_an_epoch_that_was_given_up_has_no_part_in_the_next_one():
     """Whoever is late to begin the one does not begin the other in its place."""
 
@@ -160,6 +162,7 @@ def test_a_memory_cache_of_which_the_loop_had_a_part_is_made_again():
     assert (set(left).isdisjoint(again), again == kept) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_pass_of_a_cache_is_not_kept_where_the_next_one_fails_before_the_loop_had_it(tmp_path):
     """An error that waits behind items that the loop never took ends nothing over there."""
     chain = nbpipe.source(range(4)).cache(tmp_path).repeat(2).enumerate()
@@ -237,6 +240,7 @@ def test_what_an_epoch_left_out_is_said_behind_it(ends):
         assert (first, before, last, run.status().skipped) == (0, 0, 7, 6)
 
 
+@pytest.mark.slow
 def test_items_that_are_small_and_many():
     """A hundred thousand numbers come through in order."""
     with nbpipe.source(range(100_000)).map(abs, concurrency=2).start(isolate=True) as run:

@@ -18,6 +18,7 @@ def where(item):
     return item, os.getpid()
 
 
+@pytest.mark.slow
 def test_the_process_connects_to_the_cluster_of_a_client():
     """A client's cluster is reached from the other process, by a client of its own."""
     with cluster(processes=True, workers=1) as client:

@@ -45,6 +45,7 @@ def fails_at(place):
     return fails
 
 
+@pytest.mark.slow
 def test_a_timeout_keeps_its_type():
     """Errors with a type of their own are raised as that."""
     gate = Gate()
@@ -61,6 +62,7 @@ def test_a_timeout_keeps_its_type():
 
 
 # -- kills -----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_killed_in_mid_epoch():
     """A process that is killed is named after the items that came; the next epoch has another."""
     gate, calls = Gate(), Calls()
@@ -81,6 +83,7 @@ def test_killed_in_mid_epoch():
         assert child(run).pid != pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["os._exit(7)", "ctypes.string_at(0)"])
 def test_a_stage_that_ends_its_process(how):
     """A stage that takes the process down ends the epoch with what the system says of it."""
@@ -107,6 +110,7 @@ def test_killed_between_epochs():
             assert drained(run) == first == list(range(40))
 
 
+@pytest.mark.slow
 def test_knobs_pause_and_seeds_outlive_the_process():
     """The process that replaces another has the knobs, the seed and the epochs of the run."""
 
@@ -124,6 +128,7 @@ def test_knobs_pause_and_seeds_outlive_the_process():
         assert run.stats()["draw"].concurrency == 3
 
 
+@pytest.mark.slow
 def test_asked_while_dead():
     """A run whose process was killed gives what it last said, at once."""
     chain = numbers(30_000).map(fails_at(3), name="f", on_error="skip")
@@ -149,6 +154,7 @@ def haste(monkeypatch):
     monkeypatch.setattr(isolated_engine, "ANSWER_S", link.ANSWER_S)
 
 
+@pytest.mark.slow
 def test_asked_while_stuck(haste):
     """A process that does not answer is not waited for; what it last said stands."""
     with numbers().map(abs).start(isolate=True) as run:
@@ -162,6 +168,7 @@ def test_asked_while_stuck(haste):
         assert len(drained(run)) == 40
 
 
+@pytest.mark.slow
 def test_a_stuck_process_is_killed_at_the_close(haste):
     """Closing does not wait for a process that does not answer."""
     run = numbers().map(abs).start(isolate=True)
@@ -173,6 +180,7 @@ def test_a_stuck_process_is_killed_at_the_close(haste):
 
 
 # -- the end of a run ------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_close_in_mid_epoch():
     """Closing ends the loop, the process and its workers; closing again does nothing."""
     gate, calls = Gate(), Calls()
@@ -193,6 +201,7 @@ def test_close_in_mid_epoch():
     assert list(iter_) == []
 
 
+@pytest.mark.slow
 def test_closed_before_it_began():
     """A run that is closed at once leaves nothing."""
     for _ in range(5):
@@ -211,6 +220,7 @@ def test_a_process_that_cannot_be_started(monkeypatch):
         assert drained(run) == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_forgotten_run_ends_its_process():
     """A run that nobody holds any more is closed."""
     run = numbers().map(abs).start(isolate=True)
@@ -221,6 +231,7 @@ def test_a_forgotten_run_ends_its_process():
     assert (gone(), is_gone(process)) == (None, True)
 
 
+@pytest.mark.slow
 def test_a_dropped_iterator_gives_its_epoch_up():
     """What an iterator left is given up with it; the run goes on."""
     with numbers().map(abs).start(isolate=True) as run:
@@ -234,6 +245,7 @@ def test_a_dropped_iterator_gives_its_epoch_up():
 # -- processes of their own ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["begun", "waiting", "not begun"])
 def test_interpreter_exit(tmp_path, where):
     """An interpreter that ends with a live run ends quickly and quietly, and its process too."""
@@ -253,6 +265,7 @@ def test_interpreter_exit(tmp_path, where):
     assert not psutil.pid_exists(int(out)) or int(out) == 0
 
 
+@pytest.mark.slow
 def test_the_parent_is_killed(tmp_path):
     """A process whose parent was killed is gone, and so are the workers that it started."""
     code, out, _ = ran(
@@ -274,6 +287,7 @@ def test_the_parent_is_killed(tmp_path):
     assert [is_gone(one) for one in left] == [True] * len(left)
 
 
+@pytest.mark.slow
 def test_a_fork_has_no_part_in_it(tmp_path):
     """In a forked process the run refuses, and goes on where it was started."""
     code, out, err = ran(
@@ -302,6 +316,7 @@ def test_a_fork_has_no_part_in_it(tmp_path):
     assert out.splitlines() == ["3", "True True"]
 
 
+@pytest.mark.slow
 def test_without_a_fork_server(tmp_path):
     """A fresh interpreter holds the pipeline where there is no fork server."""
     code, out, err = ran(

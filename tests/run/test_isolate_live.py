@@ -70,6 +70,7 @@ def test_runs_that_share_a_stage_share_its_knobs():
         assert shared["shared"].prefetch == MIDDLE
 
 
+@pytest.mark.slow
 def test_stages_that_share_their_workers_share_a_knob_there_as_well():
     """A concurrency that is set on one stage of a region is set on all of them, here and there."""
     chain = nbpipe.source(range(20)).map(abs, executor="process").map(float, executor="process")
@@ -91,6 +92,7 @@ def test_a_changed_knob_is_an_event_of_the_run():
         assert run.stats()["abs"].concurrency == 4
 
 
+@pytest.mark.slow
 def test_a_knob_is_quick_while_large_items_cross():
     """What is told to the process does not wait for the items on their way."""
     gate, calls = Gate(), Calls()
@@ -119,6 +121,7 @@ def test_stats_have_the_shape_of_a_plain_run():
     assert counted == [(row.items_in, row.items_out, row.errors) for row in ours.values()]
 
 
+@pytest.mark.slow
 def test_history_has_rows_of_all_stages_and_of_the_loop():
     """Each time in the history has one row for each stage, and one for the loop."""
     chain = nbpipe.source(range(500)).map(lambda n: sum(range(20_000)), name="work")
@@ -131,6 +134,7 @@ def test_history_has_rows_of_all_stages_and_of_the_loop():
         assert {row["epoch"] for row in rows} == {0, 1}
 
 
+@pytest.mark.slow
 def test_diagnose_status_and_plot():
     """What reads a run reads this one: diagnosis, state, picture."""
     pytest.importorskip("plotly")
@@ -150,6 +154,7 @@ def test_diagnose_status_and_plot():
             assert 0 <= status.idle_cores <= os.cpu_count()
 
 
+@pytest.mark.slow
 def test_workers_of_a_stage_are_seen_through_the_process():
     """`run["work"]` tells the process ids of workers that the other process started."""
     chain = nbpipe.source(range(40)).map(lambda _: os.getpid(), name="w", executor="process")

@@ -86,6 +86,7 @@ def test_tensors_and_samplers_of_torch(torch, isolate):
     assert (tensor, zero_dimensional, sorted(sampled)) == (WANTED, WANTED, ITEMS[:5])
 
 
+@pytest.mark.slow
 @isolated
 def test_ranges_and_no_indices(isolate):
     """A range is taken as it is, and no index gives no item."""
@@ -129,6 +130,7 @@ def test_enumerate_numbers_what_is_read():
     ]
 
 
+@pytest.mark.slow
 @isolated
 def test_every_epoch_takes_the_next_number(isolate):
     """Epochs in a given order are counted with the others, and the source is told."""
@@ -154,6 +156,7 @@ STEPS = st.one_of(
 ORDERS = st.lists(st.integers(0, 11), max_size=10)
 
 
+@pytest.mark.slow
 @given(ORDERS, st.lists(STEPS, max_size=4), HANDS, st.booleans())
 def test_random_orders_through_random_chains(order, steps, hands, lazily):
     """Items are those that the same steps give for a plain list in that order."""

@@ -71,6 +71,7 @@ def different(seen):
 
 
 # -- what is told ----------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_an_epoch_begins_at_one_moment(read_ahead):
     """A status is of the epoch behind it, or of the one that begins: never of both."""
@@ -126,6 +127,7 @@ def test_a_status_counts_the_items_of_its_epoch():
     assert different(seen) == different([(1, 1, 4), (0, 1, 2)])
 
 
+@pytest.mark.slow
 def test_a_state_is_of_one_epoch():
     """Whoever goes on from it misses nothing, also where an epoch ended while it was taken."""
     rests = []
@@ -136,6 +138,7 @@ def test_a_state_is_of_one_epoch():
     assert different(rests) == different([(ITEMS[1:], 1), (ITEMS[2:], 0)])
 
 
+@pytest.mark.slow
 def test_a_state_while_an_epoch_begins():
     """It is that of the beginning, before and after."""
     for _, _, state, where in joined_everywhere(second, begin, nbpipe.Run.state_dict):
@@ -144,6 +147,7 @@ def test_a_state_while_an_epoch_begins():
             assert (list(other), other.epoch) == (ITEMS, 1), where
 
 
+@pytest.mark.slow
 def test_a_closed_run_knows_what_the_loop_has_had():
     """It may take another item while another thread closes the run: then the state tells of it."""
 
@@ -163,6 +167,7 @@ def test_a_closed_run_knows_what_the_loop_has_had():
 
 
 # -- what is done ----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_epoch_that_begins_can_be_stopped():
     """Up to its beginning there is nothing to be stopped; from then on it ends at once."""
     moments = joined_everywhere(second, begin, nbpipe.Run.stop)
@@ -170,6 +175,7 @@ def test_an_epoch_that_begins_can_be_stopped():
     assert different(seen) == different([(ITEMS, "finished"), ([], "stopped")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_the_number_of_an_epoch_is_set_while_one_begins(read_ahead):
     """It is the number of that one or of the next; none is lost, none comes without its items."""
@@ -183,6 +189,7 @@ def test_the_number_of_an_epoch_is_set_while_one_begins(read_ahead):
     assert different(seen) == different([(7, ITEMS, ITEMS, 8), (1, ITEMS, ITEMS, 7)])
 
 
+@pytest.mark.slow
 def test_a_state_is_loaded_while_an_epoch_begins():
     """That epoch, or the next, goes on from it."""
     with in_the_middle() as run:
@@ -192,6 +199,7 @@ def test_a_state_is_loaded_while_an_epoch_begins():
     assert different(seen) == different([(ITEMS[2:], ITEMS, 1), (ITEMS, ITEMS[2:], 0)])
 
 
+@pytest.mark.slow
 def test_a_run_is_closed_while_an_epoch_begins():
     """It does not begin, or it is over; nothing is left at work."""
     seen = []
@@ -202,6 +210,7 @@ def test_a_run_is_closed_while_an_epoch_begins():
     assert different(seen) == different(expected)
 
 
+@pytest.mark.slow
 def test_a_run_is_paused_while_an_epoch_begins():
     """It begins paused, and has all of its items afterwards."""
     for run, _, _, where in joined_everywhere(second, begin, nbpipe.Run.pause):
@@ -210,6 +219,7 @@ def test_a_run_is_paused_while_an_epoch_begins():
         assert list(loops[run]) == ITEMS, where
 
 
+@pytest.mark.slow
 def test_between_two_epochs_of_a_training_nobody_else_begins_one():
     """The run is the loop's until it has ended."""
 

@@ -456,6 +456,7 @@ def test_leaving_wakes_a_load_that_waits(way):
         assert type(ended_by) is (nbpipe.EpochClosedError if way in SECOND else type(None))
 
 
+@pytest.mark.slow
 def test_dropping_the_epoch_cancels_it():
     """An epoch that nobody holds is over."""
     with chain().start() as run:

@@ -81,6 +81,7 @@ def test_items_are_the_same(name):
     assert rested == at_once == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [None, "inline", "process"])
 def test_random_generators_are_those_of_the_epoch(executor):
     """`rng` depends on the number of the epoch that an item is read ahead for."""
@@ -328,6 +329,7 @@ def test_close_in_a_call_that_reads_ahead():
     assert still_alive(threads) == []
 
 
+@pytest.mark.slow
 def test_a_collected_run_leaves_nothing():
     """A run that nobody holds closes itself, in the midst of reading ahead too."""
     calls = Calls()

@@ -73,6 +73,7 @@ def test_rest_ends_where_little_is_ready(kind):
         assert run._core.engine.rested_ns() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_generator_rests(isolate):
     """A generator that a thread reads gives nothing in a rest, and continues after it."""

@@ -525,6 +525,7 @@ def test_switch_interval_set_by_others_is_kept():
 
 
 # -- dropped ---------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [None, 0, 3])
 def test_collected_run_closes_itself(taken):
     """A run that nobody holds ends its threads, in mid-epoch too."""
@@ -541,6 +542,7 @@ def test_collected_run_closes_itself(taken):
     assert (still_alive(threads), gone()) == ([], None)
 
 
+@pytest.mark.slow
 def test_a_forgotten_run_blames_nobody(caplog):
     """The calls of a run that is forgotten in mid-epoch may end; no thread is left, or known."""
     gate, calls = Gate(), Calls()
@@ -568,6 +570,7 @@ def test_a_forgotten_run_blames_nobody(caplog):
     assert (others(), caplog.messages) == (set(), [])
 
 
+@pytest.mark.slow
 def test_pipeline_whose_epoch_cannot_begin_is_let_go():
     """A loop over a pipeline that is refused as it begins leaves nothing open, nothing held."""
     lock = threading.Lock()
@@ -585,6 +588,7 @@ def test_pipeline_whose_epoch_cannot_begin_is_let_go():
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_iterator_keeps_its_run():
     """`iter(pipe.start())` goes on though nobody holds the run."""
     items = iter(chain().start())
@@ -594,6 +598,7 @@ def test_iterator_keeps_its_run():
     gc.collect()
 
 
+@pytest.mark.slow
 def test_iterator_collected_in_a_worker_thread():
     """Garbage found by one of the run's own threads is closed as well, without a word."""
     gate, collected = Gate(), threading.Event()

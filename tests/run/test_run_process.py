@@ -59,6 +59,7 @@ def test_interrupt_leaves_a_run_that_can_iterate_again(tmp_path, where, executor
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("isolate", "count"), [(False, 300), (True, 100)])
 def test_interrupts_at_any_moment(tmp_path, isolate, count):
     """Interrupted at hundreds of random moments, a run iterates, closes, and keeps its process."""
@@ -102,6 +103,7 @@ def test_interrupts_at_any_moment(tmp_path, isolate, count):
     assert out.splitlines() == ["True True", "[] 0.005"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["between", "waiting", "stuck"])
 def test_interpreter_exit_closes_runs(tmp_path, where):
     """An interpreter that ends with a live run ends quickly and quietly."""

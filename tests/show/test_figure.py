@@ -71,6 +71,7 @@ def test_changes_are_marked():
     assert marks.hovertext[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
 
 
+@pytest.mark.slow
 def test_many_changes():
     """Only the last changes are marked."""
     run = photographs()
@@ -90,6 +91,7 @@ def test_names_are_shown_as_they_are():
     assert said == "&lt;b&gt;&amp;amp;&#36;x&#36; 1 → 2by &lt;i&gt;: &lt;a href='x'&gt;"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "unit"), [(100, "[s]"), (1000, "[min]"), (12_000, "[h]")])
 def test_time_axis(seconds, unit):
     """Long histories are in minutes or hours."""

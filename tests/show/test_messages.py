@@ -176,6 +176,7 @@ def test_closed_run_refuses(run, browser):
     assert [(ack["ok"], "closed" in ack["error"]) for ack in acks] == [(False, True)] * 2
 
 
+@pytest.mark.slow
 def test_run_that_is_gone_looks_closed(pipe):
     """A browser does not keep the run; without it, the last look stays, as closed."""
     run = pipe.start()

@@ -171,6 +171,7 @@ def in_a_script(folder):
     return runpy.run_path(str(file))["pipe"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_real_run_in_mid_epoch(tmp_path, told, isolate):
     """A run is exported while its epoch goes on, wherever it runs; then what is turned is told."""
@@ -195,6 +196,7 @@ def test_real_run_in_mid_epoch(tmp_path, told, isolate):
     )
 
 
+@pytest.mark.slow
 def test_real_run_that_is_closed(tmp_path, told):
     """What was tuned is exported after the run was closed, and over a file only when told to."""
     path = tmp_path / "loader.py"
@@ -211,6 +213,7 @@ def test_real_run_that_is_closed(tmp_path, told):
     assert "; press Overwrite to replace it" in refused["error"]
 
 
+@pytest.mark.slow
 def test_run_that_is_gone_says_what_to_type(told):
     """Without the run there is nothing to export; its pipeline may still be there."""
     run = photographs()

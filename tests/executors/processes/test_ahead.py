@@ -109,6 +109,7 @@ def test_a_result_that_cannot_be_loaded_while_its_worker_goes_on(bell, on_loadin
     assert (got, row.items_in, row.retries, row.running) == (list(range(40)), 40, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [10, 15, 20])
 def test_items_behind_a_result_that_cannot_be_loaded_turn_slow(on_loading, last):
     """Those that their worker has not begun go back once: they are done once, and counted once."""

@@ -21,6 +21,7 @@ from tests.executors.processes.work import LARGE_BYTES, Counted, draw
 from tests.gates import delivered, drained, finished, said_in_a_fork
 
 
+@pytest.mark.slow
 def test_captured_data_is_sent_once(bell):
     """20 MB go to each worker once; here they are pickled once an epoch, and once to be named."""
     pickled = []
@@ -298,6 +299,7 @@ def test_a_fork_that_holds_all_files(tmp_path, bell, gate):
     assert got == list(range(6))
 
 
+@pytest.mark.slow
 def test_a_pipeline_with_processes_in_a_stage():
     """Even one with processes: they are gone with it."""
 
@@ -339,6 +341,7 @@ def test_equal_seeds_draw_equal_numbers():
     assert drawn(seed=3) != drawn(seed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"concurrency": 1}, {"concurrency": 5}, {"max_items_per_worker": 3}, {"timeout_s": 30}],
@@ -348,6 +351,7 @@ def test_numbers_do_not_depend_on_the_workers(options):
     assert drawn(**options) == drawn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [True, False])
 def test_numbers_do_not_depend_on_tries(tmp_path, dies):
     """An item that another worker takes over, or that is tried again, draws the same once more."""
@@ -365,6 +369,7 @@ def test_numbers_do_not_depend_on_tries(tmp_path, dies):
     assert drawn(fn=work, on_error=nbpipe.Retry(1)) == drawn()
 
 
+@pytest.mark.slow
 def test_a_region_draws_what_its_stages_draw_apart():
     """With workers of its own, a stage draws the same numbers."""
 
@@ -432,6 +437,7 @@ def test_a_wrapper_that_delegates(make):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"isolate": True}])
 def test_wrappers_that_delegate_are_items_and_results(options):
     """They cross in both directions, alone and in a container."""

@@ -162,6 +162,7 @@ def test_killed_in_the_middle_of_a_generator(tmp_path, after, on_error):
     assert got == [(n, k) for n in range(4) for k in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 3])
 def test_the_generator_that_others_wait_for_is_killed(bell, gate, limit):
     """Workers of generators that wait for their turn do not keep the first from going on."""

@@ -59,6 +59,7 @@ def where(chain):
         return run["batch"].executor, run["batch"].why
 
 
+@pytest.mark.slow
 def test_a_batch_is_made_in_the_worker_of_its_items():
     """All items of a batch come from one process; the rows count items and batches as ever."""
     with numbered().batch(SIZE, collate=list).start() as run:
@@ -109,6 +110,7 @@ def test_workers_of_its_own():
     assert where(numbered().batch(SIZE, executor="process")) == ("process", "")
 
 
+@pytest.mark.slow
 def test_a_collate_function_that_cannot_be_sent():
     """It is called in the run's process, as it is without workers."""
     lock, calls = threading.Lock(), []
@@ -123,6 +125,7 @@ def test_a_collate_function_that_cannot_be_sent():
     assert len(list(chain)) == len(calls) == 40
 
 
+@pytest.mark.slow
 def test_a_lambda_is_sent():
     """A collate function may be a lambda that holds what it needs."""
     factor = 3
@@ -131,6 +134,7 @@ def test_a_lambda_is_sent():
     assert [n for batch in chain for n in batch] == list(range(0, 600, 3))
 
 
+@pytest.mark.slow
 def test_the_same_numbers_as_in_threads():
     """Random numbers, order and the last batch do not depend on where batches are made."""
     joined = numbered(203, drawn).batch(SIZE, collate=list)
@@ -141,6 +145,7 @@ def test_the_same_numbers_as_in_threads():
     assert len(list(numbered(203).batch(SIZE, drop_last=True))) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, "thread"), ("thread", None)])
 def test_a_state_of_the_other_form(before, after):
     """A state resumes exactly, wherever batches are made before and after it."""
@@ -156,6 +161,7 @@ def test_a_state_of_the_other_form(before, after):
     assert got == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "options", "error"),
     [
@@ -183,6 +189,7 @@ def test_workers_are_replaced_after_so_many_items():
     assert len({process for batch in chain for _, process in batch}) == 10
 
 
+@pytest.mark.slow
 def test_stages_keep_their_knobs():
     """The concurrency is one; the prefetch of the stage before may be set, and waits for use."""
     chain = numbered(prefetch=3).batch(SIZE, collate=list, prefetch=4)
@@ -195,6 +202,7 @@ def test_stages_keep_their_knobs():
     assert len(got) == 5 + 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [None, "process"])
 def test_a_buffer_that_is_filled_again(executor):
     """A function may give the same memory for every item, as it may where batches are apart."""
@@ -210,6 +218,7 @@ def test_a_buffer_that_is_filled_again(executor):
     assert np.concatenate([flat[:, 0] for _, flat in batches]).tolist() == list(range(200))
 
 
+@pytest.mark.slow
 def test_a_stage_behind_has_workers_of_its_own():
     """And a concurrency of its own, as behind a batch in threads."""
     chain = numbered().batch(SIZE, collate=list)
@@ -242,6 +251,7 @@ def test_wherever_it_stands_in_a_chain(chain):
     assert [n for batch in chain for n in batch] == [*range(200), *range(200)]
 
 
+@pytest.mark.slow
 def test_isolated():
     """The workers of an isolated run make its batches."""
     with numbered().batch(SIZE, collate=list).start(isolate=True) as run:

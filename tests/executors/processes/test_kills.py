@@ -123,6 +123,7 @@ def test_killed_at_work(bell, gate, number):
     assert (third in (first, second), retries) == (False, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after_s", "copy"), [(0.0, True), (0.02, False), (0.06, True)])
 def test_killed_while_writing_a_huge_result(bell, after_s, copy):
     """A worker killed while it writes 300 MB: the item comes whole, from another worker."""
@@ -197,6 +198,7 @@ class Killer:
             self.kills += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_hundred_kills_in_one_epoch(ordered):
     """However often workers are killed, every item comes exactly once, in order if promised."""
@@ -247,6 +249,7 @@ def test_killed_while_it_begins(bell, gate):
         assert drained(items) == list(range(10))
 
 
+@pytest.mark.slow
 def test_killed_while_it_is_sent_a_large_item(bell):
     """A worker killed while 100 MB are on their way to it: the item is sent once more."""
 
@@ -338,6 +341,7 @@ def test_a_poison_item_is_named(bell, poison):
     assert len({pid for _, pid in rung}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("poison", "ordered"), [*[(poison, True) for poison in POISONS], (poison_exit, False)]
 )
@@ -363,6 +367,7 @@ def test_a_poison_item_with_retry(then, rest):
     assert isinstance(error, nbpipe.WorkerDiedError) == (then == "raise")
 
 
+@pytest.mark.slow
 def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     """Items that shared a job with a poison item are worked on again, not left out or doubled."""
 
@@ -402,6 +407,7 @@ def test_what_shared_a_job_with_a_death_is_done_once_more(bell):
     assert (max(calls[n] for n in twice | {0}) <= 2, len(twice) <= 30) == (True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits as on Linux")
 def test_a_poison_item_where_there_is_no_shared_memory():
     """The item is found among its neighbours: each is sent alone, and no other dies."""
@@ -422,6 +428,7 @@ def test_a_poison_item_where_there_is_no_shared_memory():
     assert (row.items_in, row.items_out, row.errors, row.retries) == (300, 299, 1, 3)
 
 
+@pytest.mark.slow
 def test_poison_in_a_region():
     """Of stages that share a worker, the one that the worker died in is named."""
 
@@ -440,6 +447,7 @@ def test_poison_in_a_region():
     assert "exit code 9" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_budget_counts_deaths():
     """Deaths count against `max_failures` as exceptions do."""
@@ -516,6 +524,7 @@ class Disturber:
                 os.kill(self.rng.choice(pids), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_lost_doubled_or_reordered(seed):
     """Whatever the chain, and whoever is killed meanwhile, epochs are whole."""

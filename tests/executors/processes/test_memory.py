@@ -82,6 +82,7 @@ def numbers_file(path, order="C"):
     return np.load(path, mmap_mode="r")
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("options", [{}, {"isolate": True}])
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -119,6 +120,7 @@ def test_what_a_worker_writes_to_a_mapped_file_stays_there(tmp_path, mode):
     assert (got, array[0, :2].tolist()) == ([[5, 0]], [5, 1])
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_mapped_file_that_is_gone_is_copied(tmp_path):
     """Another file of its name is not read in its place."""
@@ -128,6 +130,7 @@ def test_a_mapped_file_that_is_gone_is_copied(tmp_path):
     assert drained(placed(3, lambda n: array[n, 2])) == [2, 502, 1002]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, "64 MB"])
 def test_views_live_as_long_as_somebody_holds_them(memory):
     """With copy=False, what is kept is not written over by later items, or by the end.
@@ -157,6 +160,7 @@ def mapped_bytes():
     return sum(end - begin for begin, end in ends)
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.slow
 def test_the_parents_memory_does_not_grow(traced):
@@ -172,6 +176,7 @@ def test_the_parents_memory_does_not_grow(traced):
     assert (max(kept) < 20 * MB, 0 < max(mapped) < 600 * MB) == (True, True)  # of 3,360 MB
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_workers_memory_does_not_grow():
     """A worker does not keep what it has sent."""
@@ -197,6 +202,7 @@ FULL = """
 """
 
 
+@pytest.mark.slow
 @linux_only
 def test_no_more_open_files(tmp_path):
     """Where no worker can be started, an error says what has run out."""
@@ -224,6 +230,7 @@ def test_no_more_open_files(tmp_path):
     assert (code, out, err) == (0, "WorkerStartError True\n20\n", "")
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("copy", [True, False])
 def test_kept_arrays_take_no_descriptors(copy):
@@ -237,6 +244,7 @@ def test_kept_arrays_take_no_descriptors(copy):
     assert [int(array[-1]) for array in kept] == [*range(100)] * 2
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_full_shared_memory(tmp_path):
     """`/dev/shm` may be full, as in a small container: nothing of it is needed."""

@@ -88,6 +88,7 @@ def test_ten_megabytes(capsys, lines):
     assert (got, len(out), out.count("\n")) == ([0, 1], 2 * LONG_BYTES, 2 * lines)
 
 
+@pytest.mark.slow
 def test_prints_of_threads(capsys):
     """Threads of a stage's function may print, too."""
 

@@ -80,6 +80,7 @@ def test_a_buffer_that_is_filled_again_with_options(options):
     assert sorted((one.min(), one.max()) for one in got) == [(n, n) for n in range(100)]
 
 
+@pytest.mark.slow
 def test_a_buffer_that_is_filled_again_in_an_isolated_run():
     """The workers of a pipeline that has a process of its own do the same."""
     with placed(100, filler(WRAPPED["tuple in tuple"])).start(isolate=True) as run:

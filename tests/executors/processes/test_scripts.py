@@ -34,6 +34,7 @@ UNGUARDED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("way", ["file", "stdin", "command"])
 def test_a_script_needs_no_guard(tmp_path, way, method):
@@ -51,6 +52,7 @@ def test_a_script_needs_no_guard(tmp_path, way, method):
     ]
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_user_in_between(tmp_path):
     """A process that user code forks takes no workers with it, and can have its own."""
     text = """
@@ -94,6 +96,7 @@ WAYS_TO_END = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ending", WAYS_TO_END)
 def test_the_end_of_the_interpreter(tmp_path, ending, method):
@@ -164,6 +167,7 @@ STUCK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_exception_in_the_loop(tmp_path, method):
     """A script that fails in its loop shows its own error alone, and leaves nobody."""
@@ -182,6 +186,7 @@ def test_an_exception_in_the_loop(tmp_path, method):
     assert err.count("Traceback") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupt_of_the_whole_group(tmp_path, method):
     """The stop signal reaches every process of a terminal; workers live on, and say nothing."""
@@ -213,6 +218,7 @@ def test_an_interrupt_of_the_whole_group(tmp_path, method):
     assert out.splitlines() == ["True", "True", "True True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
 def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     """Whoever interrupts twice is in a hurry: the end is quiet, and takes the workers along."""
@@ -240,6 +246,7 @@ def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     assert told == ["Traceback (most recent call last):", "KeyboardInterrupt"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the C library raises no such signal")
 @pytest.mark.parametrize("end", ["runs", "servers"])
 def test_interrupted_just_as_the_end_begins(tmp_path, end):
@@ -274,6 +281,7 @@ def test_interrupted_just_as_the_end_begins(tmp_path, end):
     assert (code, out.splitlines(), told) == (0, ["['MainThread']", "told of the script"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_is_dropped_last_of_all(tmp_path):
     """Iterators that live until modules are empty are quiet when they go, and leave no file."""
@@ -330,6 +338,7 @@ def test_open_runs_that_their_own_stages_refer_to(tmp_path):
     assert ran(text, tmp_path) == (0, "['0', '1', '2']\n", "")
 
 
+@pytest.mark.slow
 def test_interrupts_while_workers_start(tmp_path):
     """Interrupts at any moment, also while workers start, leave a run that works."""
     text = """
@@ -367,6 +376,7 @@ def test_interrupts_while_workers_start(tmp_path):
     assert (code, out, err, left) == (0, "True\n", "", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_written_to_the_descriptor(tmp_path, method):
     """What a C library or a command writes in a worker lands where the script's output does."""
@@ -387,6 +397,7 @@ def test_what_is_written_to_the_descriptor(tmp_path, method):
     assert (code, out, err) == (0, "by descriptor\nby a command\nend\n", "")
 
 
+@pytest.mark.slow
 def test_closed_standard_streams(tmp_path):
     """A script without standard streams, as a service has none, has workers all the same."""
     text = """

@@ -76,6 +76,7 @@ def outcome(run, clock, gate, item, stage="fn"):
         return loop.result()
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_too_long(clock, gate):
     """The item is named in a StageTimeoutError, after all items before it."""
     with placed(10, stuck_at(4, gate)).start() as run:
@@ -94,6 +95,7 @@ def test_a_worker_that_says_nothing():
     assert (got, type(error), error.path) == ([], nbpipe.StageTimeoutError, 0)
 
 
+@pytest.mark.slow
 def test_its_worker_alone_is_killed(clock, gate, bell):
     """The other workers keep their processes, and what they have loaded."""
     with placed(40, stuck_at(4, gate, bell), concurrency=3, on_error="skip").start() as run:
@@ -106,6 +108,7 @@ def test_its_worker_alone_is_killed(clock, gate, bell):
     assert (len(late), others <= set(pids), late & set(pids)) == (1, True, set())
 
 
+@pytest.mark.slow
 def test_a_call_that_took_too_long_is_tried_again(clock, gate, tmp_path):
     """With Retry, another worker gets the item."""
 
@@ -123,6 +126,7 @@ def test_a_call_that_took_too_long_is_tried_again(clock, gate, tmp_path):
     assert (got, retries) == (list(range(8)), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "then"), [(1, "raise"), (2, "skip")])
 def test_tries_come_to_an_end(clock, gate, bell, times, then):
     """An item that always takes too long is tried as often as was said."""
@@ -136,6 +140,7 @@ def test_tries_come_to_an_end(clock, gate, bell, times, then):
     assert isinstance(error, nbpipe.StageTimeoutError) == (then == "raise")
 
 
+@pytest.mark.slow
 def test_the_stage_at_fault_is_named_in_a_region(clock, gate):
     """Of stages that share a worker, the one whose call took too long is named."""
     work = stuck_at(4, gate)

@@ -38,6 +38,7 @@ def test_batches_of_a_worker_are_those_of_a_thread(torch):
     assert (batch["y"].tolist(), batch["rate"].tolist()) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
 
 
+@pytest.mark.slow
 def test_tensors_take_no_descriptors(torch):
     """However many tensors are kept, no more files are open."""
     with placed(300, lambda n: torch.full((20_000,), n)).start() as run:
@@ -124,6 +125,7 @@ def test_shared_tensors_stay_shared(make_rows, how):
     assert os.getpid() not in {row[1] for row in first}
 
 
+@pytest.mark.slow
 def test_shared_tensors_outlive_a_worker(make_rows):
     """A worker that is killed, and those in its place, write to the same memory."""
     rows = make_rows()
@@ -138,6 +140,7 @@ def test_shared_tensors_outlive_a_worker(make_rows):
     assert rows[:, 0].sum() == 10
 
 
+@pytest.mark.slow
 def test_views_of_shared_memory_are_one_memory(torch):
     """However many tensors show parts of it, a worker opens shared memory once."""
     whole = torch.zeros(300, 4).share_memory_()
@@ -154,6 +157,7 @@ def test_views_of_shared_memory_are_one_memory(torch):
     assert max(count for count, _ in got) < few + 20
 
 
+@pytest.mark.slow
 def test_shared_tensors_of_a_run_in_a_process_of_its_own(make_rows):
     """Threads and workers of an isolated run write to the memory of this process."""
     rows = make_rows()
@@ -230,6 +234,7 @@ def portrait(tensor):
     return *about, [part.tolist() for part in dense]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_of_other_kinds_come_whole():
     """Nested, sparse, quantized and all other tensors arrive as what they are."""

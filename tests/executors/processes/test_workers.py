@@ -51,6 +51,7 @@ def test_worker_init_runs_once_in_each_worker(gate, bell):
     assert sorted(pid for n, pid in rung if n < 0) == sorted({pid for _, pid in got})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(3, then="skip")])
 def test_worker_init_that_fails(on_error):
     """It ends the epoch whatever `on_error`: the next item would fare no better."""
@@ -71,6 +72,7 @@ def test_worker_init_that_fails(on_error):
     assert "no licence" in str(causes[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_worker_init_that_dies(on_error):
     """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
@@ -88,6 +90,7 @@ def test_worker_init_of_a_region(bell):
 
 
 # -- max_items_per_worker --------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_workers_are_replaced(ordered):
     """A worker is replaced after so many items; nothing of the epoch shows it."""
@@ -150,6 +153,7 @@ def test_stats_tell_of_the_workers(gate, bell):
     assert run.stats()["source"].workers == 0
 
 
+@pytest.mark.slow
 def test_time_in_a_worker_is_busy_time():
     """`busy` is the time inside the function; the way there and back is none of it."""
 
@@ -165,6 +169,7 @@ def test_time_in_a_worker_is_busy_time():
     assert row.busy + row.starved + row.blocked + row.waiting == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
     """Short calls share a job; where one takes long, others take over what comes behind it."""
@@ -255,6 +260,7 @@ def test_pipelines_in_several_threads():
     assert found == [list(range(n, n + 100)) for n in range(4)]
 
 
+@pytest.mark.slow
 def test_many_short_lives():
     """Runs that are closed at any moment, one after the other, leave nothing behind."""
     counts = []
@@ -278,6 +284,7 @@ def test_close_while_paused(bell):
     assert (run.closed, run["fn"].pids) == (True, ())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped():
     """A worker that hears nothing any more is killed when the run closes."""
     with placed(10, lambda n: n).start() as run:
@@ -328,6 +335,7 @@ def change(stage, done):
     done.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_thousands_of_changes_under_load(ordered):
     """Nothing is lost, doubled or reordered, and never are more calls in progress than allowed."""
@@ -342,6 +350,7 @@ def test_thousands_of_changes_under_load(ordered):
     assert (calls.begun, calls.running, calls.peak <= max(LIMITS)) == (len(got), 0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_work", [False, True])
 def test_surplus_workers_leave(bell, gate, at_work):
     """After the limit is lowered, workers without work leave, the others after their call."""

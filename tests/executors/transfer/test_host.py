@@ -138,6 +138,7 @@ def test_a_map_on_the_host_runs_in_the_threads_of_the_run():
     assert (given, calls.peak, threads) == (3 * [list(range(8))], 1, {"nbpipe-worker"})
 
 
+@pytest.mark.slow
 def test_a_pipeline_in_a_process_of_its_own_copies_here():
     """With `isolate=True` the stages from the first `to_device` on stay with the loop."""
     pids = nbpipe.source(range(8)).map(_pid).batch(2).to_device("cpu").map(_with_pid, device="cpu")

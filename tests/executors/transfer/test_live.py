@@ -88,6 +88,7 @@ def test_nothing_is_held_after_close(world):
     assert batch.block.data == 0
 
 
+@pytest.mark.slow
 def test_two_hundred_epochs_leave_nothing(world):
     """Streams, kinds of threads, memory of the device and everything held stay as they were."""
     world.eager_copies = True

@@ -159,6 +159,7 @@ def test_an_odd_array_is_copied_once_on_the_host(world, array):
     assert len(world.pinned_blocks) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="memory is looked up in a file of Linux")
 @pytest.mark.parametrize("isolate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_comes_from_a_process_is_copied_once_on_the_host(world, isolate):

@@ -440,6 +440,7 @@ def test_sources_live_until_they_are_copied(world, monkeypatch):
     assert set(world.wrong) == {"a source was freed before its copy"}
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_gives_every_batch_whole(seed):
     """Whenever streams go on, whatever is kept, however depth is turned: nothing is mixed up."""

@@ -119,6 +119,7 @@ def test_who_waits_for_an_event_sleeps(backend):
     assert (event.stream, event.blocking) == ("mine", True)
 
 
+@pytest.mark.slow
 def test_tensors_on_the_device_are_known(torch, backend):
     """Others, and what is no tensor, are not."""
     from torch._subclasses import FakeTensorMode
@@ -196,6 +197,7 @@ def test_memory_that_cannot_be_pinned_is_not_given(torch, backend, monkeypatch):
     assert backend.pinned_block(100, "cuda:1") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
