@@ -5,7 +5,8 @@ import pytest
 from tests.export.notebooks import Notebook
 from tests.export.test_realistic_chains import exported_chain
 
-pytestmark = [[, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.parametrize("notebook", [("torch",)], indirect=True),
 ]
