@@ -41,7 +41,7 @@ class Contender:
     refusals: Mapping[str, str] = field(default_factory=dict)
 
     def takes_part(self, workload: str) -> bool:
-        """Tell whether it is asked for a workload at all."""
+        """Return whether it is asked for a workload at all."""
         return not self.only or workload in self.only
 
     def settings(self, workload: str) -> dict[str, Any]:

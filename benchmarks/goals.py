@@ -33,7 +33,7 @@ class Goal:
     against: str = ""
 
     def is_met(self, results: Results) -> bool | None:
-        """Tell whether the number reaches the bound; None where there is no number."""
+        """Return whether the number reaches the bound; None where there is no number."""
         number = self.measure(results)
         if number is None:
             return None

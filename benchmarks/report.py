@@ -126,7 +126,7 @@ def _ok(found: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _note(found: Sequence[Measurement]) -> str:
-    """Tell why there is no number, what is different, what went wrong."""
+    """Return why there is no number, what is different, what went wrong."""
     first, done = found[0], _ok(found)
     if not done:
         return f"**{first.contender}**: {first.status}: {first.note}"

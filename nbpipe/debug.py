@@ -19,7 +19,7 @@ class DeviceLeaks:
 
     Attributes:
         device: its name, as "cuda:0".
-        tensors: of batches that nobody has read yet.
+        tensors: of batches that the loop has not read yet.
         tensor_bytes: their size [bytes].
         sources: tensors that a copy under way may still read.
         source_bytes: their size [bytes].
@@ -34,7 +34,7 @@ class DeviceLeaks:
     events: int
 
     def __bool__(self) -> bool:
-        """Tell whether anything is held."""
+        """Return whether anything is held."""
         return bool(self.tensors or self.sources or self.events)
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Leaks:
     devices: tuple[DeviceLeaks, ...]
 
     def __bool__(self) -> bool:
-        """Tell whether anything is held."""
+        """Return whether anything is held."""
         return any(self.devices)
 
     def __iter__(self) -> Iterator[DeviceLeaks]:

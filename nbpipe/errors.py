@@ -204,7 +204,7 @@ class FailureBudgetError(StageError):
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
-    """Tell which known name is meant, as `; did you mean 'decode'?`, or nothing."""
+    """Return which known name is meant, as `; did you mean 'decode'?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -333,13 +333,13 @@ def _cut(error: BaseException) -> None:
 
 
 def _is_users(error: BaseException) -> bool:
-    """Tell whether an error passed through code that is neither ours nor a library's."""
+    """Return whether an error passed through code that is neither ours nor a library's."""
     names = [one.tb_frame.f_code.co_filename for one in _frames(error.__traceback__)]
     return any(map(is_users_file, names))
 
 
 def is_users_file(name: str) -> bool:
-    """Tell whether a file of code is neither ours nor Python's nor an installed package's."""
+    """Return whether a file of code is neither ours nor Python's nor an installed package's."""
     return not _is_installed(name) and not name.startswith(_NOT_USERS)
 
 

@@ -129,7 +129,7 @@ def file_of(path: object) -> Path:
 
 
 def _instead(file: Path) -> str:
-    """Tell what is wrong with a path, and what to give in its place."""
+    """Return what is wrong with a path, and what to give in its place."""
     if file.is_dir():
         return f", a folder; give the file, as load({str(file / 'loader.py')!r})"
     if file.exists():
@@ -140,7 +140,7 @@ def _instead(file: Path) -> str:
 
 # -- its module ------------------------------------------------------------------------------------
 class _Loader(SourceFileLoader):
-    """Runs a file as it is now: bytecode is told from its source by size and seconds alone."""
+    """Runs a file as it is now: bytecode is matched to its source by size and seconds alone."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the file."""
@@ -179,7 +179,7 @@ def _name(file: Path) -> str:
 
 
 def _is_free(name: str, file: Path) -> bool:
-    """Tell whether a name means no module but this file, also where it is imported later."""
+    """Return whether a name means no module but this file, also where it is imported later."""
     known = getattr(sys.modules.get(name), "__spec__", None)
     if known is not None and isinstance(known.loader, _Loader) and known.origin == str(file):
         return True

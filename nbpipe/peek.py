@@ -270,7 +270,7 @@ class _Table:
                 noted.retries = counters.retries
 
     def fill(self) -> bool:
-        """Note no more items, only times; tell whether a stage was called but once."""
+        """Note no more items, only times; return whether a stage was called but once."""
         self._full = True
         return any(noted.calls == 1 for noted in self._notes.values())
 
@@ -415,7 +415,7 @@ class InlineEngine:
             if task is not None:
                 self._do(task)
             elif not epoch.changed:
-                raise RuntimeError("no stage can go on, and none has ended: please report this")
+                raise RuntimeError("no stage can continue, and none has ended: please report this")
         return None
 
     def _pump(self) -> None:

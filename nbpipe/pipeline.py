@@ -120,7 +120,7 @@ class Pipeline:
             max_failures: with skipping, how many items of an epoch may fail: an int is a
                 count, a float between 0 and 1 a share, judged after 100 items and at the end.
             timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
-                killed then. In another executor the call goes on, and its item has failed.
+                killed then. In another executor the call continues, and its item has failed.
             worker_init: function called once in each worker, before its first item.
             max_items_per_worker: replace a worker process after so many items [items].
             copy: copy results out of the memory shared with worker processes where many are
@@ -277,7 +277,7 @@ class Pipeline:
     def shuffle(
         self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
     ) -> Pipeline:
-        """Change the order of the items, anew in every epoch.
+        """Change the order of the items, differently in every epoch.
 
         Args:
             seed: seed of the order.
@@ -297,7 +297,7 @@ class Pipeline:
     def sample(
         self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
     ) -> Pipeline:
-        """Draw items by weight, anew in every epoch.
+        """Draw items by weight, differently in every epoch.
 
         Like `shuffle` it makes an order of indices of all ranks: `shard` follows. An item that is
         drawn twice gets another `rng` each time.
@@ -321,7 +321,7 @@ class Pipeline:
         return self._with(append_sample(self.chain, weights, n, options))
 
     def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Pipeline:
-        """Draw items so that every label comes equally often, anew in every epoch.
+        """Draw items so that every label comes equally often, differently in every epoch.
 
         It is `sample`, with replacement, by one divided by the number of items with the same
         label: each draw takes each label with the same probability, and of its items each with
@@ -388,7 +388,7 @@ class Pipeline:
             key: function that gives what is compared, anything that can be hashed, as an item's
                 id; the item itself where not given.
             last: how far to look back [items], dropped ones among them; so many keys are held.
-                Where an epoch goes on in its middle, so many items are made again for their keys.
+                Where an epoch continues in the middle, so many items are made again for their keys.
 
         Raises:
             ArgumentError: `last` below 1.
@@ -405,7 +405,7 @@ class Pipeline:
         return self._with(append_skip(self.chain, n))
 
     def repeat(self, n: int | None = None) -> Pipeline:
-        """Return all items `n` times, or for ever; every pass shuffles and draws anew.
+        """Return all items `n` times, or for ever; every pass shuffles and draws again.
 
         Args:
             n: passes in an epoch, at least 1; None for an epoch without an end.
@@ -639,14 +639,14 @@ def _check_read_ahead(chain: Chain, *, isolate: bool) -> None:
     """Refuse to read ahead where the next epoch cannot begin before this one has ended."""
     if isolate:
         raise ArgumentError(
-            "read_ahead must be False with isolate=True: the process of the stages is told of an "
+            "read_ahead must be False with isolate=True: the process of the stages learns of an "
             "epoch when the training loop begins it; leave out one of the two"
         )
     claims = claims_in(chain)
     if claims:
         raise ArgumentError(
             f"read_ahead must be False in a pipeline that claims, got {claims[0]!r}: what is "
-            "claimed for an epoch that nobody begins is lost to all ranks; use shard, or leave "
+            "claimed for an epoch that never begins is lost to all ranks; use shard, or leave "
             "read_ahead out"
         )
 
@@ -665,7 +665,7 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
             `dataset.__getitem__`), any object that can be iterated again and again, a torch
             `Sampler` or `IterableDataset`, a function without arguments that returns a fresh
             iterator, an async generator function, or another `Pipeline`. An object with a
-            method `set_epoch` is told the number of every epoch.
+            method `set_epoch` gets the number of every epoch.
         name: name of the stage.
         prefetch: items read ahead [items], 1 to 65,536; a live knob.
 

@@ -24,7 +24,7 @@ from .show.empty import nothing_came
 from .show.watch import RunView
 
 _EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
-_REWRITTEN_S = 0.2  # so often is the line of a terminal written anew [s]
+_REWRITTEN_S = 0.2  # so often is the line of a terminal written again [s]
 _DRAWN_S = 0.5  # and a notebook's bar
 _KEPT_LINES = 5  # of epochs that have ended, above the bar
 
@@ -33,8 +33,8 @@ _KEPT_LINES = 5  # of epochs that have ended, above the bar
 def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 1) -> Progress:
     """Iterate, and show how it goes: count, rate, time left, wait, and the slowest stage.
 
-    In a notebook that is a bar, in a terminal one line that is written anew, and elsewhere, as in a
-    log, a line every 2 s. At the end of each epoch a line stays. All but the bar is on stderr.
+    In a notebook that is a bar, in a terminal one line that changes, and elsewhere, as in a log, a
+    line every 2 s. At the end of each epoch a line stays. All but the bar is on stderr.
 
     Args:
         pipe_or_run: a pipeline, which is started at the first item and closed at the end, also
@@ -213,7 +213,7 @@ class _Tally:
 
     Args:
         begun_s: when it began [s].
-        resumed: items of it that came before the state that it goes on from [items].
+        resumed: items of it that came before the state that it continues from [items].
         unit: what is counted, "items" or "batches".
     """
 
@@ -236,9 +236,9 @@ class _Tally:
         self._waited_s += waited_s
 
     def line(self, now_s: float, length: int | None, *, hangs: bool = False) -> str:
-        """Tell how the epoch goes; rate and wait are those of the last 2 s, or since the last line.
+        """Return the progress of the epoch; rate and wait are those since the last line, or of 2 s.
 
-        Where a call hangs, nobody knows how much time is left.
+        Where a call hangs, the time left is unknown.
         """
         done, items, marks = self.done, self._items, self._marks
         while len(marks) > 1 and now_s - marks[1][0] >= _EVERY_S:
@@ -257,7 +257,7 @@ class _Tally:
         return ", ".join([*words, _waits(self._waited_s - waited_then_s, elapsed_s)])
 
     def last_line(self, now_s: float) -> str:
-        """Tell how the epoch went, as a whole."""
+        """Return how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
         unit = unit_of(self._items, self._unit)
         words = [f"{self._items:,} {unit} in {format_seconds(elapsed_s)}"]
@@ -326,7 +326,7 @@ class _Log:
 
 @final
 class _Terminal(_Log):
-    """Writes one line anew, in the width of the terminal; the last one of an epoch stays."""
+    """Writes one line again, in the width of the terminal; the last one of an epoch stays."""
 
     every_s = _REWRITTEN_S
 
@@ -346,7 +346,7 @@ class _Terminal(_Log):
         self._length = 0
 
     def leave(self) -> None:
-        """Leave the line, and go on below it."""
+        """Leave the line, and continue below it."""
         self._write("\n" if self._length else "")
         self._length = 0
 

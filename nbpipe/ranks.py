@@ -14,7 +14,7 @@ class Stateful(Protocol):
     """A run, as far as its state goes."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell where it is."""
+        """Return where it is."""
 
 
 def gather_states(run: Stateful, *, group: Any = None) -> list[dict[str, Any]]:

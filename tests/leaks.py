@@ -191,7 +191,7 @@ def _segments() -> frozenset[str]:
 
 
 def _used_elsewhere(segment: str) -> bool:
-    """Tell whether another process has the segment mapped: then this one did not leak it."""
+    """Return whether another process has the segment mapped: then this one did not leak it."""
     own = {str(pid) for pid in (os.getpid(), *_children())}
     if segment.startswith("torch_"):  # it is named after the process that made it
         return segment.split("_")[1] not in own

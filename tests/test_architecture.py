@@ -135,7 +135,7 @@ def inside_functions(tree):
 
 
 def is_type_checking(test):
-    """Tell whether an expression is `TYPE_CHECKING` or `typing.TYPE_CHECKING`."""
+    """Return whether an expression is `TYPE_CHECKING` or `typing.TYPE_CHECKING`."""
     return getattr(test, "id", getattr(test, "attr", None)) == "TYPE_CHECKING"
 
 
@@ -153,7 +153,7 @@ def imports():
 
 
 def is_allowed(found):
-    """Tell whether an import obeys the floors; a file without a floor has a test of its own."""
+    """Return whether an import obeys the floors; a file without a floor has a test of its own."""
     source, target = place(found.source), place(found.target)
     if {source, target} - set(FLOOR_OF):
         return True
@@ -168,7 +168,7 @@ def absolute_imports(tree):
 
 
 def is_private(name):
-    """Tell whether a name is meant for its own file: `_x`, but not `__x__`."""
+    """Return whether a name is meant for its own file: `_x`, but not `__x__`."""
     return name.startswith("_") and not name.endswith("__")
 
 
@@ -294,7 +294,7 @@ def named_in(text):
 
 
 def is_nameable(path, parts):
-    """Tell whether a file may name something of nbpipe in a text: it exists, and lies below."""
+    """Return whether a file may name something of nbpipe in a text: it exists, and lies below."""
     parts = parts[:-1] if parts[-1] == "py" else parts
     if parts[0] in PUBLIC or ".".join(parts) in NO_FILES:
         return True

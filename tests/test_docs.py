@@ -48,7 +48,7 @@ def blocks(page: str) -> list[tuple[str, str, int]]:
 
 
 def can_run(code: str) -> bool:
-    """Tell whether the peer that a block imports, if any, is installed."""
+    """Return whether the peer that a block imports, if any, is installed."""
     imported = set(re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE))
     return all(importlib.util.find_spec(peer) for peer in imported & PEERS)
 

@@ -61,7 +61,7 @@ async def slow_numbers():
 
 
 def fails_in_a_join(recipe):
-    """Tell whether an input of a join may fail: how far a run reads ahead of it is chance."""
+    """Return whether an input of a join may fail: how far a run reads ahead of it is chance."""
     return "fatal" in words_in(recipe[0])
 
 

@@ -128,12 +128,12 @@ _CALLS = frozenset(number for name, number in dis.opmap.items() if "CALL" in nam
 
 
 def is_coroutine_function(fn: object) -> bool:
-    """Tell whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
+    """Return whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
     return _kind_of_function(fn, inspect.iscoroutinefunction)
 
 
 def is_async_generator_function(fn: object) -> bool:
-    """Tell whether calling `fn` gives an async generator."""
+    """Return whether calling `fn` gives an async generator."""
     return _kind_of_function(fn, inspect.isasyncgenfunction)
 
 
@@ -145,7 +145,7 @@ def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
 
 
 def may_give_coroutine(fn: object) -> bool:
-    """Tell whether a call of `fn` may make a coroutine; code that calls nothing cannot."""
+    """Return whether a call of `fn` may make a coroutine; code that calls nothing cannot."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
@@ -153,13 +153,13 @@ def may_give_coroutine(fn: object) -> bool:
 
 
 def is_unawaited(value: object) -> bool:
-    """Tell whether a value is a coroutine or an async generator."""
+    """Return whether a value is a coroutine or an async generator."""
     kind = type(value)
     return kind not in PLAIN and issubclass(kind, _NEVER_AWAITED)
 
 
 def holds_coroutine(values: Iterable[object]) -> bool:
-    """Tell whether one of these values is a coroutine; takes some nanoseconds for each."""
+    """Return whether one of these values is a coroutine; takes some nanoseconds for each."""
     kinds = set(map(type, values))
     return not kinds <= PLAIN and any(issubclass(kind, _NEVER_AWAITED) for kind in kinds)
 

@@ -117,7 +117,7 @@ class _How:
 
 
 def _holds_tensor(sample: Any, depth: int) -> bool:
-    """Tell whether a leaf of a sample is a torch tensor."""
+    """Return whether a leaf of a sample is a torch tensor."""
     if depth > MAX_DEPTH or sys.modules.get("torch") is None:
         return False
     kind = _kind(sample)
@@ -384,7 +384,7 @@ def _tensor_for(tensors: list[Any], shape: tuple[int, ...], dtype: Any, how: _Ho
 
 
 def _is_plain(tensor: Any, dtype: Any) -> bool:
-    """Tell whether the memory of a tensor on the host holds its values, and nothing else does."""
+    """Return whether the memory of a tensor on the host holds its values, and nothing else does."""
     torch: Any = sys.modules["torch"]
     plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
     special = tensor.requires_grad or tensor.is_conj() or tensor.is_neg()
@@ -433,7 +433,7 @@ def _not_numbers(got: str, where: str) -> ArgumentError:
 
 
 def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple[int, ...]:
-    """Return the shape that holds all; refuse where nothing is said about padding."""
+    """Return the shape that holds all; refuse where no padding was given."""
     ndims = set(map(len, shapes))
     if how.pad is not None and len(ndims) == 1:
         return tuple(map(max, zip(*shapes, strict=True)))

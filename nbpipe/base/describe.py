@@ -191,7 +191,7 @@ def _held_words(value: Any, held: list[Any], limit: int, depth: int) -> str:
 
 
 def _is_counted(value: Any) -> bool:
-    """Tell whether the parts of a value have places instead of names."""
+    """Return whether the parts of a value have places instead of names."""
     return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 

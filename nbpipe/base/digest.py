@@ -247,7 +247,7 @@ def _class_of(owner: Any) -> type:
 
 
 def _stays(value: Any) -> bool:
-    """Tell whether a value cannot be changed in place."""
+    """Return whether a value cannot be changed in place."""
     if isinstance(value, tuple | frozenset):
         return all(map(_stays, value))
     return isinstance(value, _PLAIN)

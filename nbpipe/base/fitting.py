@@ -95,7 +95,7 @@ def _plain(pad: Any) -> Any:
 
 
 def _is_kept(number: Any, kept: Any) -> bool:
-    """Tell whether a number is still there: integers exactly, others but for rounding."""
+    """Return whether a number is still there: integers exactly, others but for rounding."""
     if isinstance(number, int) or isinstance(kept, int):
         return bool(number == kept)
     parts = ((number.real, kept.real), (number.imag, kept.imag))
@@ -124,7 +124,7 @@ def refuse_changes(arrays: Iterable[NDArray[Any]], common: np.dtype[Any], where:
 
 
 def _lacks_unit(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Tell whether times without a unit would get that of `dtype`."""
+    """Return whether times without a unit would get that of `dtype`."""
     if dtype.kind not in "mM" or array.dtype == dtype:
         return False
     return np.datetime_data(array.dtype)[0] == "generic" and not np.isnat(array).all()
@@ -190,7 +190,7 @@ def tensor_as(tensor: Any, dtype: Any, where: str) -> Any:
 
 
 def _may_overflow(tensor: Any, dtype: Any) -> bool:
-    """Tell whether a float is above the range of `dtype`; a sixth of the time of looking for it."""
+    """Return whether a float exceeds the range of `dtype`; six times as fast as a search for it."""
     torch: Any = sys.modules["torch"]
     most = torch.finfo(dtype).max
     if torch.finfo(tensor.dtype).max <= most or not tensor.numel():

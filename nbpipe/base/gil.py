@@ -24,7 +24,7 @@ _SHORT_NS = 1_000_000  # longer intervals say nothing: calls wait as long for a 
 
 
 def is_locked() -> bool:
-    """Tell whether this interpreter lets one thread run Python at a time."""
+    """Return whether this interpreter lets one thread run Python at a time."""
     enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return enabled()
 
@@ -275,7 +275,7 @@ class LockLook:
         return LockUse(min(1.0, share), call_ns / 1e9)
 
     def _asks(self, beside: Sequence[TimedCall]) -> bool:
-        """Tell whether calls beside the thread wait for the lock again and again."""
+        """Return whether calls beside the thread wait for the lock again and again."""
         if len(beside) < _ENOUGH or not self.alone:
             return False
         alone_ns = statistics.median(one.call_ns for one in self.alone)
@@ -324,7 +324,7 @@ class LockProbe:
             look.make(call, self._spinner)
 
     def can_tell(self) -> bool:
-        """Tell whether a loop of Python looks like one, as it does where cores are free."""
+        """Return whether a loop of Python looks like one, as it does where cores are free."""
         known = LockLook()
         for _ in range(2 * _KNOWN_CALLS + 1):
             known.make(_loop_of_python, self._spinner)

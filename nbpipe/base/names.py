@@ -82,7 +82,7 @@ def word_for(word: str, known: Iterable[str]) -> str | None:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Tell which known name is meant, by sense or by spelling, as `; did you mean 'decode'?`."""
+    """Return which known name is meant, by sense or by spelling, as `; did you mean 'decode'?`."""
     known = list(known)
     found = word_for(word, known)
     return near_match(word, known) if found is None else f"; did you mean {found!r}?"

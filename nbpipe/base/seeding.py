@@ -287,7 +287,7 @@ NUMBER = [0]  # of this process among the workers of its region
 
 
 def worker_info() -> WorkerInfo | None:
-    """Tell which stage, worker and epoch the calling code runs in; None outside a stage.
+    """Return which stage, worker and epoch the calling code runs in; None outside a stage.
 
     A stage knows it in worker processes and on Dask; stages in threads of the run, and inline
     and async stages, share one process, and there it is None: a parameter named `rng` gives

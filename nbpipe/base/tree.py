@@ -184,7 +184,7 @@ def _like_dataclass(node: Any, values: dict[str, Any]) -> Any:
     return clone
 
 
-# By class; a class that a cell defines anew must go, with all that its functions refer to.
+# By class; a class that a cell defines again must go, with all that its functions refer to.
 _FIELDS: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _COMPUTED: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
@@ -228,7 +228,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether `value` is a torch tensor, without loading torch."""
+    """Return whether `value` is a torch tensor, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
@@ -249,7 +249,7 @@ _WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}  # b
 
 
 def is_tensor_collection(value: object) -> bool:
-    """Tell whether a value holds named tensors of one batch size: a TensorDict, a tensorclass.
+    """Return whether a value holds named tensors of one batch size: a TensorDict, a tensorclass.
 
     Torch's functions take one as they take a tensor. Its iterator gives rows, not names.
     """
@@ -280,7 +280,7 @@ def as_key(value: Any) -> Any:
 
 
 def _is_of(value: object, module: str, *names: str) -> bool:
-    """Tell whether `value` is of a class of a module, without loading that."""
+    """Return whether `value` is of a class of a module, without loading that."""
     found = sys.modules.get(module)
     return found is not None and isinstance(value, tuple(getattr(found, n, ()) for n in names))
 

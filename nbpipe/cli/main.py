@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _done(options: argparse.Namespace) -> int:
-    """Do what was asked for; tell how it ended, and return the exit code."""
+    """Do what was asked for; return how it ended, and return the exit code."""
     name = f"nbpipe {options.name}"
     try:
         return int(options.command(options))

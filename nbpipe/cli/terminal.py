@@ -88,7 +88,7 @@ def is_live() -> bool:
 def settings(given: Iterable[str]) -> dict[str, Any]:
     """Read `name=value` pairs; of a name that is given twice, the last one counts.
 
-    A value is a Python literal, else the text as it stands.
+    A value is a Python literal, else the text as it is.
 
     Raises:
         BadUsageError: no name, or no `=`.

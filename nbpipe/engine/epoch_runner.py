@@ -107,7 +107,7 @@ class EpochRunner:
         Args:
             number: of the epoch.
             external: takes the place of the source's own order.
-            node_state: where the stages stand, for an epoch that continues in its middle.
+            node_state: where the stages stand, for an epoch that continues in the middle.
             reads_ahead: the epoch after it begins to fill when this one drains.
         """
         scheduler = self.scheduler

@@ -27,7 +27,7 @@ class RunPosition:
         number: number of the epoch in progress, or of the last one.
         delivered_before: items of the epoch that the loop took before this run resumed it.
         next_epoch: number of the epoch that starts next.
-        resume_at: where that epoch begins, if in its middle.
+        resume_at: where that epoch begins, if in the middle.
         left: where the last epoch was left; None if it finished.
     """
 
@@ -132,12 +132,12 @@ class RunPosition:
         place = self._next_place()
         if place.external and external is None:
             raise StateError(
-                "the state is of an epoch in an order from outside, so that order is needed to go "
-                "on: run.iterate(indices), with the same indices"
+                "the state is of an epoch in an order from outside, so that order is needed to "
+                "continue: run.iterate(indices), with the same indices"
             )
         if place.is_inside and external is not None and not place.external:
             raise StateError(
-                "the state is of an epoch in the pipeline's own order, so it cannot go on in "
+                "the state is of an epoch in the pipeline's own order, so it cannot continue in "
                 "another one; iterate the run itself, or give an order to the epoch after it"
             )
         return place
@@ -155,7 +155,7 @@ class RunPosition:
         if found.node_state is None:
             raise StateError(
                 "the process of the stages does not tell where they stand: it died in the epoch, "
-                "or is too busy; go on from an earlier state, or ask again"
+                "or is too busy; continue from an earlier state, or ask again"
             )
         return found
 

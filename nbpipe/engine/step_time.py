@@ -35,7 +35,7 @@ _WINDOW_NS, _SHARE = 20_000_000_000, 0.03  # of each so long time, workers rest 
 _RESTS, _ENOUGH = 5, 20  # rests that a verdict takes, and that end a comparison
 _ERRORS = 2.0  # standard errors that two times differ by
 _SURE = 6  # reviews in a row, to be sure that steps are longer
-_VAIN, _IN_VAIN = 10, 4  # refused rests until it is said; one that shows nothing counts as more
+_VAIN, _IN_VAIN = 10, 4  # refused rests until it is reported; one that shows nothing counts as more
 _LEAST_LOCK, _LEAST_CORES = 0.05, 0.2  # of a step
 
 
@@ -135,7 +135,7 @@ class _Probe:
         self._shares.append(_Shares(min(1.0, lock_ns / step_ns), min(1.0, lacked_ns / step_ns)))
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Begin to count again."""
         self._shares.clear()
 
     @property
@@ -201,7 +201,7 @@ class StepTimes:
         self._turned = True
 
     def take(self, waited_ns: int, paused_ns: int, rests: Rests) -> bool:
-        """Called when the loop asks for a batch; return whether to go on.
+        """Called when the loop asks for a batch; return whether to continue.
 
         Args:
             waited_ns: time that the loop has waited so far [ns].
@@ -337,7 +337,7 @@ class StepTimes:
         return statistics.median(list(self._work)[-count:])
 
     def _judge(self, now_ns: int) -> None:
-        """Tell whether steps are longer at work than at rest, once enough were compared."""
+        """Return whether steps are longer at work than at rest, once enough were compared."""
         if len(self._pairs) < _RESTS:
             return
         ratios = [math.log(work / rest) for work, rest in self._pairs]

@@ -203,7 +203,7 @@ class EventLoop:
                 task.cancel()
 
     def has(self, ident: int) -> bool:
-        """Tell whether the thread with this id is the loop's."""
+        """Return whether the thread with this id is the loop's."""
         thread = self._thread
         return thread is not None and thread.ident == ident and thread.is_alive()
 

@@ -191,7 +191,7 @@ class ClusterExecutor(FutureExecutor):
         self._serializer.of(program)
 
     def cancel(self, epoch: int | None = None) -> None:
-        """Drop the tasks in progress; a call that has begun goes on in its worker, unheard."""
+        """Drop the tasks in progress; a call that has begun continues, its result is dropped."""
         self.abandon(epoch)
 
     @property
@@ -212,7 +212,7 @@ class ClusterExecutor(FutureExecutor):
 
 
 # -- The way to the cluster and back: coroutines that live in the event loop of a client -----------
-# All that is told to Dask is told from there, so that nothing has to be locked; and all that waits
+# All messages to Dask are sent from there, so that nothing has to be locked; and all that waits
 # there ends with the loop, so that no thread waits for a client that was closed.
 def _on_loop(client: Client, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
     """Start a coroutine in the client's event loop.
@@ -305,10 +305,10 @@ async def _fetched(task: Any) -> Any:
 
     The client fetches the results of many tasks in one go. To cancel one of those who wait for it
     would cancel it for all, and can leave the client unable to fetch any more. So a result that is
-    on its way arrives, also where nobody wants it any more.
+    on its way arrives, also where it is not wanted any more.
     """
     arrival = asyncio.ensure_future(task)
-    # Of an error that is not asked for asyncio would complain, where nobody waits any more.
+    # Of an error that is not asked for asyncio would complain, where nothing waits any more.
     arrival.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(arrival)

@@ -69,7 +69,7 @@ class FutureExecutor(Executor):
 
         Raises:
             StageTimeoutError: a call of a function took longer than the request's `timeout_s`. It
-                cannot be stopped: if it has begun, it goes on where it is.
+                cannot be stopped: if it has begun, it continues where it is.
             WorkerDiedError: every worker that was given the request died.
             ExecutorBrokenError: no more work is done there.
             UnpicklableError: the program, an item or a result cannot be pickled.
@@ -291,7 +291,7 @@ class PendingCall:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Wait no longer: nobody wants the response any more."""
+        """Wait no longer: the response is not wanted any more."""
         with self._lock:
             self._abandoned = True
             self._changed.notify_all()
@@ -328,7 +328,7 @@ class PendingCall:
 # -- Items and answers on their way ----------------------------------------------------------------
 # They are pickled here, and not by the executor, so that what cannot be pickled is named.
 class Payload:
-    """A pickled value; large buffers stand apart, where whoever sends it can send them as such."""
+    """A pickled value; large buffers are kept apart, so that the sender can send them as such."""
 
     __slots__ = ("_buffers", "_head")
 

@@ -79,7 +79,7 @@ class ProcessExecutor(Executor):
         self._slots: set[_Slot] = set()
         self._sent: dict[
             int, _Slot
-        ] = {}  # those at work on a request that nobody has called for yet
+        ] = {}  # those at work on a request whose thread has not called for it yet
         self._leaving: list[Worker] = []
         self._waiting = self._starting = 0
         self._closed = self._reaped = False
@@ -112,7 +112,7 @@ class ProcessExecutor(Executor):
             stays = not self._closed and len(self._slots) <= self._limit()
         if request.following is None or not stays:
             return
-        with contextlib.suppress(Exception):  # who calls for it tries again, and is told
+        with contextlib.suppress(Exception):  # the caller tries again, and gets the error
             if not slot.has(self._serializer.of(request.program), request.epoch):
                 return  # a cell has changed a function
             following = request.following()
@@ -160,7 +160,7 @@ class ProcessExecutor(Executor):
     def _take(self, request: Request, serialized: SerializedFunction) -> _Slot:
         """Return a worker that has nothing to do; where there is none, have one started.
 
-        Whichever is free first is taken, so that nobody waits for a new worker in vain.
+        Whichever is free first is taken, so that no call waits for a new worker in vain.
         """
         while True:
             with self._lock:
@@ -256,7 +256,7 @@ class ProcessExecutor(Executor):
             worker = slot.leave()
             if worker is not None:
                 self._leaving.append(worker)
-                if self._reaped:  # nobody waits for it any more
+                if self._reaped:  # nothing waits for it any more
                     worker.kill()
             self._changed.notify_all()  # there is room for another
 
@@ -318,7 +318,7 @@ class ProcessExecutor(Executor):
             return list(self._slots)
 
     def _reap(self) -> None:
-        """Wait for workers that were told to leave; kill those that do not."""
+        """Wait for workers that were asked to leave; kill those that do not."""
         with self._lock:
             leaving = list(self._leaving)
             self._reaped = True
@@ -387,11 +387,11 @@ class _Slot:
         self._rests_since_s = monotonic()
 
     def rested(self) -> bool:
-        """Tell whether it had nothing to do for so long that its process may be gone."""
+        """Return whether it had nothing to do for so long that its process may be gone."""
         return monotonic() - self._rests_since_s > _RESTED_S
 
     def is_alive(self) -> bool:
-        """Tell whether the worker, which has nothing to do, is there; print what it printed."""
+        """Return whether the worker, which has nothing to do, is there; print what it printed."""
         assert self._channel is not None
         try:
             while self._channel.poll(0):
@@ -454,14 +454,14 @@ class _Slot:
         self._send(request, ("drop",))
 
     def has(self, serialized: SerializedFunction, epoch: int) -> bool:
-        """Tell whether it has this program, for this epoch."""
+        """Return whether it has this program, for this epoch."""
         return self._epoch == epoch and self._is_loaded(serialized)
 
     def _is_loaded(self, serialized: SerializedFunction) -> bool:
         return self._digest == serialized.digest and self._settings == serialized.settings
 
     def fits(self, serialized: SerializedFunction) -> bool:
-        """Tell whether it imported no module that was reloaded since."""
+        """Return whether it imported no module that was reloaded since."""
         return not reloaded(self._versions, serialized.versions)
 
     def load(self, request: Request, serialized: SerializedFunction) -> None:
@@ -570,7 +570,7 @@ class _Slot:
         )
 
     def _death(self, request: Request, call: _Call | None) -> WorkerDiedError:
-        """Tell how the worker died."""
+        """Return how the worker died."""
         self.usable = False
         paths = [entry[0] for entry in request.entries]
         stage, path = call or (None, paths[0] if len(paths) == 1 else None)
@@ -624,7 +624,7 @@ class _RemoteChildren(Iterator[Any]):
         self.away_ns = 0
 
     def want(self, count: int) -> None:
-        """Tell how many children there is room for."""
+        """Return how many children there is room for."""
         self._wanted = count
 
     def __next__(self) -> Any:

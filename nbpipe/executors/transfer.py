@@ -119,7 +119,7 @@ def _module(torch: Any, kind: str) -> ModuleType | None:
 class Device(ABC):
     """A device as one run uses it: calls on it run one after the other, in any threads.
 
-    As it stands here it has no streams: what a call returns is there.
+    This class has no streams: what a call returns is there.
 
     Args:
         name: its full name, as "cuda:0".
@@ -283,7 +283,7 @@ class _StreamDevice(Device):
         return batch
 
     def _follow(self, leaf: Any, backend: Backend, device: str) -> None:
-        """Wait on the stream for the default one: nobody knows where else a leaf was made."""
+        """Wait on the stream for the default one: it is unknown where else a leaf was made."""
         stream = backend.current_stream(device)
         backend.wait_event(stream, backend.record_event(backend.default_stream(device)))
         backend.record_stream(leaf, stream)
@@ -367,7 +367,7 @@ class _DirectDevice(Device):
 
 
 # -- Batches in flight: their copy or computation may not be done yet ------------------------------
-# They travel as values to another device, and to the loop. Whoever reads one opens it, in its own
+# They travel as values to another device, and to the loop. The reader opens one, in its own
 # thread: the streams of that thread wait for what is under way, without a wait of the thread,
 # and the memory of its tensors is kept from others until they, too, have passed.
 @final
@@ -515,7 +515,7 @@ def _inside(one: Any) -> list[Any]:
     return [part for part in getattr(one, "__dict__", {}).values() if not callable(part)]
 
 
-# -- What is held: sources of copies under way, batches that nobody opened -------------------------
+# -- What is held: sources of copies under way, batches that were not opened -----------------------
 @final
 class CopyTracker:
     """Sources of copies under way, and batches on their way to their readers; from any thread.
@@ -578,7 +578,7 @@ class CopyTracker:
 
     def add(self, flight: Any) -> None:
         """Count a batch until it is opened, or lost."""
-        key, flights = id(flight), self._flights  # no lock: a collection may run in its middle
+        key, flights = id(flight), self._flights  # no lock: a collection may run in the middle
         flights[key] = weakref.ref(flight, lambda _: flights.pop(key, None))
 
     def opened(self, flight: Any, before: Event) -> None:
@@ -611,7 +611,7 @@ class Counts(NamedTuple):
     Attributes:
         sources: tensors on the host that a copy may still read.
         source_bytes: their size [bytes].
-        events: events that these copies, or batches that nobody opened, wait for.
+        events: events that these copies, or batches that were not opened, wait for.
         tensors: of batches that are not opened yet, and still referenced.
         tensor_bytes: their size [bytes].
     """
@@ -658,7 +658,7 @@ def _is_movable(value: Any) -> bool:
 
 
 def _has_tensors(dtype: np.dtype[Any]) -> bool:
-    """Tell whether torch can hold arrays of a dtype: not of longdouble, or of what is no number."""
+    """Return whether torch can hold arrays of a dtype: numbers except longdouble."""
     return dtype.kind in _NUMERIC and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
@@ -724,7 +724,7 @@ class Event(Protocol):
     """A point in the work of a stream."""
 
     def query(self) -> bool:
-        """Tell whether the stream has passed it."""
+        """Return whether the stream has passed it."""
 
     def synchronize(self) -> None:
         """Wait in this thread until the stream has passed it."""
@@ -781,7 +781,7 @@ class Backend:
         return self._module.current_stream(device)
 
     def default_stream(self, device: str) -> Any:
-        """Return the stream that work goes to where nobody chose another."""
+        """Return the stream for work that has no other stream."""
         default = getattr(self._module, "default_stream", self._module.current_stream)
         return default(device)
 
@@ -884,7 +884,7 @@ class Backend:
         return made if type(made) is type(value) else value
 
     def _is_plain(self, leaf: Any) -> bool:
-        """Tell whether memory for a tensor is one block, and its class will not get lost."""
+        """Return whether memory for a tensor is one block, and its class will not get lost."""
         torch = self._torch
         if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
             return False

@@ -439,7 +439,7 @@ def _joined(imports: Iterable[str]) -> Iterator[str]:
 
 # -- ruff: sorts the imports, formats where the user's own cells are formatted, and excuses --------
 _RULES = "E4,E7,E9,F"
-_WIDTH = 88  # of ruff, where nothing else is said
+_WIDTH = 88  # ruff's default
 
 
 def tidied(text: str, statements: Iterable[Statement]) -> str:

@@ -415,7 +415,7 @@ def handle_in(name: str, value: object) -> Handle | None:
     return next(found, None)
 
 
-# Steps of handles bear the name of the whole, and are marked in a library's object, where only
+# Steps of handles have the name of the whole, and are marked in a library's object, where only
 # what the system opened counts. Numbers, texts and their like do not count as looked at.
 def _handle_at(step: _Step) -> Iterator[Handle]:
     value = step.value

@@ -98,7 +98,7 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
     source = io.StringIO("\n".join(lines) + "\n", newline="\n")
     try:
         yield from tokenize.generate_tokens(source.readline)
-    except (tokenize.TokenError, SyntaxError):  # what came before is true all the same
+    except (tokenize.TokenError, SyntaxError):  # what came before is still true
         return
 
 

@@ -69,7 +69,7 @@ class Execution:
         earlier_runs: the open runs of its last execution.
         earlier_threads: the numbers of its threads.
         runs: the runs that this one started.
-        is_told: another page was told of its runs.
+        is_told: another page has a message about its runs.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Executions:
         return self.current or self._owner_of(thread) or self._owner_of_callback()
 
     def is_over(self, execution: Execution) -> bool:
-        """Tell whether the cell of an execution has run again since."""
+        """Return whether the cell of an execution has run again since."""
         return self._newest.get(execution.cell) is not execution
 
     def release(self, run: AttendedRun) -> None:

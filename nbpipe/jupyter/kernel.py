@@ -91,7 +91,7 @@ class Pump:
 
         Returns:
             The pump, always the same for one kernel; None outside a kernel, and in one that lacks
-            a part that is needed, which is said once in a warning.
+            a part that is needed, which one warning reports.
         """
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
@@ -257,7 +257,7 @@ def _complete(result: object) -> None:
 
 
 def _in_cell() -> bool:
-    """Tell whether who looks is part of a cell that is under way."""
+    """Return whether who looks is part of a cell that is under way."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name in ("run_cell", "run_cell_async"):
@@ -340,7 +340,7 @@ class Inbox:
                 found.append(self._stream.socket.recv_multipart(zmq.NOBLOCK, copy=self.copies))
             except zmq.Again:
                 return found
-        # What is left causes no event any more: the event loop is told to look.
+        # What is left causes no event any more: the event loop is asked to look.
         Context().run(self._stream.io_loop.add_callback, self._stream.flush)
         return found
 
@@ -419,7 +419,7 @@ class Shield:
             self._handler(*self._kept)
 
 
-# -- a comm of which nobody is told ----------------------------------------------------------------
+# -- a comm that is not announced ------------------------------------------------------------------
 def unannounced_comm(
     kernel: object, target: str, handle_msg: Callable[[Message], object]
 ) -> Any | None:
@@ -427,7 +427,7 @@ def unannounced_comm(
 
     Args:
         kernel: ipykernel's.
-        target: the comm's target, of which a front end need know nothing.
+        target: the comm's target, which a front end need not know.
         handle_msg: called with what a front end sends, in any thread.
 
     Returns:
@@ -446,7 +446,7 @@ def unannounced_comm(
 
 
 def forget_comm(comm: Any) -> None:
-    """Close a comm of which nobody was told, so that nobody is told of that either."""
+    """Close a comm that was not announced, without a message."""
     comm.kernel.comm_manager.comms.pop(comm.comm_id, None)
     comm._closed = True
 
@@ -460,7 +460,7 @@ def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> No
         handle_msg: the widget's handler. Messages go straight to it: the hooks of a cell's end,
             which show and close half-drawn figures, are left out.
     """
-    if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to whoever published last
+    if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to the last publisher
         comm._reply_subshell_for = partial(_subshell_for, comm)
     if hasattr(comm, "publish_msg"):
         _let_threads_publish(comm)
@@ -538,7 +538,7 @@ class _Requests(dict[int, Message]):
 
 
 def _is_of_run(parent: int) -> bool:
-    """Tell whether the current thread works for a run, and a bare thread has started it.
+    """Return whether the current thread works for a run, and a bare thread has started it.
 
     Such a thread is gone at once, and is in no list: its number is soon that of another thread.
     """
@@ -550,7 +550,7 @@ def cure_streams() -> None:
     """Let what threads and other processes print stand below the cell that is under way.
 
     A thread that belongs to no message prints below the last one, be that the message of a widget
-    which a subshell has answered meanwhile; so does what worker processes print. Nobody shows it
+    which a subshell has answered meanwhile; so does what worker processes print. Nothing shows it
     there: such messages count for their own thread.
 
     Before 7.4 ipykernel looks for the thread that began all, from parent to parent, when a thread

@@ -225,12 +225,12 @@ class BatchByCost(StatefulOp):
         # `_first`, and has so many items before it.
         self._sizes: deque[tuple[int, int]] = deque()
         self._first = self._before = self._left_out = 0
-        self._lock = threading.Lock()  # whoever asks may come in the midst of a push
+        self._lock = threading.Lock()  # another thread may ask during a push
         self._entries: list[Entry] = []
         self._sum = 0.0
 
     def rest_of_input(self, rest: IndexRanges, node_state: dict[str, Any]) -> IndexRanges:
-        """Tell how many items belong to the batches that are not wanted."""
+        """Return how many items belong to the batches that are not wanted."""
         with self._lock:
             given, known = [*self._sizes, (self._left_out, 0)], list(self._known)
         again: list[int] = []
@@ -283,7 +283,7 @@ class BatchByCost(StatefulOp):
         return cost
 
     def _is_as_before(self) -> bool:
-        """Tell whether a batch has the size that it had when the state was taken."""
+        """Return whether a batch has the size that it had when the state was taken."""
         return bool(self._known) and len(self._entries) == abs(self._known[0])
 
     def _close(self) -> Entry | None:

@@ -34,7 +34,7 @@ class Cache(Operation):
     store: CacheStore
 
     def detail(self) -> str:
-        """Tell where the items are kept."""
+        """Return where the items are kept."""
         return str(self.store.place)
 
     def fingerprint(self) -> dict[str, str]:
@@ -418,7 +418,7 @@ def _count_record(count: int) -> bytes:
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Tell what the first difference of two fingerprints is."""
+    """Return what the first difference of two fingerprints is."""
     if old.get("format") != new["format"]:
         return f"format was {old.get('format')}, is {new['format']}"
     was, now = old.get("chain", []), new.get("chain", [])
@@ -463,7 +463,7 @@ class Recording(StatefulOp):
         self._whole: bool = node_state.get("whole", False)  # all were had before it went on
 
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Tell which items are left, for a cache that is complete by then; or that none is."""
+        """Return which items are left, for a cache that is complete by then; or that none is."""
         if self._whole and rest.start >= self._pushed:
             node_state["whole"] = True
         node_state["rest"] = self._rest.of_wanted(rest).data

@@ -148,7 +148,7 @@ class Call(Operation):
         return self.uncounted or self.policy.skips or not self.ordered
 
     def state_words(self) -> dict[str, Any]:
-        """Return nothing: functions may differ where an epoch goes on."""
+        """Return nothing: functions may differ where an epoch continues."""
         return {}
 
     def detail(self) -> str:
@@ -441,7 +441,7 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
 
 
 def is_wanted(name: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether a call is to run on a device; refuse a depth where there is none."""
+    """Return whether a call is to run on a device; refuse a depth where there is none."""
     if options.get("device") is not None:
         return True
     if options.get("depth") is not None:

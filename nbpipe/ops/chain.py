@@ -111,7 +111,7 @@ def append_plain(
 
 
 def not_indexed(chain: Chain) -> str:
-    """Tell what of a chain cannot be read by index."""
+    """Return what of a chain cannot be read by index."""
     spec, used = absorbed(chain)
     if spec is None:
         return f"source {chain[0].name!r} has no length and index" if chain else "no source"
@@ -142,7 +142,7 @@ def absorbed(chain: Chain) -> tuple[Source | None, int]:
 
 
 def _is_shuffled_later(chain: Chain) -> bool:
-    """Tell whether another order follows; else the inputs are joined as they come."""
+    """Return whether another order follows; else the inputs are joined as they come."""
     effects = (stage.spec.permutes for stage in chain[1:])
     return next((bool(effect) for effect in effects if effect is not False), False)
 
@@ -201,7 +201,7 @@ def _reordered(plan: IndexPlan, stage: Stage) -> IndexPlan | None:
 
 
 def units(chain: Chain) -> dict[str, str]:
-    """Tell what each stage hands on, by address: "items" or "batches"."""
+    """Return what each stage hands on, by address: "items" or "batches"."""
     found: dict[str, str] = {}
     _note_units(chain, "", "items", found, address_book(chain))
     return found

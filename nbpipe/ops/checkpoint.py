@@ -97,7 +97,7 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
     if len(epochs) > 1 and not missing:
         raise StateError(
             f"the states of a pipeline that claims must be of one epoch, got {sorted(epochs)}: a "
-            "rank is through, and its state does not tell what it had; go on from states of an "
+            "rank is through, and its state does not tell what it had; continue from states of an "
             "earlier step, or begin the next epoch on all ranks"
         )
     if missing or len(worlds) > 1:
@@ -202,7 +202,7 @@ def _merge(
         counts = set(about) - {"children", "failed"} - _IGNORED
         if counts or ("children" in about and address in gathered):
             raise StateError(
-                f"stage {address!r} goes on only where its rank gets the same items as before: it "
+                f"stage {address!r} continues only if its rank gets the same items as before: it "
                 "counts what it has had; start as many ranks as before (behind a claim that is not "
                 "possible), or begin the epoch again"
             )
@@ -371,7 +371,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
         if before != length:
             raise StateError(
                 f"source {address!r} had {before} items when the state was taken, it has "
-                f"{length} now; go on with the same data, or begin the epoch again"
+                f"{length} now; continue with the same data, or begin the epoch again"
             )
 
 
@@ -394,7 +394,7 @@ def check_caches(chain: Chain, place: EpochPlace, kept: NodeStates) -> None:
             raise StateError(
                 f"cache {address!r} holds what epoch {now['made'][0]} made, the state is of an "
                 f"epoch that had what epoch {about['made'][0]} made, in another order; begin the "
-                "epoch again, or go on where the cache is empty, or as it was"
+                "epoch again, or continue where the cache is empty, or as it was"
             )
 
 

@@ -187,7 +187,7 @@ class Taking(StatefulOp):
         self.finished = self._left == 0
 
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Tell how many items are left to take."""
+        """Return how many items are left to take."""
         node_state["left"] = max(0, self._count - rest.left_out)
         return rest
 
@@ -205,7 +205,7 @@ class Skipping(StatefulOp):
         self._count = self._left = node_state.get("left", count)
 
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Tell how many items are still to be left out."""
+        """Return how many items are still to be left out."""
         if rest.is_all:
             node_state["left"] = left = self._left
             return IndexRanges(self._count - left)
@@ -262,7 +262,7 @@ class Enumerating(StatefulOp):
         self._numbers = self._rest.numbers(LONGEST)
 
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Tell which numbers are still to be given."""
+        """Return which numbers are still to be given."""
         node_state["rest"] = self._rest.of_wanted(rest).data
         return rest
 

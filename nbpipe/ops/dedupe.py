@@ -53,13 +53,13 @@ def append_dedupe(chain: Chain, key: Callable[..., Any] | None, last: int) -> Ch
 class Deduping(StatefulOp):
     """The keys of the last items, dropped ones among them.
 
-    Where an epoch goes on in its middle, the first items are those of which only the keys count.
+    Where an epoch continues in the middle, the first items are those of which only the keys count.
     """
 
     def __init__(self, spec: Dedupe, node_state: NodeState) -> None:
         self._key = spec.key
         self._last = spec.last
-        self._skipped: int = node_state.get("skip", 0)  # items of which only the keys count
+        self._skipped: int = node_state.get("skip", 0)  # items whose keys alone count
         self._pushed = 0
         self._numbers: dict[Any, int] = {}  # of the last item with each key
         self._keys: deque[Any] = deque()  # of the last items

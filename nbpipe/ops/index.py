@@ -596,7 +596,7 @@ class ClaimOrder(Order):
         raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
 
     def wanted(self, rest: IndexRanges) -> IndexRanges:
-        """Tell which rows of the global order are wanted, given which of those claimed are.
+        """Return which rows of the global order are wanted, given which of those claimed are.
 
         Those that other ranks claimed are among them: they say so themselves.
         """

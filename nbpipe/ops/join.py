@@ -89,7 +89,7 @@ class Mix(Operation):
 
     @property
     def varies(self) -> bool:
-        """Each epoch draws anew."""
+        """Each epoch draws again."""
         return True
 
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
@@ -183,12 +183,12 @@ class Input(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GoesOn:
-    """Where a join begins, or goes on.
+    """Where a join begins, or continues.
 
     Attributes:
         address: of its stage.
         inputs: how many streams it joins.
-        node_state: where it goes on; empty at the beginning.
+        node_state: where it continues; empty at the beginning.
         generator: returns the generator of a seed, for this epoch.
     """
 
@@ -222,7 +222,7 @@ class Join(ABC):
     def rest_of_inputs(
         self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
     ) -> Sequence[IndexRanges]:
-        """Tell what is wanted of each input, given what is wanted of the join.
+        """Return what is wanted of each input, given what is wanted of the join.
 
         Args:
             rest: what is wanted of the join.
@@ -384,7 +384,7 @@ class ChoiceLog:
         self._draws.append(one)
 
     def parted(self, rest: IndexRanges) -> tuple[list[IndexRanges], list[int]]:
-        """Tell what is wanted of each one, and in which order what was drawn is wanted again."""
+        """Return what is wanted of each one, and in which order what was drawn is wanted again."""
         draws = np.array(self._draws, np.int64)
         wanted = rest.mask(self._base, len(draws))
         rests = []
@@ -394,7 +394,7 @@ class ChoiceLog:
         return rests, draws[wanted].tolist()
 
     def gathered(self, rests: Sequence[IndexRanges]) -> IndexRanges:
-        """Tell which items are wanted, given what is wanted of each one."""
+        """Return which items are wanted, given what is wanted of each one."""
         draws = np.array(self._draws, np.int64)
         wanted = np.zeros(len(draws), bool)
         for one, past in enumerate(self._past.tolist()):
@@ -414,7 +414,7 @@ class ChoiceLog:
 class DrawingJoin(Join):
     """Takes each item from the input that is next.
 
-    Where an epoch goes on in its middle, the inputs of the items that were taken, but that the
+    Where an epoch continues in the middle, the inputs of the items that were taken, but that the
     loop had not got, are known: they come first.
     """
 
@@ -436,10 +436,10 @@ class DrawingJoin(Join):
 
     @abstractmethod
     def node_state(self) -> dict[str, Any]:
-        """Tell from where the drawing goes on; JSON-ready."""
+        """Tell from where the drawing continues; JSON-ready."""
 
     def forget(self, start: int) -> None:
-        """Forget from which inputs the items were that nobody wants any more."""
+        """Forget the inputs of items that are no longer wanted."""
         self.draws.forget(start)
 
     def take_from(self, one: Input, number: int) -> Entry:
@@ -496,7 +496,7 @@ class MixJoin(DrawingJoin):
             rng.random(min(_AT_ONCE, self._drawn - begun))
 
     def node_state(self) -> dict[str, Any]:
-        """Tell how often was drawn, and from what."""
+        """Return how often was drawn, and from what."""
         drawn = self._drawn - (self._next is not None)
         return {"draws": drawn, "open": list(self._weights)}
 
@@ -565,7 +565,7 @@ class InterleaveJoin(DrawingJoin):
         return {*self._open, *self.again}
 
     def node_state(self) -> dict[str, Any]:
-        """Tell which inputs are open, and whose turn it is."""
+        """Return which inputs are open, and whose turn it is."""
         return {"open": list(self._open), "turn": self._turn, "following": self._following}
 
     def take(self, inputs: Sequence[Input], most: int) -> list[Entry]:

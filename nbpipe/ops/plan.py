@@ -81,7 +81,7 @@ class IndexPlan:
 
     @staticmethod
     def concat(plans: Iterable[IndexPlan]) -> IndexPlan:
-        """Read one plan after the other; the paths go on where those of the plan before end."""
+        """Read one plan after the other; its paths continue after those of the plan before."""
         parts = tuple(plans)
         return IndexPlan(
             JoinedOrder,
@@ -125,11 +125,11 @@ class IndexPlan:
         return self._then(CutOrder, min(LONGEST, n), None)
 
     def repeat(self, n: int | None = None) -> IndexPlan:
-        """Read everything `n` times, or for ever; each pass shuffles anew."""
+        """Read everything `n` times, or for ever; each pass shuffles again."""
         return self._then(RepeatOrder, n, endless=n is None or (n > 0 and self.endless))
 
     def sample(self, draw: Draw, n: int | None = None, seed: int = 0) -> IndexPlan:
-        """Draw `n` rows by weight, as many as there are where None; anew in each epoch and pass.
+        """Draw `n` rows by weight, as many as there are where None; again in each epoch and pass.
 
         Raises:
             ArgumentError: the rows never end or are part of a global order. When a row is read:
@@ -300,7 +300,7 @@ class ResolvedOrder:
     def path_at(self, row: int) -> Path:
         """Return the path of a row that is being read; behind the last one, a path that none has.
 
-        Whoever reads may be another thread.
+        The reader may be another thread.
         """
         first, paths = self._order.reading
         return paths[row - first] if 0 <= row - first < len(paths) else self._order.end
@@ -327,7 +327,7 @@ class ResolvedOrder:
         return None
 
     def unclaimed(self, rest: IndexRanges) -> IndexRanges:
-        """Tell which rows in front of a claim are wanted, given which of those it read are."""
+        """Return which rows in front of a claim are wanted, given which of those it read are."""
         order = self._order
         return order.wanted(rest) if isinstance(order, ClaimOrder) else IndexRanges()
 

@@ -212,7 +212,7 @@ class StatefulOp(ABC):
 
     @abstractmethod
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Tell which inputs are wanted, given which results are; note what else is to know.
+        """Return which inputs are wanted, given which results are; note what else is to know.
 
         A thread may be in `process` meanwhile: only what it changes in one step is to be read.
         """

@@ -83,7 +83,7 @@ def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: i
 class Shuffling(StatefulOp):
     """A buffer from which each new item pushes out a random one.
 
-    Where an epoch goes on in its middle, the first items are those that the buffer held and,
+    Where an epoch continues in the middle, the first items are those that the buffer held and,
     before them, those it had given that the loop had not got.
 
     Args:
@@ -113,7 +113,7 @@ class Shuffling(StatefulOp):
         self._first = self._pushed = 0
         self._needed = size if self._fresh else len({*again, *self._slots})  # before the first draw
         self._counted = self._needed  # inputs that are in a slot, or were
-        self._lock = threading.Lock()  # whoever asks may come in the midst of a push
+        self._lock = threading.Lock()  # another thread may ask during a push
         self._early: list[Entry] = []
         self._entries: list[Entry] = []
         self._late = deque(again)  # numbers of those that are given before all others
@@ -183,7 +183,7 @@ class Shuffling(StatefulOp):
             yield self._entries[place]
 
     def rest_of_input(self, rest: IndexRanges, node_state: dict[str, Any]) -> IndexRanges:
-        """Tell which items are wanted: those in the buffer, those given again, and all to come."""
+        """Return which items are wanted: in the buffer, given again, and all to come."""
         if rest.is_all:
             node_state.update(self._node_state)
             return rest

@@ -131,7 +131,7 @@ def _refuse(items: Any) -> None:
 
 
 def _of_class(kind: type) -> str:
-    """Tell what to give in the place of a class."""
+    """Return what to give in the place of a class."""
     if kind in _INSTEAD:
         return f"write {_INSTEAD[kind]}"
     if issubclass(kind, Iterator):
@@ -141,7 +141,7 @@ def _of_class(kind: type) -> str:
 
 
 def _of_iterator(items: Any) -> str:
-    """Tell what to give in the place of an iterator."""
+    """Return what to give in the place of an iterator."""
     kind = type(items)
     if kind in _INSTEAD:
         return f"write {_INSTEAD[kind]}, or source(list(...))"
@@ -198,7 +198,7 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
 
 
 def _of_single(items: Any) -> str:
-    """Tell what may be meant by an object that cannot be read."""
+    """Return what may be meant by an object that cannot be read."""
     if isinstance(items, PurePath):
         return "; for its files give source(sorted(path.glob('*.jpg'))), for itself source([path])"
     if as_int(items) is not None:

@@ -192,7 +192,7 @@ class Operation:
         return {part.name: value_digest(getattr(self, part.name)) for part in _fields(self)}
 
     def state_words(self) -> dict[str, Any]:
-        """Return what must be the same where an epoch goes on, as JSON-ready values."""
+        """Return what must be the same where an epoch continues, as JSON-ready values."""
         values = {part.name: getattr(self, part.name) for part in _fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -210,12 +210,12 @@ class Operation:
         Args:
             epoch: number of the epoch.
             passes: numbers of the passes of repeats around it.
-            node_state: where it goes on; empty at the beginning.
+            node_state: where it continues; empty at the beginning.
         """
         raise TypeError(f"{self.label} is no fold")
 
 
-# Arguments that may differ when an epoch goes on.
+# Arguments that may differ when an epoch continues.
 _FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -262,7 +262,7 @@ class ExecutorSpec:
         return "depth" if self.executor == "device" else "concurrency"
 
     def joins(self, above: ExecutorSpec) -> bool:
-        """Tell whether a stage placed here may share the workers of the stage above it."""
+        """Return whether a stage placed here may share the workers of the stage above it."""
         return (
             self.region
             and above.region
@@ -584,7 +584,7 @@ def new_knob(stage: str, word: str, value: int, executor: str, held: str = "item
 
 
 def has_device(chain: Chain) -> bool:
-    """Tell whether a chain ends on a device."""
+    """Return whether a chain ends on a device."""
     return bool(chain) and chain[-1].executor == "device"
 
 
@@ -674,7 +674,7 @@ def class_name(value: object) -> str:
 
 
 def wants_rng(fn: object) -> bool:
-    """Tell whether a function has a parameter named `rng`."""
+    """Return whether a function has a parameter named `rng`."""
     try:
         parameters = parameters_of(fn)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -684,7 +684,7 @@ def wants_rng(fn: object) -> bool:
 
 
 def share_workers(above: Stage, below: Stage) -> bool:
-    """Tell whether two neighbours belong to one region: they share one limit."""
+    """Return whether two neighbours belong to one region: they share one limit."""
     if above.executor_spec is None or below.executor_spec is None:
         return False
     word = above.executor_spec.limit

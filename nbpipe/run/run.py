@@ -313,7 +313,7 @@ class Run(ShownRun):
     def set_epoch(self, number: int) -> None:
         """Set the number of the next epoch.
 
-        After `load_state_dict`, only the epoch of the state resumes in its middle. Between two
+        After `load_state_dict`, only the epoch of the state resumes in the middle. Between two
         epochs, `state_dict()` then describes the epoch to come.
 
         Args:

@@ -95,15 +95,15 @@ def _way_out_of_a_loader(stage: Stage, status: Status, limit_s: int) -> str:
 def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Hang | None:
     """Find the call that hangs, or that has hung for the longest time; None without one.
 
-    While workers start, or a cluster has none, calls wait for those, and none is said to hang.
+    While workers start, or a cluster has none, calls wait for those, and none is reported as hung.
     """
     found: Hang | None = None
     addresses = iter(stages)
     for region in regions_of(tuple(stages.values())):
         shared = tuple(next(addresses) for _ in region)
         rows = [stats[name] for name in shared if name in stats]
-        nobody = region[0].executor == "dask" and not any(row.workers for row in rows)
-        if not rows or nobody or any(row.starting for row in rows):
+        idle = region[0].executor == "dask" and not any(row.workers for row in rows)
+        if not rows or idle or any(row.starting for row in rows):
             continue
         last = rows[-1]
         usual_s = sum(row.latency_p99_s for row in rows)
@@ -115,7 +115,7 @@ def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Han
 
 
 # -- Diagnose: what a run says of itself, or of its last epoch -------------------------------------
-EARLY_S = 1.0  # nothing is said of stats of so short a time,
+EARLY_S = 1.0  # stats of so short a time give no verdict,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
 _SHORTEST_S = 0.2  # nothing is advised after an epoch of less: its rates are of filling buffers [s]
 _SAME_S = 1e-6  # times that differ by no more are one [s]
@@ -135,7 +135,7 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
     if status.state == "failed":
         return _failed(status, watched)
     if status.state == "paused":
-        return Diagnosis(None, "paused: no call starts", f"{status.called}.resume() goes on")
+        return Diagnosis(None, "paused: no call starts", f"{status.called}.resume() continues")
     if status.is_over:
         return _over(watched, status, stats)
     if status.state != "running":
@@ -158,7 +158,7 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
 
 
 def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
-    """Tell which workers only start: before their first result nothing else limits."""
+    """Return which workers only start: before their first result nothing else limits."""
     for address, row in stats.items():
         if row.starting >= max(1, row.workers) and not row.items_out:
             text = f"{short_name(address)} is {worker_count(row.workers, row.starting, 0)}"
@@ -167,7 +167,7 @@ def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
 
 
 def _is_early(case: Case) -> bool:
-    """Tell whether the stats are those of too short a time to say anything."""
+    """Return whether the stats are those of too short a time to say anything."""
     if case.span_s < EARLY_S:
         return True
     most = max((row.items_out for row in case.rows.values()), default=0)
@@ -205,7 +205,7 @@ _RETRY = "on_error=nbpipe.Retry(2) tries such items again"
 
 
 def _may_pass(error: str) -> bool:
-    """Tell whether an error, as "TimeoutError: ...", is of a kind that may be gone next time."""
+    """Return whether an error, as "TimeoutError: ...", is of a kind that may be gone next time."""
     kind = error.partition(":")[0]
     return any(word in kind for word in ("Timeout", "Connection", "WorkerDied"))
 

@@ -308,7 +308,7 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def _short(name: str, most: int) -> str:
-    """Return a stage's name, cut in its middle where it is long: its end tells it from its like."""
+    """Return a stage's name, cut in the middle where it is long: its end tells it from its like."""
     head = most // 2
     cut = name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
     return _plain(cut, most)

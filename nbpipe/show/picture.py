@@ -82,7 +82,7 @@ def as_of(snapshot: Snapshot) -> str:
 
 
 def headline(snapshot: Snapshot) -> list[str]:
-    """Tell where a run is, in a few phrases."""
+    """Return where a run is, in a few phrases."""
     epoch, epochs, begun = snapshot["epoch"], snapshot["epochs"], snapshot["epochs_begun"]
     which = f" ({begun} of {epochs})" if epochs and begun else ""
     phrases = [snapshot["state"], f"epoch {epoch}{which}"]
@@ -118,7 +118,7 @@ def diagnosis_line(diagnosis: DiagnosisPart) -> str:
 
 
 def export_line(export: ExportPart | None) -> str:
-    """Tell what was turned since the last export; nothing where nothing was."""
+    """Return what was turned since the last export; nothing where nothing was."""
     if export is None or not export["turned"]:
         return ""
     named = [
@@ -131,7 +131,7 @@ def export_line(export: ExportPart | None) -> str:
 
 
 def state_words(shares: dict[str, float]) -> str:
-    """Tell what share of the time a stage is in each state, the states it is never in left out."""
+    """Return the share of the time that a stage is in each state, without states of no time."""
     known = [f"{state} {format_share(shares[state])}" for state in STATES if state in shares]
     if not any(shares.values()):
         return NONE
@@ -158,7 +158,7 @@ def loop_shares(snapshot: Snapshot) -> dict[str, float]:
 
 
 def loop_words(snapshot: Snapshot) -> str:
-    """Tell what share of its time the loop trains, and waits; none where it had nothing."""
+    """Return what share of its time the loop trains, and waits; none where it had nothing."""
     if snapshot["state"] == "paused":
         return "paused"
     shares = [format_share(share) for share in loop_shares(snapshot).values()]
@@ -166,7 +166,7 @@ def loop_words(snapshot: Snapshot) -> str:
 
 
 def loop_has_time(snapshot: Snapshot) -> bool:
-    """Tell whether the loop had something of an epoch, or waits for it."""
+    """Return whether the loop had something of an epoch, or waits for it."""
     had_some = snapshot["delivered"] > snapshot["resumed"]
     return snapshot["elapsed_s"] > 0 and (had_some or snapshot["state"] in _GOING)
 
@@ -225,7 +225,7 @@ def knob_words(stage: StagePart) -> str:
 
 
 def worker_words(stage: StagePart) -> str:
-    """Tell who does the calls of a stage outside the run's threads, or with whom it shares them."""
+    """Return the workers of a stage outside the run's threads, or the stage it shares them with."""
     if stage["shares"] is not None:
         return f"with {shortened(stage['shares'], 30)}"
     workers = stage["workers"]

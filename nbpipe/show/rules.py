@@ -122,7 +122,7 @@ class Case(NamedTuple):
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
-        """Tell whether the stats are still those of an earlier value."""
+        """Return whether the stats are still those of an earlier value."""
         change = knob.last_change
         since_s = math.inf if change is None else self.now_s - change.when_s
         return since_s < min(WINDOW_S, self.span_s)
@@ -159,7 +159,7 @@ class Case(NamedTuple):
         return min(float(self.cores), self.status.cpu_cores + sum(workers))
 
     def fullness(self, load: Load) -> str:
-        """Tell who uses the cores that a load would compute on; empty where some are idle."""
+        """Return who uses the cores that a load would compute on; empty where some are idle."""
         used, idle = self.at_work, self.status.idle_cores
         if used is None:
             return ""
@@ -181,7 +181,7 @@ class Case(NamedTuple):
 
 
 def is_crowded(status: Status, count: int) -> bool:
-    """Tell whether nearly all of so many cores are in use, be it by others."""
+    """Return whether nearly all of so many cores are in use, be it by others."""
     return status.idle_cores is not None and status.idle_cores <= (1 - NEARLY_ALL) * count
 
 
@@ -193,7 +193,7 @@ def loads_of(
     Args:
         stages: by address.
         rows: stats by address, in order.
-        crowded: nobody has cores to spare.
+        crowded: no core is free.
     """
     groups: list[list[str]] = []
     for name in rows:
@@ -307,7 +307,7 @@ class Diagnosis:
         text: why, in one sentence.
         advice: what to try; empty where there is nothing.
         suggestion: stage, knob and value that would carry it out, or None.
-        kind: what is said of the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
+        kind: the verdict about the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
             sets the pace; SLOWER, a raise of its knob brought less, and the suggestion takes it
             back; SLOWS, workers make the steps of the training loop longer; HANGS, a call of it
             does not end; STARTS, its workers do; FAILED; EMPTY, the
@@ -427,7 +427,7 @@ _FAR = 0.1  # a way that takes less of the time is not worth a word
 
 
 def _spent(case: Case, load: Load) -> str:
-    """Tell whether calls compute or wait, and for what, where that was measured of them alone."""
+    """Return whether calls compute or wait, and for what, where that was measured of them alone."""
     if load.address != load.host:
         return ""
     if _is_held(case, load) and load.lock_share is not None:
@@ -445,7 +445,7 @@ def _at_work(load: Load) -> float:
 
 
 def _finds_workers(case: Case, load: Load) -> bool:
-    """Tell whether calls on the way to a cluster are so few that workers of it wait for them."""
+    """Return whether calls on the way to a cluster are so few that workers of it wait for them."""
     threads = case.rows[load.host].worker_threads
     far = case.stages[load.host].executor != "process" and load.p50_s > SLOW_S
     return far and load.slots <= 1.5 * threads and _at_work(load) < MOST * threads
@@ -492,7 +492,7 @@ def _sharing(case: Case, host: str) -> list[str]:
 
 
 def _large(case: Case, load: Load, group: Sequence[str]) -> str:
-    """Tell what helps where results are copied out of shared memory, by a stage that can say so."""
+    """Return what helps where results are copied out of shared memory."""
     calls = [name for name in group if case.stages[name].spec.runs == "call"]
     if not calls:
         return _SMALLER
@@ -506,7 +506,7 @@ _SOURCE = (
 
 
 def _without_knob(case: Case, load: Load) -> str:
-    """Tell what helps a stage that makes one call at a time."""
+    """Return what helps a stage that makes one call at a time."""
     stage = load.stage
     if case.status.by_loop:
         return (
@@ -534,7 +534,7 @@ def _without_knob(case: Case, load: Load) -> str:
 
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
-    """Tell whether more calls at once would help, and how many."""
+    """Return whether more calls at once would help, and how many."""
     address, computes, full = load.address, _computing(case, load), case.fullness(load)
     held = _is_held(case, load)
     if computes and full and not (held and load.takes_turns):
@@ -573,7 +573,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
 
 
 def _needs_no_process(case: Case, load: Load) -> bool:
-    """Tell whether calls in processes wait so long that twice as many would leave cores idle."""
+    """Return whether calls in processes wait so long that twice as many would leave cores idle."""
     own = case.stages[load.host].executor == "process" and load.share_of_call is not None
     return own and 2 * MOST_PROCESSES * (load.share_of_call or 0.0) < 1
 
@@ -629,10 +629,10 @@ def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
 
 
 def _computing(case: Case, load: Load) -> bool | None:
-    """Tell whether the calls of a stage compute, or wait; None where both may be.
+    """Return whether the calls of a stage compute, or wait; None where both may be.
 
     Where it was not measured, the processor time is known of the whole process alone: calls surely
-    compute where nobody else can be using it, and evidently wait where they are many more than the
+    compute where nothing else can be using it, and evidently wait where they are many more than the
     cores at work.
     """
     cpu, own = case.status.cpu_cores, case.own_cores(load)
@@ -664,7 +664,7 @@ _WAITS_FOR_LOCK = "its threads wait for Python's interpreter lock"  # and use mo
 
 
 def _is_held(case: Case, load: Load) -> bool:
-    """Tell whether calls of a stage take turns on one core that nothing else explains.
+    """Return whether calls of a stage take turns on one core that nothing else explains.
 
     Where others use the machine, threads that take turns get less than a core: then it must have
     been measured that they wait for the lock.
@@ -854,5 +854,5 @@ _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
 
 
 def short_name(address: str) -> str:
-    """Return an address as it stands in a sentence."""
+    """Return an address for a sentence."""
     return shortened(address, _NAME)

@@ -381,7 +381,7 @@ class NotebookPage:
         )
 
     def is_running(self, index: int) -> bool:
-        """Tell whether a cell runs, or waits to."""
+        """Return whether a cell runs, or waits to."""
         return self._run(
             "return panel.content.widgets[index].model.executionState === 'running'", index=index
         )

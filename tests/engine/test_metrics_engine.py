@@ -266,7 +266,7 @@ def test_busy_of_an_inline_stage():
 
 
 def is_odd(number):
-    """Tell whether a number is odd."""
+    """Return whether a number is odd."""
     return number % 2 == 1
 
 

@@ -277,5 +277,5 @@ def parent(message: Message) -> str | None:
 
 
 def is_status(message: Message, state: str) -> bool:
-    """Tell whether the message says that the kernel is in a state."""
+    """Return whether the message says that the kernel is in a state."""
     return message["msg_type"] == "status" and message["content"]["execution_state"] == state

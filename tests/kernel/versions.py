@@ -22,7 +22,7 @@ class InstallError(Exception):
 
 
 def has_subshells(version: str) -> bool:
-    """Tell whether a version of ipykernel knows subshells."""
+    """Return whether a version of ipykernel knows subshells."""
     return int(version.split(".", maxsplit=1)[0]) >= 7
 
 

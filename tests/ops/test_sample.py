@@ -38,7 +38,7 @@ def source(length=6):
 
 
 def is_likely(count, draws, probability):
-    """Tell whether a count lies within 4.5 standard deviations of what is expected."""
+    """Return whether a count lies within 4.5 standard deviations of what is expected."""
     deviation = math.sqrt(draws * probability * (1 - probability))
     return abs(count - draws * probability) <= 4.5 * deviation
 

@@ -277,7 +277,7 @@ def test_repeat_for_ever_of_a_source_that_runs_dry():
     got, error = delivered(pipe)
     assert (got, type(error)) == ([1, 2], ArgumentError)
     assert str(error) == (
-        "repeat for ever must have items to go on with, got none in 100 passes; check that the "
+        "repeat for ever must have items to continue with, got none in 100 passes; check that the "
         "source can be read again, or give repeat(n)"
     )
 

@@ -35,7 +35,7 @@ def both(item):
 
 
 def cost(item):
-    """Tell what an item costs."""
+    """Return what an item costs."""
     return 1 + item % 3
 
 

@@ -30,7 +30,7 @@ def number_of(path):
 
 
 def is_bad(number):
-    """Tell whether an item of this number fails."""
+    """Return whether an item of this number fails."""
     return number % 7 == 3
 
 

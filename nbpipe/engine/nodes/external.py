@@ -65,12 +65,12 @@ class Listed:
         if is_array(indices):
             return _of_array(indices)
         numbers: Iterator[Any] = iter(indices)
-        if numbers is not indices:  # else it is the user's own, who may go on with it
+        if numbers is not indices:  # else it is the user's own, who may continue with it
             self.inner = numbers
         return numbers
 
     def close(self, error: BaseException | None) -> None:
-        """Called when the epoch is over: the iterator is left to whoever draws from it."""
+        """Called when the epoch is over: the iterator is left to the thread that draws from it."""
 
 
 def checked(what: str, indices: Any) -> Any:
@@ -103,12 +103,12 @@ _PLAIN = (list, tuple, range, dict, set, frozenset, deque, np.ndarray)
 
 
 def is_plain(values: object) -> bool:
-    """Tell whether values can be iterated without any code of the user's."""
+    """Return whether values can be iterated without any code of the user's."""
     return type(values) in _PLAIN
 
 
 def is_array(indices: object) -> bool:
-    """Tell whether the numbers lie in an array or a tensor."""
+    """Return whether the numbers lie in an array or a tensor."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)
     return isinstance(indices, np.ndarray) or (tensor is not None and isinstance(indices, tensor))
@@ -194,7 +194,7 @@ class Feed:
         return True
 
     def _taken(self, indices: Sequence[Any], wait_s: float | None) -> bool:
-        """Take a load, once there is room; tell whether there was in time."""
+        """Take a load, once there is room; return whether there was in time."""
         with self._lock:
             if indices and not self._changed.wait_for(self._admits, wait_s):
                 return False
@@ -207,7 +207,7 @@ class Feed:
             return True
 
     def _admits(self) -> bool:
-        """Tell whether there is nothing to wait for."""
+        """Return whether there is nothing to wait for."""
         return self._waiting < self._depth or not self._wanted or self.ended
 
     def _check_open(self) -> None:
@@ -274,7 +274,7 @@ class Feed:
 
 
 def _round_s(until_s: float | None, *, attends: bool) -> float | None:
-    """Tell how long to wait before one looks after other things [s]."""
+    """Return how long to wait before one looks after other things [s]."""
     most_s = _ATTEND_S if attends else None
     if until_s is None:
         return most_s
@@ -283,7 +283,7 @@ def _round_s(until_s: float | None, *, attends: bool) -> float | None:
 
 
 def _nothing(*_: object) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 ExternalOrder = Listed | Feed  # the order of one epoch: the indices that the source is to read
@@ -293,7 +293,7 @@ def whole_order(order: ExternalOrder) -> Listed:
     """Return an order with all its indices at hand, to be sent to another process.
 
     Raises:
-        ArgumentError: nobody knows how many there are.
+        ArgumentError: their number is unknown.
     """
     if order.count is None:
         raise ArgumentError(

@@ -183,7 +183,7 @@ class SourceFactory(IteratorFactory):
             same = "data" if unit == "items" else unit
             raise StateError(
                 f"{what} must have at least the {reached} {unit} that it had when the state was "
-                f"taken, got {count}; go on with the same {same}, or begin the epoch again"
+                f"taken, got {count}; continue with the same {same}, or begin the epoch again"
             )
 
     def _set_epoch(self, items: Any) -> None:

@@ -95,7 +95,7 @@ class RepeatNode(PumpNode):
 
     def _ran_dry(self) -> ArgumentError:
         return ArgumentError(
-            f"{self.runtime.address} for ever must have items to go on with, got none in "
+            f"{self.runtime.address} for ever must have items to continue with, got none in "
             f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )
 

@@ -35,7 +35,7 @@ class EpochContext:
     Attributes:
         seed: the run's seed.
         epoch: number of the epoch, from 0.
-        ended: open when the epoch is over, so that whoever waits stops waiting.
+        ended: open when the epoch is over, so that waits end.
     """
 
     seed: int
@@ -448,7 +448,7 @@ class Step:
         return retry.backoff_s * float(2 ** (attempts - 1))
 
     def wait(self, wait_s: float) -> bool:
-        """Wait in this thread, but not beyond the epoch's end; say whether the epoch goes on."""
+        """Wait in this thread, but not beyond the epoch's end; say whether the epoch continues."""
         return not (wait_s and self.context.ended.wait(wait_s))
 
     def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:

@@ -75,7 +75,7 @@ class Channel:
     """One end of a duplex connection between two processes.
 
     Buffers of arrays, tensors, `bytes` and whatever else pickles out of band lie in shared memory
-    while a message is under way: in slabs, used again for later messages as soon as nobody at
+    while a message is under way: in slabs, used again for later messages as soon as nothing at
     the other end holds a view of them. Nothing of it has a name, and all of it is gone with the
     two processes, however they end. Where there is no shared memory, messages go through the
     connection.
@@ -133,7 +133,7 @@ class Channel:
                     return False
                 try:
                     self._read_block()
-                except (EOFError, OSError):  # who receives is told
+                except (EOFError, OSError):  # the receiver gets the error
                     break
         return True
 
@@ -166,7 +166,7 @@ class Channel:
                 raise
 
     def carries(self, value: object) -> bool:
-        """Tell whether a value could be sent."""
+        """Return whether a value could be sent."""
         try:
             dumps_message(value, self._classes)
         except BaseException:
@@ -201,7 +201,7 @@ class Channel:
         return ResultReader(memory, self._classes, dict.fromkeys(copied, self._blocks.copy))
 
     def renew(self) -> None:
-        """Called when cells were run: classes of the notebook are sent anew where they are used."""
+        """Called when cells were run: classes of the notebook are sent again with the next use."""
         self._classes.renew()
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Channel:
             return
         self._closed = True
         self._wire.hang_up()
-        with self._sending, self._receiving:  # nobody waits any more
+        with self._sending, self._receiving:  # nothing waits any more
             self._connection.close()
         self._ring.forget()
         self._others.clear()
@@ -316,7 +316,7 @@ class Channel:
         return head, list(map(self._blocks.copy, buffers)) if copies else buffers
 
     def _spares(self, slab: Slab) -> bool:
-        """Tell whether a message may keep its slab: so few are kept that the sender has others."""
+        """Return whether a message may keep its slab: the sender has others."""
         kept_bytes = sum(one.size_bytes for one in list(self._others.values()) if one.flag[0])
         most_bytes = max(_SPARED_BYTES, _SPARED * slab.size_bytes)
         return kept_bytes <= min(most_bytes, self._ring.budget_bytes // 2)
@@ -731,7 +731,7 @@ class _Wire:
         return fds[0] if fds else None
 
     def hang_up(self) -> None:
-        """End both directions; whoever waits on either end is woken."""
+        """End both directions; threads that wait on either end are woken."""
         with contextlib.suppress(OSError), self._socket() as sock:
             sock.shutdown(socket.SHUT_RDWR)
 

@@ -32,9 +32,9 @@ from .pickling import share_tracker, tracker, working_folder
 from .settings import only_texts
 
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
-# The exit code of a worker that outlived its fork server, which alone is told.
+# The exit code of a worker that outlived its fork server, which alone gets its exit code.
 UNKNOWN_EXIT = 255
-LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
+LEAVE_S = 2.0  # a worker that is asked to leave does so within this time, or is killed
 # Loaded before the first fork, so that workers share their memory and need no time for them.
 _PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
 _THREADS = Path("/proc/self/task")
@@ -166,7 +166,7 @@ class Worker:
         self.connection.close()
 
     def end(self, timeout_s: float = LEAVE_S) -> str:
-        """Wait until the process has left, kill it after `timeout_s`; tell how it ended."""
+        """Wait until the process has left, kill it after `timeout_s`; return how it ended."""
         code = self.wait(timeout_s)
         if code is None:
             self.kill()
@@ -357,7 +357,7 @@ class _Own:
 
     Attributes:
         lock: held while anything else here changes.
-        lifeline: both ends of a pipe; workers leave when nobody holds its writing end.
+        lifeline: both ends of a pipe; workers leave when nothing holds its writing end.
         servers: fork servers; all but the last make no more workers.
         workers: those that somebody still holds.
     """
@@ -441,7 +441,7 @@ def _start_interpreter(
         fds: file descriptors that it gets, its first arguments.
         options: its other arguments.
         environment: its environment variables; None: those of this process, one thread a library.
-        more: what else `Popen` is told.
+        more: further arguments of `Popen`.
 
     Raises:
         OSError: it could not be started.
@@ -702,7 +702,7 @@ def _work(connection: int, end: int, lifeline: int) -> NoReturn:
         ).start()
         code = _run(_connection(connection, end))
     except BaseException:
-        traceback.print_exc(file=sys.__stderr__)  # nobody else would tell
+        traceback.print_exc(file=sys.__stderr__)  # nothing else would print it
     finally:
         try:
             _flush()

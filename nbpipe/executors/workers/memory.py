@@ -45,7 +45,7 @@ _CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")
 # -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
 @final
 class Blocks:
-    """Copies memory into blocks, each used again once nobody holds what was copied into it.
+    """Copies memory into blocks, each used again once nothing holds what was copied into it.
 
     Args:
         kept_bytes: most memory in blocks that wait to be used again [bytes].
@@ -53,7 +53,7 @@ class Blocks:
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._returned: deque[_Bytes] = deque()  # filled by whoever collects garbage
+        self._returned: deque[_Bytes] = deque()  # filled by the collection of garbage
         self._free: list[_Bytes] = []
         self._lock = threading.Lock()
 
@@ -269,7 +269,7 @@ def _open_file() -> int:
 # process. Nothing is counted and nothing is named for it, so nothing is left behind, however a
 # worker ends. Where files cannot be found so (it is not Linux), torch's own names are used.
 def is_shared(value: Any) -> bool:
-    """Tell whether a tensor, or a storage of torch, lies in memory that processes share."""
+    """Return whether a tensor, or a storage of torch, lies in memory that processes share."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return False
@@ -353,7 +353,7 @@ _Files = list[tuple[int, int, str | None]]  # where each begins and ends in memo
 
 
 def is_mapped(value: Any) -> bool:
-    """Tell whether an array is of a file that other processes can map."""
+    """Return whether an array is of a file that other processes can map."""
     return _place_of_map(value, []) is not None
 
 
@@ -427,7 +427,7 @@ def _typed(storage: Any, dtype: Any) -> Any:
 
 
 # -- Mapped: objects whose large arrays worker processes map into their memory, and do not copy ----
-# A dataset that lies in memory would otherwise be pickled and sent to each worker anew. Its large
+# A dataset that lies in memory would otherwise be pickled and sent to each worker again. Its large
 # arrays are written once to memory without a name, which workers on this machine open through their
 # parent; nothing is left of it when the parent is gone, however it ends. Each worker may write to
 # its arrays: it then has that page for itself.
@@ -474,7 +474,7 @@ class _MappingPickler(SharingPickler):
     """Offers the memory of tensors, as numpy does that of arrays; of a view only what it shows."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Tell how an object is pickled."""
+        """Return how an object is pickled."""
         torch: Any = sys.modules.get("torch")
         is_tensor = torch is not None and type(obj) is torch.Tensor
         if is_tensor and pickling.is_plain(obj) and obj.numel() and not is_shared(obj):

@@ -117,7 +117,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 self._seen.clear()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Tell how an object is pickled; called for all but the plainest ones."""
+        """Return how an object is pickled; called for all but the plainest ones."""
         if isinstance(obj, _NAMED):
             self._note(getattr(obj, "__module__", None))
         elif isinstance(obj, ModuleType):
@@ -221,7 +221,7 @@ def _restore_storage(raw: Any, dtype: Any) -> Any:
 
 
 def _delegates(kind: Any) -> bool:
-    """Tell whether objects of a class have a `__getattr__`, and are pickled by their attributes.
+    """Return whether objects of a class have a `__getattr__`, and are pickled by their attributes.
 
     Pickle would ask for `__setstate__` before the attributes are there that `__getattr__` needs.
     """
@@ -274,7 +274,7 @@ def _cached_property(function: Callable[[Any], Any], name: str) -> Any:
 
 
 def by_reference(obj: Any) -> bool:
-    """Tell whether a function or class is sent by its name alone."""
+    """Return whether a function or class is sent by its name alone."""
     name = getattr(obj, "__module__", None)
     if not isinstance(name, str) or name == "__main__" or _is_registered(name):
         return False
@@ -282,7 +282,7 @@ def by_reference(obj: Any) -> bool:
 
 
 def _stands_in_its_module(obj: Any) -> bool:
-    """Tell whether a function or class is found under its name."""
+    """Return whether a function or class is found under its name."""
     try:
         names = obj.__qualname__.split(".")
         return functools.reduce(getattr, names, cast(Any, sys.modules[obj.__module__])) is obj
@@ -291,13 +291,13 @@ def _stands_in_its_module(obj: Any) -> bool:
 
 
 def _is_registered(name: str) -> bool:
-    """Tell whether the user told cloudpickle to send this module by value."""
+    """Return whether the user told cloudpickle to send this module by value."""
     known = cloudpickle.list_registry_pickle_by_value()
     return any(f"{name}.".startswith(f"{other}.") for other in known)
 
 
 def importable(name: str) -> bool:
-    """Tell whether a fresh process with this import path would load the same module by `name`."""
+    """Return whether a fresh process with this import path would load the same module by `name`."""
     if name.partition(".")[0] in _EVERYWHERE:
         return True
     origin = getattr(sys.modules.get(name), "__file__", None)
@@ -466,7 +466,7 @@ def _dumps_by_value(message: object, classes: Classes) -> Pickled:
 
 
 def _names_what_is_only_here(parts: _Parts) -> bool:
-    """Tell whether the parts name something that cannot be imported elsewhere."""
+    """Return whether the parts name something that cannot be imported elsewhere."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
     for part in parts:
@@ -544,7 +544,7 @@ def plain_array(value: object) -> tuple[memoryview, str, tuple[int, ...], str] |
 
 
 def _is_plain(array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether the elements are numbers of numpy's own, with nothing beside them."""
+    """Return whether the elements are numbers of numpy's own, with nothing beside them."""
     kind = array.dtype
     return kind.isbuiltin == 1 and kind.metadata is None and not kind.hasobject
 
@@ -595,7 +595,7 @@ def reduce_tensor(tensor: Any) -> _Reduced:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Tell whether a tensor is its memory, type and shape, and nothing else."""
+    """Return whether a tensor is its memory, type and shape, and nothing else."""
     torch: Any = sys.modules["torch"]
     return bool(
         tensor.layout is torch.strided
@@ -628,7 +628,7 @@ def _restore_tensor(
 
 
 # -- Classes that another process cannot import: each is sent whole, and built once ----------------
-# cloudpickle alone sends a class with every object of it, builds it anew on arrival, and so sets
+# cloudpickle alone sends a class with every object of it, builds it again on arrival, and so sets
 # the methods and attributes of the very class that it came from: an object that comes back from a
 # worker would tear a notebook's class out of the notebook.
 @final
@@ -702,7 +702,7 @@ class HeldFile(NamedTuple):
         return cls.of(f"/proc/{os.getpid()}/fd/{number}")
 
     def open(self, what: str, how: int = os.O_RDWR) -> int:
-        """Open it in this process, to read and to write where nothing else is said.
+        """Open it in this process, to read and to write by default.
 
         Raises:
             UnpicklableError: `what` is gone where it came from.
@@ -723,7 +723,7 @@ class HeldFile(NamedTuple):
 
 
 def tracker() -> HeldFile | None:
-    """Return where the process is told of shared memory that takes it away in the end.
+    """Return how the process that removes shared memory in the end learns of it.
 
     None: there is none yet, or others cannot reach it.
     """

@@ -47,7 +47,7 @@ def reloaded(known: Versions, versions: Versions) -> list[str]:
 
 
 def are_current(versions: Versions) -> bool:
-    """Tell whether no module was reloaded since its version was read."""
+    """Return whether no module was reloaded since its version was read."""
     modules = ((sys.modules.get(name), version) for name, version in versions)
     return all(module is None or _version(module) == version for module, version in modules)
 
@@ -99,7 +99,7 @@ def _used_by(module: ModuleType) -> set[str]:
 
 
 def is_of_user(module: Any) -> bool:
-    """Tell whether a module is one of the user's own, in a file."""
+    """Return whether a module is one of the user's own, in a file."""
     file = getattr(module, "__file__", None)
     named = isinstance(module, ModuleType) and module.__name__ != "__main__"
     return named and isinstance(file, str) and _is_users_file(file)

@@ -157,7 +157,7 @@ class _ErrorPickler(Pickler):
     """Takes exceptions apart without what their `__init__` wants, or others have registered."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Tell how an object is pickled."""
+        """Return how an object is pickled."""
         if isinstance(obj, BaseException):
             if not _is_plain(type(obj)):
                 return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -124,7 +124,7 @@ def serialize(value: object, *, stage: str, afar: bool = False) -> SerializedFun
 
 
 def can_be_sent(function: object) -> bool:
-    """Tell whether other processes can be given a function."""
+    """Return whether other processes can be given a function."""
     if function is None:
         return True
     try:
@@ -144,7 +144,7 @@ def load(data: bytes) -> Any:
 
 
 def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
-    """Tell what cannot be pickled; a value that cannot even be looked at gets fewer words."""
+    """Return what cannot be pickled; a value that cannot even be looked at gets fewer words."""
     try:
         culprit = _find_culprit(value, error)
         stage, what = culprit.stage or stage, _described(culprit)
@@ -193,7 +193,7 @@ class FunctionSerializer:
             return self._shipped
 
     def _warn_of_reloads(self, stage: str, versions: Versions) -> None:
-        """Tell which modules have been reloaded here, but not in workers that others started."""
+        """Return which modules have been reloaded here, but not in workers that others started."""
         names = reloaded(self._versions, versions)
         if names:
             LOG.warning(
@@ -339,7 +339,7 @@ def _stage_of(owner: object) -> str:
 
 
 def _is_ours(owner: object) -> bool:
-    """Tell what nbpipe put around the functions from what users brought."""
+    """Return what nbpipe put around the functions from what users brought."""
     module = type(owner).__module__
     return type(owner) in (list, tuple, dict) or module.startswith(f"{_OWN}.")
 
@@ -363,7 +363,7 @@ def _trail(value: object, seen: dict[int, object], depth: int) -> list[_Part] | 
 
 
 def _is_whole(value: object) -> bool:
-    """Tell whether naming a part of this object would help nobody."""
+    """Return whether naming a part of this object would not help."""
     module = type(value).__module__
     if module in _LOOKED_INTO or isinstance(value, _CALLABLES):
         return False
@@ -383,7 +383,7 @@ def _error(value: object) -> BaseException | None:
 
 # -- that in words, and the way out ----------------------------------------------------------------
 def _described(culprit: _Culprit) -> str:
-    """Tell what cannot be pickled, and the way out."""
+    """Return what cannot be pickled, and the way out."""
     steps = list(_steps(culprit.trail))
     kind = _kind(culprit.function)
     head = culprit.role if isinstance(culprit.function, _CALLABLES) else f"{culprit.role} ({kind})"
@@ -437,7 +437,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _way_out(value: object) -> str:
-    """Tell what to do about a value that cannot be pickled."""
+    """Return what to do about a value that cannot be pickled."""
     if getattr(value, "is_cuda", False) is True:
         return _GPU
     if is_shared(value):

@@ -280,7 +280,7 @@ def _options(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(value: Any, left: list[int]) -> bool:
-    """Tell whether a value is text, numbers and containers of them, and not too many."""
+    """Return whether a value is text, numbers and containers of them, and not too many."""
     left[0] -= 1
     if isinstance(value, _PLAIN):
         is_here = type(value).__module__ == "__main__"

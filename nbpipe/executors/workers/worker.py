@@ -238,5 +238,5 @@ def show_output(kind: str, *values: Any) -> None:
     name, text = values
     stream = getattr(sys, name, None)
     if stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+        with contextlib.suppress(OSError, ValueError):  # closed: nothing reads it
             stream.write(text)

@@ -22,7 +22,7 @@ def rested(run):
 
 
 def is_dead(pid):
-    """Tell whether a process has ended, whether anybody has asked for its end or not."""
+    """Return whether a process has ended, whether anybody has asked for its end or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
     except (FileNotFoundError, ProcessLookupError):

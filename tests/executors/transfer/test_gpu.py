@@ -197,7 +197,7 @@ def test_tensors_of_every_kind_arrive(torch):
 
 
 def same(torch, one, other):
-    """Tell whether two tensors are the same but for where they lie."""
+    """Return whether two tensors are the same but for where they lie."""
     one, other = (
         (tensor.to_dense() if tensor.is_sparse else tensor).cpu() for tensor in (one, other)
     )

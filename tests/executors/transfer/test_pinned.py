@@ -175,7 +175,7 @@ def test_what_comes_from_a_process_is_copied_once_on_the_host(world, isolate):
 
 
 def in_shared_memory(address):
-    """Tell whether an address lies in memory that a process of nbpipe's has shared."""
+    """Return whether an address lies in memory that a process of nbpipe's has shared."""
     with Path("/proc/self/maps").open() as lines:
         for line in lines:
             begins, ends = (int(word, 16) for word in line.split()[0].split("-"))

@@ -1,0 +1,58 @@
+"""Plain English: idioms that a reader stumbles over are in no page and in no text of the code."""
+
+import ast
+import io
+import json
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# What not to write, and what to write in its place.
+BANNED = {
+    r"\banew\b": "again",
+    r"\bwhoever\b": "the code, the thread, the reader",
+    r"\bnobody\b": "nothing, no one",
+    r"\bgo(es)? on\b": "continue",
+    r"\ball the same\b": "still",
+    r"\b(is|are|was|were) (told|said)\b": "gets, reports",
+    r"\bbrings? along\b": "contains",
+    r"^Tell (whether|which|how|what|where|why|if)\b": "Return",
+    r"\d %(?!\()": "97%",
+}
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("docs/api/*.md"),
+    *ROOT.glob("notebooks/*.ipynb"),
+]
+CODE = sorted(ROOT.glob("nbpipe/**/*.py"))
+
+
+def texts_of(path):
+    """Give the lines of a page, of a notebook's cells, or of the texts and comments of code."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return [line for cell in json.loads(text)["cells"] for line in cell["source"]]
+    if path.suffix == ".md":
+        return text.splitlines()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [*comments, *(one for one in constants if isinstance(one, str))]
+
+
+@pytest.mark.parametrize("paths", [PAGES, CODE], ids=["pages", "code"])
+def test_idioms(paths):
+    """Each of them has a common word in its place."""
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]!r}: write {better!r}: {line.strip()[:80]}"
+        for path in paths
+        for line in texts_of(path)
+        for idiom, better in BANNED.items()
+        for match in [re.search(idiom, line, re.IGNORECASE)]
+        if match
+    ]
+    assert "\n".join(found) == ""
