@@ -58,7 +58,7 @@ def slow(x):
 # By bar and part, the share [%] that is drawn, that is meant and that is said in words.
 MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(bar => {
     const whole = bar.getBoundingClientRect().width;
-    const said = [...bar.getAttribute('aria-label').matchAll(/(\\d+)\\s%/g)].map(m => +m[1]);
+    const said = [...bar.getAttribute('aria-label').matchAll(/(\\d+)%/g)].map(m => +m[1]);
     return [...bar.children].map((part, place) => ({
         drawn: 100 * part.getBoundingClientRect().width / whole,
         meant: parseFloat(part.style.width),

@@ -417,7 +417,7 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
 
 # Whether what may stand below the bars has room there.
 FITS = """words => words.map(one => {
-    one.textContent = 'blocked 90\u202f% · waiting 10\u202f%';
+    one.textContent = 'blocked 90% · waiting 10%';
     return one.scrollWidth <= one.clientWidth;
 })"""
 
