@@ -129,7 +129,7 @@ def file_of(path: object) -> Path:
 
 
 def _instead(file: Path) -> str:
-    """Return what is wrong with a path, and what to give in its place."""
+    """Explain why a path cannot be loaded, and what to give in its place."""
     if file.is_dir():
         return f", a folder; give the file, as load({str(file / 'loader.py')!r})"
     if file.exists():

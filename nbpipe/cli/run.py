@@ -99,7 +99,7 @@ def _builds(builder: PipelineBuilder) -> bool:
 
 
 def _no_file(module: Path) -> str:
-    """Return what is wrong with a path that is no file, and what may be meant."""
+    """Explain why a path is not a file, and suggest the path that may be meant."""
     if module.is_dir():
         return f"{module} is a folder; give the file in it, as {module / 'loader.py'}"
     return f"no file {module}{near_match(str(module), map(str, module.parent.glob('*.py')))}"

@@ -24,7 +24,7 @@ CANCELLED, FAILED = "cancelled", "failed"
 
 
 class _Ending(NamedTuple):
-    """An epoch that ended, with what is left to clean up."""
+    """An epoch that ended, with its remaining clean-up."""
 
     epoch: Epoch
     ticket: int

@@ -203,7 +203,7 @@ class OutputBuffer:
         self.urgent = self.exhausted = True
 
     def clear(self) -> list[Any]:
-        """Hand out nothing more; return what is left of the loop's chunk, to be let go of."""
+        """Hand out nothing more; return the rest of the loop's chunk, to be released."""
         self.until = 0
         self.exhausted = True
         left, self.values = self.values, []

@@ -101,7 +101,7 @@ class StageRows:
             else:
                 for runtime in scheduler.runtimes.values():
                     runtime.skip_time(now_ns)
-                ages = self._oldest(perf_counter_ns())  # what is in progress may be younger
+                ages = self._oldest(perf_counter_ns())  # calls in progress may be younger
                 rows = self._afterwards(ages) if self.past else self._rows(now_ns, ages)
         if not self._fused_stages.serves:
             return rows
@@ -134,7 +134,7 @@ class StageRows:
         }
 
     def _afterwards(self, ages: Ages) -> dict[str, StageStats]:
-        """Return the stats at the end of the last epoch, with what is in force and in progress."""
+        """Return the stats at the end of the last epoch, with the limits in force and the calls in progress."""
         rows = {}
         for address, runtime in self._scheduler.runtimes.items():
             past = self.past[address]

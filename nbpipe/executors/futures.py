@@ -235,7 +235,7 @@ class PendingCall:
     """One request in progress, and the thread that waits for its end.
 
     Attributes:
-        request: what is to be done.
+        request: the work.
         executor: name of what does it, for messages.
         expands: the function gives many items for the request's one.
         problem: what kept the request from being pickled; executors report that in their own ways.

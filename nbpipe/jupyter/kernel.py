@@ -340,7 +340,7 @@ class Inbox:
                 found.append(self._stream.socket.recv_multipart(zmq.NOBLOCK, copy=self.copies))
             except zmq.Again:
                 return found
-        # What is left causes no event any more: the event loop is asked to look.
+        # The remaining messages cause no event: the event loop is asked to look.
         Context().run(self._stream.io_loop.add_callback, self._stream.flush)
         return found
 

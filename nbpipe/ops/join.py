@@ -222,7 +222,7 @@ class Join(ABC):
     def rest_of_inputs(
         self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
     ) -> Sequence[IndexRanges]:
-        """Return what is wanted of each input, given what is wanted of the join.
+        """Return the wanted items of each input, given the wanted results of the join.
 
         Args:
             rest: what is wanted of the join.
@@ -384,7 +384,7 @@ class ChoiceLog:
         self._draws.append(one)
 
     def parted(self, rest: IndexRanges) -> tuple[list[IndexRanges], list[int]]:
-        """Return what is wanted of each one, and in which order what was drawn is wanted again."""
+        """Return the wanted items of each input, and the order of those to draw again."""
         draws = np.array(self._draws, np.int64)
         wanted = rest.mask(self._base, len(draws))
         rests = []
@@ -394,7 +394,7 @@ class ChoiceLog:
         return rests, draws[wanted].tolist()
 
     def gathered(self, rests: Sequence[IndexRanges]) -> IndexRanges:
-        """Return which items are wanted, given what is wanted of each one."""
+        """Return the wanted results, given the wanted items of each input."""
         draws = np.array(self._draws, np.int64)
         wanted = np.zeros(len(draws), bool)
         for one, past in enumerate(self._past.tolist()):

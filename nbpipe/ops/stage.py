@@ -356,7 +356,7 @@ class Stage:
         fn: the user's function, or None.
         executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
             any other executor, "executor"; "device": on a device, one at a time.
-        executor_spec: what is to know of workers outside the run's threads, or None.
+        executor_spec: the workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.
         inputs: chains that this stage joins or, for `route`, its branches.

@@ -227,7 +227,7 @@ class Task(StageCounters):
     def let_go(self) -> None:
         """Release the items, after measuring a result if it is time to.
 
-        A thread that looks at what is in progress may be the last to hold the task.
+        A thread that looks at the tasks in progress may be the last to hold this one.
         """
         self.chunk = EMPTY
         self.items = NOTHING

@@ -43,7 +43,7 @@ class Provenance:
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Return what is wanted of each node above; add the node's state to `stages`."""
+        """Return the wanted results of each node above; add the node's state to `stages`."""
         (rest,) = below.values()
         return (self.rest_of_input(rest, stages),)
 
@@ -74,7 +74,7 @@ class Provenance:
         """Forget everything before result `start`."""
 
     def leave(self, below: Mapping[int, IndexRanges]) -> None:
-        """Called at the end of the epoch, with what is still wanted."""
+        """Called at the end of the epoch, with the results that are still wanted."""
 
 
 # -- Nodes that give at most one result for each input ---------------------------------------------

@@ -432,7 +432,7 @@ class MuxLog(Provenance):
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Divide what is wanted between the branches."""
+        """Divide the wanted results between the branches."""
         (rest,) = below.values()
         return self._choices.parted(rest)[0]
 

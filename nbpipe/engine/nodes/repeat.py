@@ -110,7 +110,7 @@ class _PastPass:
     end: int
 
     def part(self, rest: IndexRanges) -> IndexRanges:
-        """Return what is wanted of this pass, given what is wanted of all."""
+        """Return the wanted results of this pass, given those of all passes."""
         return rest.within(self.end).since(self.begun)
 
 
@@ -176,7 +176,7 @@ class PassLog(Provenance):
     def rest_above(
         self, below: Mapping[int, IndexRanges], stages: StageStates
     ) -> Sequence[IndexRanges | None]:
-        """Want what is left of the present pass; nothing where a past one is still wanted."""
+        """Want the rest of the present pass; nothing where a past one is still wanted."""
         (rest,) = below.values()
         return (None if self._past_wanted(rest) else rest.since(self._begun),)
 

@@ -29,7 +29,7 @@ class FoldStep(Step):
 
 
 class FoldRunner(Runner):
-    """Pushes items, or draws what is left after the last one.
+    """Processes items, or draws the remaining ones after the last.
 
     Args:
         step: pushes into the operation.
@@ -46,7 +46,7 @@ class FoldRunner(Runner):
         self.input_failed = False
 
     def run(self, task: Task) -> None:
-        """Push the items, or draw from what is left."""
+        """Process the items, or draw from the remaining ones."""
         if task.iterator is None:
             self._push(task)
         else:
@@ -118,7 +118,7 @@ class StreamNode(Node):
         )
 
     def take(self, now_ns: int) -> Task | None:
-        """Choose the next chunk of the queue, or of what is left at the end."""
+        """Choose the next chunk of the queue, or of the remaining items at the end."""
         if not self.runnable():
             return None
         if self.operation.finished:
@@ -128,7 +128,7 @@ class StreamNode(Node):
             task = Task(self, 0, now_ns, self.inbox.take(self.chunk(available)))
             self.freed(now_ns)
         else:
-            self.counts_in = False  # what is left came in before
+            self.counts_in = False  # the remaining items came in before
             if self.left is None:
                 self.left = OpenIterator(0)
                 self.fold.input_failed = self.input_error is not None

@@ -32,7 +32,7 @@ def forget(last: Node, rest: IndexRanges) -> None:
 
 
 def leave(last: Node, rest: IndexRanges) -> None:
-    """Tell the provenance of all nodes that the epoch ends, and what is still wanted of them."""
+    """Notify the provenance of all nodes of the epoch's end and of the results still wanted."""
     for node, below in list(_walk(last, rest, {})):
         node.provenance.leave(below)
 
