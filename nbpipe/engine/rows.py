@@ -134,7 +134,7 @@ class StageRows:
         }
 
     def _afterwards(self, ages: Ages) -> dict[str, StageStats]:
-        """Return the stats at the end of the last epoch, with the limits in force and the calls in progress."""
+        """Return the stats at the end of the last epoch, with present limits and calls."""
         rows = {}
         for address, runtime in self._scheduler.runtimes.items():
             past = self.past[address]
