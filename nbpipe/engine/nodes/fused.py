@@ -452,8 +452,8 @@ class FusedStages:
             FusedPart(address, _spec(stage))
             for stage, address in zip(group, addresses, strict=True)
         ]
-        placements = [stage.executor_spec for stage in group if stage.executor_spec is not None]
-        inits = [one.worker_init for one in placements if one.worker_init is not None]
+        specs = [stage.executor_spec for stage in group if stage.executor_spec is not None]
+        inits = [one.worker_init for one in specs if one.worker_init is not None]
         return FusedProgram(
             parts, seed=self._seed, executor=group[0].executor, inits=list(dict.fromkeys(inits))
         )

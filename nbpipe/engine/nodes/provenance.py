@@ -258,7 +258,7 @@ class ChildLog(Provenance):
     def __init__(self, address: str, known: dict[Path, IndexRanges]) -> None:
         self._address = address
         self._known = known
-        self._begun = 0  # inputs whose expansion has begun
+        self._begun = 0  # inputs whose iterator was opened
         self._failed: set[int] = set()  # inputs that failed, of those with known results
         self._base = 0
         self._results = array("q")  # for each, the number of its input

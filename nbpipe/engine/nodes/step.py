@@ -567,7 +567,7 @@ class OpenIterator:
         wanted: numbers of the children that are wanted; None for all.
         own: the iterator is the user's: one thread and one context open, read and close it.
         context: that context; None before it is opened.
-        owner: the seat of that thread, between its first task and its end; else None.
+        owner: the worker of that thread, between its first task and its end; else None.
         unwanted: its thread is to close it.
         end: has an asyncio task close it; None where none reads it.
         closed: open when that thread has nothing more to do with it; None before it has.
