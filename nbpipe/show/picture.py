@@ -113,8 +113,9 @@ def headline(snapshot: Snapshot) -> list[str]:
 
 
 def diagnosis_line(diagnosis: DiagnosisPart) -> str:
-    """Return text and advice as one sentence."""
-    return str(Diagnosis(None, diagnosis["text"], diagnosis["advice"]))
+    """Return finding, evidence and advice in one line."""
+    text, evidence, advice = diagnosis["text"], diagnosis["evidence"], diagnosis["advice"]
+    return str(Diagnosis(None, text, advice, evidence=evidence))
 
 
 def export_line(export: ExportPart | None) -> str:

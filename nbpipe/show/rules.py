@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -304,7 +304,8 @@ class Diagnosis:
     Attributes:
         stage: address of the stage that limits; "consumer" is the training loop; None where
             no single stage does.
-        text: why, in one sentence.
+        text: the finding, in one sentence.
+        evidence: how it was seen, in a short phrase; empty where the finding says it all.
         advice: what to try; empty where there is nothing.
         suggestion: stage, knob and value that would carry it out, or None.
         kind: the verdict about the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
@@ -316,6 +317,7 @@ class Diagnosis:
 
     stage: str | None
     text: str
+    evidence: str = field(default="", kw_only=True)
     advice: str = ""
     suggestion: tuple[str, str, int] | None = None
     kind: str = LIMITS
@@ -333,12 +335,15 @@ class Diagnosis:
         return ", ".join(word for word in named if "=" in word and not word.endswith("="))
 
     def __str__(self) -> str:
-        """Return text and advice as one or two sentences."""
+        """Return all in one line: the finding, how it was seen in brackets, and the advice."""
+        text = self.text
+        if self.evidence:
+            text = f"{text.removesuffix('.')} ({self.evidence}){'.' * text.endswith('.')}"
         if not self.advice:
-            return self.text
-        if self.text.endswith("."):
-            return f"{self.text} {self.advice}"
-        return self.text + (", " if self.advice.startswith("try") else "; ") + self.advice
+            return text
+        if text.endswith("."):
+            return f"{text} {self.advice}"
+        return text + (", " if self.advice.startswith("try") else "; ") + self.advice
 
     def __repr__(self) -> str:
         return str(self)

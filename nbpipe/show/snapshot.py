@@ -143,12 +143,16 @@ class KnobTarget(TypedDict):
 
 
 class DiagnosisPart(TypedDict):
-    """What limits, and what to try; a run may be over and still have an error."""
+    """What limits, how it was seen, and what to try.
+
+    A run may be over and still have an error.
+    """
 
     kind: Kind
     severity: Severity
     stage: Name | None
     text: Line
+    evidence: Line
     advice: Line
     code: Line
     suggestion: KnobTarget | None
@@ -483,6 +487,7 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
         "severity": found.severity,
         "stage": None if found.stage is None else label(found.stage),
         "text": line(found.text),
+        "evidence": line(found.evidence),
         "advice": line(found.advice),
         "code": line(found.code),
         "suggestion": target,

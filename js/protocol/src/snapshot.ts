@@ -124,6 +124,8 @@ const diagnosis = record({
   severity,
   stage: orNull(name),
   text: line,
+  /** How it was seen, in a short phrase; "" where the text says it all. */
+  evidence: withDefault(line, ""),
   advice: line,
   /** What the advice writes in the code; "" where it turns a knob, or names nothing. */
   code: withDefault(line, ""),

@@ -137,6 +137,7 @@ describe("a panel shows", () => {
       severity: "error",
       stage: "read",
       text: "a call of read has been running for 32 s, on item 40",
+      evidence: "",
       advice: "",
       suggestion: null,
     };
@@ -161,6 +162,7 @@ describe("a panel shows", () => {
       severity: "warning",
       stage: "files",
       text: "the source gave 0 items",
+      evidence: "",
       advice: "look at it",
       suggestion: null,
     };
@@ -187,6 +189,7 @@ describe("a panel shows", () => {
       severity: "good",
       stage: "consumer",
       text: "the data keeps up: the training loop waits for data 2% of the time",
+      evidence: "",
       advice: "nothing to gain in the pipeline",
       suggestion: null,
     };
@@ -205,6 +208,7 @@ describe("a panel shows", () => {
       severity: "warning",
       stage: "consumer",
       text: "the loader slows the loop: a step takes 97 ms, but 30 ms while workers rest",
+      evidence: "",
       advice: 'try executor="process" for decode',
       code: 'executor="process"',
       suggestion: null,
@@ -223,6 +227,7 @@ describe("a panel shows", () => {
       kind: "slower",
       stage: "decode",
       text: "decode.concurrency 4 → 8 made it slower: 120 items/s before, 95 items/s since",
+      evidence: "",
       advice: "try concurrency 4 again",
       suggestion: { stage: "decode", knob: "concurrency", value: 4 },
     };
@@ -244,6 +249,7 @@ describe("a panel shows", () => {
       kind: "limits",
       stage: "decode",
       text: "decode limits",
+      evidence: "",
       advice: 'more threads will not help: run it in processes, executor="process"',
       code: 'executor="process"',
       suggestion: null,
@@ -262,6 +268,7 @@ describe("a panel shows", () => {
       kind: "failed",
       stage: "decode",
       text: "decode failed: ValueError: bad header",
+      evidence: "",
       advice: "run.failures() gives inputs and tracebacks; on_error='skip' leaves such items out",
       suggestion: null,
     };
