@@ -11,7 +11,7 @@ from .epoch import Epoch
 from .nodes.fused import FusedStages
 from .nodes.node import Task
 from .scheduler import Scheduler
-from .stats import PACE_NS, StageRuntime, StageStats
+from .stats import PACE_NS, Booked, StageRuntime, StageStats
 
 Ages = Mapping[str, tuple[int, str]]  # by address: the time of the oldest call [ns], and its item
 _NOTHING_RUNS = (0, "")
@@ -34,19 +34,23 @@ class StageRows:
         self._fused_stages = fused_stages
         self.past: dict[str, StageStats] = {}
         self._before_pause: dict[str, StageStats] = {}  # when the last pause of the epoch began
+        self._booked: list[tuple[StageRuntime, Booked]] = []  # likewise
         self._resumed_ns = 0
 
     # -- what happens to a run ------------------------------------------------------------
     def begin(self) -> None:
         """Note that an epoch begins."""
-        self._before_pause = {}
+        self._before_pause, self._booked = {}, []
 
     def pause(self, now_ns: int, *, paused: bool) -> None:
         """Note that a pause begins or ends; rates and shares are of the time since then."""
+        runtimes = self._scheduler.runtimes.values()
         if paused:
             self._before_pause = self._rows(now_ns, {})
+            self._booked = [(runtime, runtime.booked()) for runtime in runtimes]
         else:
             self._resumed_ns = now_ns
+            self._leave_out_pause(now_ns)
         for runtime, _, running_ns in self.snapshot(now_ns):
             runtime.counters.begin_window(now_ns, running_ns)
 
@@ -58,12 +62,19 @@ class StageRows:
             starting: stages whose workers have yet to start.
         """
         scheduler, before = self._scheduler, self._before_pause
+        self._leave_out_pause(now_ns)
         ages = self._oldest(now_ns, scheduler.epoch)
         ages = {address: age for address, age in ages.items() if address not in starting}
         self.past = self._rows(now_ns, ages)
         if scheduler.paused or now_ns - self._resumed_ns < PACE_NS:
             for name in self.past.keys() & before.keys():
                 self.past[name] = self.past[name].at_the_pace_of(before[name])
+
+    def _leave_out_pause(self, now_ns: int) -> None:
+        """Leave the pause in progress, if there is one, out of the sums of slot-time."""
+        for runtime, booked in self._booked:
+            runtime.leave_out(booked, now_ns)
+        self._booked = []
 
     # -- what is asked --------------------------------------------------------------------
     def snapshot(self, now_ns: int) -> list[tuple[StageRuntime, int, int]]:

@@ -73,6 +73,13 @@ class StageStats:
             oldest call that the epoch left in progress: `running` is 0 if it has ended since.
         oldest_item: the item that this call works on, as messages name it, or "first to last"
             of several; empty if it is not known.
+        busy_s: slot-time inside the stage's function since the run started [s]. In the row of
+            the training loop, time of its own steps.
+        starved_s: slot-time with no input [s]; in the row of the loop, time that it waited.
+        blocked_s: slot-time with no room for a result [s].
+        slot_s: slot-time as a whole [s]. These four leave out pauses and the time between epochs:
+            the difference of two moments gives the shares between them.
+        item_bytes: size of a result, as a mean of the last ones that were measured [bytes].
     """
 
     items_in: int = 0
@@ -104,6 +111,11 @@ class StageStats:
     oldest_item: str = ""
     epoch_in: int = 0
     epoch_out: int = 0
+    busy_s: float = 0.0
+    starved_s: float = 0.0
+    blocked_s: float = 0.0
+    slot_s: float = 0.0
+    item_bytes: int = 0
 
     def at_the_pace_of(self, other: StageStats) -> StageStats:
         """Return these counts with the rate and the shares of another moment."""
@@ -135,7 +147,7 @@ def _worded(name: str, value: int | float | str | None) -> str:
         return format_rate(value)
     if name.endswith("_s"):
         return format_seconds(value)
-    if name in ("bytes_out", "memory_bytes"):
+    if name.endswith("_bytes") or name == "bytes_out":
         return format_bytes(value)
     return format_share(value) if isinstance(value, float) else f"{value:,}"
 
@@ -314,6 +326,7 @@ def stats_of(
     queued: int,
     prefetch: int,
     oldest: tuple[int, str] = (0, ""),
+    item_bytes: int = 0,
 ) -> StageStats:
     """Turn counters into frozen stats, with shares and rates over the last 5 s."""
     new = counters.read(now_ns, running_ns)
@@ -342,6 +355,11 @@ def stats_of(
         lock_share=_share(old, new, "locked_ns", "asked_ns"),
         oldest_s=oldest[0] / 1e9,
         oldest_item=oldest[1],
+        busy_s=new.busy_ns / 1e9,
+        starved_s=new.starved_ns / 1e9,
+        blocked_s=new.blocked_ns / 1e9,
+        slot_s=new.slot_ns / 1e9,
+        item_bytes=item_bytes,
     )
 
 
@@ -581,6 +599,7 @@ class StageRuntime:
             queued=queued,
             prefetch=self.prefetch,
             oldest=oldest,
+            item_bytes=round(self.item_bytes),
         )
 
     def booked(self) -> Booked:
@@ -606,6 +625,15 @@ class StageRuntime:
             counters.slot_ns,
             counters.rest_ns,
         ) = times_ns
+
+    def leave_out(self, booked: Booked, now_ns: int) -> None:
+        """Leave out the idle slot-time of a pause that began when this was booked."""
+        counters, busy_ns = self.counters, self.counters.busy_ns
+        self.restore(booked)
+        counters.slot_ns += busy_ns - booked.busy_ns  # calls in progress have ended
+        counters.busy_ns = busy_ns
+        self.since_ns = self.booking_ns = now_ns
+        self.booked_ns = self.active * now_ns + self.spent_ns
 
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------

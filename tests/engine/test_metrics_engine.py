@@ -171,6 +171,34 @@ def test_mean_rates_leave_out_pauses(monkeypatch):
     assert min(row.mean_per_s for rows in seen for row in rows.values()) > 10 * slow
 
 
+def test_sums_of_slot_time_leave_out_pauses(monkeypatch):
+    """The time in each state is summed over all epochs, without a pause of an hour in each."""
+    paused_s = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + paused_s[0] * 10**9)
+    seen = []
+    with nbpipe.source(range(500)).map(int, name="m", concurrency=2).start() as run:
+        for epoch in range(2):
+            items = iter(run)
+            next(items)
+            run.pause()
+            quiet(run)
+            paused_s[0] += 3600
+            run.stats()
+            if epoch:
+                break  # an epoch may end in its pause
+            run.resume()
+            drained(items)
+            seen.append(run.stats())
+        items.close()
+        seen.append(run.stats())
+    for before, after in zip(seen[0].values(), seen[1].values(), strict=True):
+        parts = ("busy_s", "starved_s", "blocked_s", "slot_s")
+        assert all(getattr(before, part) <= getattr(after, part) < 100 for part in parts)
+        assert after.busy_s + after.starved_s + after.blocked_s <= after.slot_s + 1e-6
+    assert seen[1]["m"].busy_s > 0
+    assert seen[1][CONSUMER].slot_s > 0
+
+
 def test_history_leaves_out_a_pause(monkeypatch):
     """The first rows behind a pause of an hour say so, and are of the time since then."""
     moved_s = [0]

@@ -111,6 +111,14 @@ def test_calls_in_progress_count_as_busy():
     assert read(counters, SECOND_NS, running_ns=SECOND_NS).busy == pytest.approx(0.5)
 
 
+def test_the_size_of_an_item_follows_the_last_ones():
+    """It is a mean of the last results, not of the whole run."""
+    runtime = StageRuntime("abs", nbpipe.source([1]).map(abs).chain[1], prefetch=8, now_ns=0)
+    for size_bytes in [1000] * 100 + [10_000] * 50:
+        runtime.measured(size_bytes)
+    assert runtime.stats(SECOND_NS, 0, 0).item_bytes == pytest.approx(10_000, rel=0.01)
+
+
 def test_the_window_keeps_what_it_needs():
     """The reading to compare with is the latest that is 5 s old, else the oldest."""
     counters = Counters()
