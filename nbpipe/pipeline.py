@@ -34,6 +34,7 @@ from .ops.stage import Chain, Operation, Stage, addresses, stage_at
 from .run.iterator import EpochIterator
 from .run.run import Run, single_epoch
 from .run.shown import ShownRun
+from .tune.tuner import limits_of
 
 if TYPE_CHECKING:
     from .export.store import Exported
@@ -467,6 +468,7 @@ class Pipeline:
         isolate: bool = False,
         memory: int | str | None = None,
         read_ahead: bool = False,
+        autotune: bool | Mapping[str, Any] = False,
     ) -> Run:
         """Start a run: it owns its workers until it is closed, epoch after epoch.
 
@@ -480,6 +482,8 @@ class Pipeline:
                 same limits, so that its first items are there when the loop comes to it. An
                 epoch with another number, order or state throws them away. With a `cache` that
                 begins once it is complete.
+            autotune: turn the knobs by measured gain, as `run.autotune()` does; or a dict of its
+                arguments.
 
         Raises:
             ArgumentError: a seed that is no int, a budget that cannot be read, with `isolate` an
@@ -491,7 +495,18 @@ class Pipeline:
         budget = None if memory is None else parse_bytes(memory)
         if boolean("read_ahead", read_ahead):
             _check_read_ahead(self.chain, isolate=isolate)
+        limits = limits_of(autotune)
         isolate = boolean("isolate", isolate)
+        run = self._started(seed, budget, isolate=isolate, read_ahead=read_ahead)
+        if limits is not None:
+            try:
+                run.autotune(*limits)
+            except BaseException:
+                run.close()
+                raise
+        return run
+
+    def _started(self, seed: int, budget: int | None, *, isolate: bool, read_ahead: bool) -> Run:
         chain = settled(self.chain, can_be_sent)
         if not isolate:
             return Run(

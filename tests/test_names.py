@@ -9,11 +9,11 @@ import nbpipe
 
 PIPELINE = """balance batch cache claim dedupe enumerate export filter flat_map graph map peek
     repeat route sample shard shuffle skip stages start take to_device unbatch window"""
-RUN = """close closed controls diagnose epoch events export failures history iterate
+RUN = """autotune close closed controls diagnose epoch events export failures history iterate
     load_state_dict open_epoch pause paused pipeline plot resume retry_failed seed set_epoch stages
-    state_dict stats status stop stopped train wait"""
-LOADER_RUN = """close closed controls diagnose epoch events export failures history pause paused
-    pipeline plot resume stages stats status stop stopped"""
+    state_dict stats status stop stopped train tuner wait"""
+LOADER_RUN = """autotune close closed controls diagnose epoch events export failures history pause
+    paused pipeline plot resume stages stats status stop stopped tuner"""
 
 
 def double(number):

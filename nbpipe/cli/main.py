@@ -168,6 +168,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
     whole = partial(_whole, minimum=1, unit="epochs")
     add("--epochs", type=whole, default=1, metavar="N", help="(default: 1)")
+    add("--autotune", action="store_true", help="turn the knobs by measured gain, and print them")
     add("--verbose", action="store_true", help="show tracebacks")
     parser.set_defaults(command=run)
 

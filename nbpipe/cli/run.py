@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     """Do what the command line asks for."""
     pipe = _pipeline(options.module, settings(options.set))
     try:
-        (_run_live if is_live() else _run_plainly)(pipe, options.epochs)
+        (_run_live if is_live() else _run_plainly)(pipe, options.epochs, autotune=options.autotune)
     except Exception as error:
         raise _failed(error) from error
     return DONE
@@ -115,10 +115,31 @@ def _failed(error: BaseException) -> FailedError:
     return FailedError(printable(shortened(redacted(words), 600)), printable_lines(details))
 
 
-def _run_plainly(pipe: Pipeline, epochs: int) -> None:
-    with pipe.start() as started, telling_hangs(started):
+def _run_plainly(pipe: Pipeline, epochs: int, *, autotune: bool) -> None:
+    with pipe.start(autotune=autotune) as started, telling_tuned(started), telling_hangs(started):
         for _ in progress(started, epochs=epochs):
             pass
+
+
+@contextmanager
+def telling_tuned(started: Run) -> Iterator[None]:
+    """Report on stderr, at the end, what the tuner of a run did: values for `--set`."""
+    yield
+    tuner = started.tuner
+    if tuner is None:
+        return
+    state = tuner.state
+    tuner.stop()  # a trial in progress is taken back
+    knobs = {
+        f"{address}.{name}": knob
+        for address, stage in started.stages.items()
+        for name, knob in stage.knobs.items()
+    }
+    values = " ".join(
+        f"--set {place}={knob.value}" for place, knob in knobs.items() if knob.value != knob.default
+    )
+    sys.stderr.write(f"{printable(f'autotune: {state}; {values}'.removesuffix('; '))}\n")
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -150,12 +171,13 @@ def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
         watcher.join()
 
 
-def _run_live(pipe: Pipeline, epochs: int) -> None:
+def _run_live(pipe: Pipeline, epochs: int, *, autotune: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
     with (
-        pipe.start() as started,
+        pipe.start(autotune=autotune) as started,
+        telling_tuned(started),
         Live(
             console=Console(stderr=True),
             get_renderable=lambda: _table(started, epochs),

@@ -7,9 +7,9 @@ import os
 import weakref
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from ..base.knobs import Knob, KnobChange
 from ..base.names import shown
@@ -26,7 +26,10 @@ from ..run.live_stage import LiveStage
 from ..run.run import Run
 from ..run.shown import ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made, title_of
-from .chain import is_local
+from ..tune.board import BY
+from ..tune.tuner import Tuner, TunerLimits
+from .arguments import prefetch_of
+from .chain import FETCH, is_local
 from .epoch_log import EpochLog
 from .local import LocalRun
 
@@ -71,6 +74,7 @@ class LoaderRun(ShownRun):
         self._loader = weakref.ref(loader)
         self._unit = unit
         self._pipeline = Pipeline(())
+        self._tuner: Tuner | None = None
         self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         events = self._events
         self._steps = StepTimes(lambda found: events.append(slowdown(found)))
@@ -298,7 +302,64 @@ class LoaderRun(ShownRun):
         Args:
             timeout_s: how long to wait for calls in progress [s].
         """
+        if self._tuner is not None:
+            self._tuner.stop()
         self.log.close(timeout_s)
+
+    # -- tuning ---------------------------------------------------------------------------
+    def autotune(
+        self,
+        memory: int | str | None = None,
+        keep: str | Iterable[str] = (),
+        most: SupportsIndex | None = None,
+    ) -> Tuner:
+        """Turn `num_workers` by measured gain, over all epochs, until `stop()` or `close()`.
+
+        The batches held ready follow `prefetch_factor`. Without workers nothing is tuned.
+
+        Args:
+            memory: ceiling of the resident memory of this process and all below it, as "4 GB" or
+                a number of bytes. Without one it is what is resident now, plus a quarter of what
+                is free.
+            keep: addresses of stages to leave alone.
+            most: the most workers; 64 if left out.
+
+        Raises:
+            ArgumentError: `memory` is no size, or less than is in use; `most` is no int of at
+                least 1.
+            UnknownStageError: `keep` names no stage.
+            RunClosedError: the loader is gone.
+        """
+        self._open_loader()
+        limits = TunerLimits(memory, keep, most)
+        if self._tuner is None:
+            self._tuner = Tuner(self, limits, follow=self._follow_workers, fixed=self._left_alone)
+        else:
+            self._tuner.renew(limits)
+        return self._tuner
+
+    @property
+    def tuner(self) -> Tuner | None:
+        """The tuner that `autotune` gave; None before the first call."""
+        return self._tuner
+
+    def _follow_workers(self, knob: Knob, before: int) -> None:
+        """Hold `prefetch_factor` batches ready for each worker, where it was so before."""
+        loader, knobs = self._loader(), self.knobs.get(FETCH, {})
+        if loader is None or knob is not knobs.get("concurrency"):
+            return
+        factor, ready = loader.prefetch_factor or 1, knobs["prefetch"]
+        if ready.value == prefetch_of(factor, before):
+            ready.set(prefetch_of(factor, knob.value), by=BY, why="prefetch_factor")
+
+    def _left_alone(self) -> dict[str, str]:
+        """Return why stages are left alone: the workers of a loader are one stage."""
+        loader, stages = self._loader(), self.stages
+        if loader is None or not loader.num_workers:
+            return dict.fromkeys(stages, "the loader has no workers; set num_workers above 0")
+        if FETCH not in stages:
+            return dict.fromkeys(stages, "each worker reads a part of the dataset")
+        return {name: "" for name in stages if name != FETCH}
 
     def __enter__(self) -> LoaderRun:
         return self

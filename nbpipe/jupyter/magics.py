@@ -22,6 +22,7 @@ HELP = """
 %nbpipe knobs [RUN]                       list the knobs of a run
 %nbpipe knobs [RUN] decode.concurrency=8  turn knobs
 %nbpipe pause|resume|stop [RUN|all]       do what the buttons of the panel do
+%nbpipe undo [RUN]                        end the tuner of a run, and restore the knobs it turned
 %nbpipe export loader.py [RUN]            write the pipeline as a module (--overwrite replaces one)
 %nbpipe help                              print this
 
@@ -61,6 +62,7 @@ class RunMagic:
             "runs": self._list,
             "knobs": self._knobs,
             **{word: self._button(word) for word in _BUTTONS},
+            "undo": self._undo,
             "export": self._export,
             "help": lambda _: HELP,
         }
@@ -146,6 +148,17 @@ class RunMagic:
 
         return press
 
+    def _undo(self, words: list[str]) -> str:
+        one = self._run(words, "undo")
+        tuner = None if one.run is None else one.run.tuner
+        if one.run is None or tuner is None:
+            raise ArgumentError(f"{_called(one)} has no tuner; start one with run.autotune()")
+        knobs = _knobs_of(one.run.stages)
+        before = {place: knob.value for place, knob in knobs.items()}
+        tuner.undo()
+        turned = [f"{p} {before[p]} → {k.value}" for p, k in knobs.items() if k.value != before[p]]
+        return f"undo: {', '.join(turned)}" if turned else "nothing to undo"
+
     def _export(self, words: list[str]) -> str:
         paths = [word for word in words if word.endswith(".py")]
         rest = [word for word in words if word not in (*paths, "--overwrite")]
@@ -201,6 +214,8 @@ class RunMagic:
             return [*self._names(pipelines=True), *self._places(rest)]
         if command in _BUTTONS:
             return [*self._names(pipelines=False), "all"]
+        if command == "undo":
+            return self._names(pipelines=False)
         return self._names(pipelines=True) if command == "export" and rest else []
 
     def _names(self, *, pipelines: bool) -> list[str]:

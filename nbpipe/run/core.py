@@ -27,6 +27,7 @@ from ..ops.checkpoint import EpochPlace
 from ..ops.ranges import IndexRanges
 from ..ops.stage import CONSUMER, Chain, addresses
 from ..show import watch
+from ..tune.tuner import Tuner, TunerLimits
 from .failed import Failures
 from .iterator import EpochIterator, close_dropped
 from .origins import Origins
@@ -61,6 +62,7 @@ class RunCore:
         life: starts and ends epochs.
         record: keeps history, failed items and knob changes.
         background: the loop of `run.train`.
+        tuner: turns the knobs; None before `autotune` was called.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class RunCore:
         self.engine = engine(chain, self.record, seed=seed, memory_bytes=memory_bytes)
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
+        self.tuner: Tuner | None = None
         self._run: Callable[[], Any] = weakref.ref(run)
         self._reads_ahead = read_ahead
         self._pipeline = pipeline
@@ -187,6 +190,17 @@ class RunCore:
         """Continue to time the steps of a loop that iterated another run before."""
         self.record.consumer.steps = steps
 
+    # -- tuning -------------------------------------------------------------------------------
+    def autotune(self, limits: TunerLimits) -> Tuner:
+        """Begin to tune, or take new limits."""
+        self.life.check_open()
+        self.life.check_outside("autotune")
+        if self.tuner is None:
+            self.tuner = Tuner(self._run(), limits)
+        else:
+            self.tuner.renew(limits)
+        return self.tuner
+
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
         """Return where the run is."""
@@ -243,6 +257,8 @@ class RunCore:
             return
         timeout_s = seconds("close timeout_s", timeout_s, zero=True)
         life.check_outside("close")
+        if self.tuner is not None:
+            self.tuner.stop()
         try:
             uninterrupted(self._let_go)
             self.background.close(timeout_s)

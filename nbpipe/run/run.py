@@ -20,6 +20,7 @@ from ..ops.chain import length
 from ..ops.checkpoint import check_caches, read, written
 from ..ops.stage import Chain, Stage, stage_at
 from ..show import watch
+from ..tune.tuner import Tuner, TunerLimits
 from .core import RunCore
 from .failed import Failures
 from .iterator import EpochIterator
@@ -500,6 +501,50 @@ class Run(ShownRun):
             seconds("wait timeout_s", timeout_s, zero=True)
         self._core.life.check_outside("wait for")
         return self._core.background.wait(timeout_s)
+
+    # -- tuning -------------------------------------------------------------------------------
+    def autotune(
+        self,
+        memory: int | str | None = None,
+        keep: str | Iterable[str] = (),
+        most: SupportsIndex | None = None,
+    ) -> Tuner:
+        """Turn the knobs by measured gain, while the run is iterated, until `stop()` or `close()`.
+
+        Only `concurrency` and `prefetch` are turned. Items, their order and their seeds stay the
+        same. A knob that you turn is yours from then on. A second call gives the same tuner, with
+        the new limits.
+
+        Args:
+            memory: ceiling of the resident memory of this process and all below it, as "4 GB" or
+                a number of bytes. Without one it is what is resident now, plus a quarter of what
+                is free.
+            keep: addresses of stages to leave alone.
+            most: the most concurrent calls of a stage; 64 if left out [calls].
+
+        Returns:
+            The tuner; it has `state`, `log`, `stop()` and `undo()`.
+
+        Raises:
+            ArgumentError: `memory` is no size, or less than is in use; `most` is no int of at
+                least 1.
+            UnknownStageError: `keep` names no stage.
+            RunClosedError: the run is closed, or was started in another process.
+            ReentrantRunError: a stage of this run calls it.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).map(abs).start() as run:
+            ...     tuner = run.autotune(keep=["source"])
+            ...     list(run)
+            [0, 1, 2, 3]
+        """
+        return self._core.autotune(TunerLimits(memory, keep, most))
+
+    @property
+    def tuner(self) -> Tuner | None:
+        """The tuner that `autotune` gave; None before the first call."""
+        return self._core.tuner
 
     # -- export -------------------------------------------------------------------------------
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:

@@ -72,6 +72,20 @@ class ViewCore(Protocol):
         """Cancel the epochs that this thread iterates: its cell has failed."""
 
 
+class TunerView(Protocol):
+    """What turns the knobs of a run by itself."""
+
+    @property
+    def state(self) -> str:
+        """What it does now, in a few words."""
+
+    def turns(self, stage: str, knob: str) -> bool:
+        """Return whether it turns a knob now: it has not ended, and does not leave it alone."""
+
+    def undo(self) -> None:
+        """End, and restore the knobs that it turned."""
+
+
 class RunView(Exportable, Protocol):
     """A run: it is shown, and its knobs are turned."""
 
@@ -90,6 +104,10 @@ class RunView(Exportable, Protocol):
     @property
     def events(self) -> tuple[KnobChange, ...]:
         """Every knob change, oldest first."""
+
+    @property
+    def tuner(self) -> TunerView | None:
+        """What turns its knobs by itself, or None."""
 
     def status(self) -> Status:
         """Return where it is."""

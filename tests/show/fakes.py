@@ -58,6 +58,7 @@ class FakeWatched:
     past: list = field(default_factory=list)
     closed: bool = False
     exporting: Callable = written
+    tuner: object = None
 
     @property
     def _core(self):

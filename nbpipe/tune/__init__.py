@@ -1,0 +1,1 @@
+"""Automatic tuning: measures a live run, and turns its knobs by measured gain."""

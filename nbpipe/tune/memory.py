@@ -1,0 +1,127 @@
+"""Memory: what a raise would need, and what is taken back when the ceiling is near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from ..base.format import format_bytes
+from ..base.knobs import Knob
+from ..engine.stats import StageStats
+from .board import Board
+from .point import Observation
+
+GUARD = 0.95  # of the ceiling: nothing is raised beyond, and above it something is taken back
+FREE = 0.75  # of the ceiling: below it, what memory allowed is forgotten
+_RELEASE = 0.85  # above it, freed memory is returned to the system
+_RELEASE_S = 1.0
+_KEPT = 1.2  # what the allocator keeps of what was alive
+_CUT_S, _CUT_STEPS = 0.5, 3  # a cut shows after so long
+_SHOWS = 0.98  # of the memory before a cut: less was freed
+_VAIN, _VAIN_S = 2, 30.0
+_SMALL = 0.01  # of the ceiling: a buffer that is not worth a cut
+
+
+@final
+class MemoryGuard:
+    """Keeps the resident memory of a process tree below a ceiling.
+
+    Args:
+        board: the knobs.
+        ceiling_bytes: the ceiling; None without one [bytes].
+        release: returns freed memory to the system.
+    """
+
+    def __init__(
+        self, board: Board, ceiling_bytes: int | None, release: Callable[[], object]
+    ) -> None:
+        self._board = board
+        self.ceiling_bytes = ceiling_bytes
+        self._release = release
+        self._released_s = self._cut_s = self._blind_s = float("-inf")
+        self._before = 0  # resident before the last cut [bytes]
+        self._vain = 0
+        self._now: Observation | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the memory belongs to something that no knob changes."""
+        return self._now is not None and self._now.time_s < self._blind_s
+
+    def look(self, one: Observation, step_s: float) -> bool:
+        """Take something back if the ceiling is near; return whether a knob was turned."""
+        self._now, ceiling, resident = one, self.ceiling_bytes, one.resident_bytes
+        if ceiling is None or resident is None or resident <= _RELEASE * ceiling:
+            return False
+        if one.time_s - self._released_s > _RELEASE_S:
+            self._released_s = one.time_s
+            self._release()
+            return False  # the next observation shows it
+        wait_s = max(_CUT_S, min(3.0, _CUT_STEPS * step_s))
+        if resident <= GUARD * ceiling or one.time_s < self._cut_s + wait_s or self.is_foreign:
+            return False
+        freed = resident <= _SHOWS * self._before
+        self._vain = 0 if freed or not self._before else self._vain + 1
+        if self._vain >= _VAIN:
+            self._vain, self._before, self._blind_s = 0, 0, one.time_s + _VAIN_S
+            return False
+        self._before, self._cut_s = resident, one.time_s
+        return self._cut(one, "prefetch") or self._cut(one, "concurrency")
+
+    def why(self) -> str:
+        """Return the reason of a cut."""
+        resident = self._now.resident_bytes if self._now is not None else None
+        return f"memory: {format_bytes(resident or 0)} of {format_bytes(self.ceiling_bytes or 0)}"
+
+    def _cut(self, one: Observation, name: str) -> bool:
+        """Lower the knob whose results take most memory; buffers by half, calls by a quarter."""
+        board, ceiling = self._board, self.ceiling_bytes or 0
+        held: dict[Knob, tuple[float, str]] = {}
+        for stage in one.stats:
+            knob = board.knob(stage, name) if stage in board.stages else None
+            if knob is not None:
+                least = board.first.get(knob, knob.value) if name == "concurrency" else 1
+                most = max(held.get(knob, (0.0, ""))[0], (knob.value - least) * size_of(one, stage))
+                held[knob] = most, stage
+        knob = max(held, key=lambda one: held[one][0], default=None)
+        if knob is None or held[knob][0] < _SMALL * ceiling:
+            return False
+        least = board.first.get(knob, knob.value) if name == "concurrency" else 1
+        value = max(least, int(knob.value * (0.5 if name == "prefetch" else 0.75)))
+        board.caps[knob] = value
+        return board.set(knob, value, self.why())
+
+    def fitting(self, stage: str, name: str, value: int) -> int:
+        """Return the value that fits under the ceiling; buffers are halved to make room."""
+        knob, one = self._board.knob(stage, name), self._now
+        if knob is None or value <= knob.value or self.ceiling_bytes is None:
+            return value
+        if one is None or one.resident_bytes is None or self.is_foreign:
+            return knob.value
+        while value > knob.value:
+            needed = self._full_bytes(one) + _KEPT * (value - knob.value) * size_of(one, stage)
+            needed += (value - knob.value) * _worker_bytes(one.stats[stage])
+            if needed <= GUARD * self.ceiling_bytes:
+                return value
+            if name != "concurrency" or not self._cut(one, "prefetch"):
+                value = (value + knob.value) // 2
+        return value
+
+    def _full_bytes(self, one: Observation) -> float:
+        """Return what would be resident with every buffer full and every call with a result."""
+        missing = 0.0
+        for name, stage in self._board.stages.items():
+            row, prefetch = one.stats[name], self._board.value(name, "prefetch")
+            free = max(0, prefetch - row.queued) if "prefetch" in stage.knobs else 0
+            idle = max(0, self._board.value(name) - row.running)
+            missing += (free + idle * ("concurrency" in stage.knobs)) * size_of(one, name)
+        return (one.resident_bytes or 0) + _KEPT * missing
+
+
+def size_of(one: Observation, stage: str) -> float:
+    """Return the size of a result of a stage [bytes]."""
+    return float(one.stats[stage].item_bytes)
+
+
+def _worker_bytes(row: StageStats) -> float:
+    return row.memory_bytes / row.workers if row.workers else 0.0

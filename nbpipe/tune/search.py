@@ -1,0 +1,446 @@
+"""Search: which knobs to turn next; a generator without threads and without a clock."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from typing import NamedTuple, final
+
+from .board import Board
+from .point import SAME, Measure, Point, best_of, scalable
+
+CONTENT = 0.03  # a loop that waits less gains nothing
+HEADROOM = 0.95  # share of its slots that a stage may need to be busy
+QUIET_S = 30.0  # a knob that was searched is left alone for so long
+_LEAP = 4  # a leap multiplies calls by so much at most
+_PROMISE = 0.6  # of the gain that the closed form predicts
+_LONGER = 1.3  # calls that take so much longer are in each other's way
+_OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the load has changed
+_FULL = 0.7  # a stage so busy may be the one that limits
+_HELD = 0.2  # blocked or empty for so much of the time
+_TRIALS, _ROUNDS = 5, 2
+_MANY, _SLOWED = 20, 1.1  # batches that show how long a step is; a step so much longer is slowed
+_TINY = 0.02  # of a call
+
+
+class Turn(NamedTuple):
+    """A knob to turn; the answer is whether it changed.
+
+    Attributes:
+        stage: address.
+        knob: "concurrency" or "prefetch".
+        value: the new value.
+        why: the reason, in one line.
+        trial: it is taken back unless it is kept.
+    """
+
+    stage: str
+    knob: str
+    value: int
+    why: str
+
+
+class Keep(NamedTuple):
+    """The present setting is kept, and what the tuner is doing now.
+
+    Attributes:
+        state: in a few words.
+        note: a decision, for the log; empty without one.
+        changed: the load has changed.
+    """
+
+    state: str
+    note: str = ""
+    changed: bool = False
+
+
+class Doing(NamedTuple):
+    """What the tuner is doing now.
+
+    Attributes:
+        state: in a few words.
+    """
+
+    state: str
+
+
+Action = Turn | Keep | Doing | Measure
+Steps = Generator[Action, Point | bool | None, Point]
+Turns = Generator[Action, Point | bool | None, bool]
+
+
+class LoadChangedError(Exception):
+    """All that was measured is of another load.
+
+    Args:
+        point: the first measurement of the new load.
+    """
+
+    def __init__(self, point: Point) -> None:
+        super().__init__()
+        self.point = point
+
+
+@final
+class Search:
+    """Finds the setting at which the loop gets most batches a second.
+
+    Args:
+        board: the knobs.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._now_s = 0.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was measured."""
+        self._quiet: dict[tuple[str, str], float] = {}  # knobs to leave alone until then [s]
+        self._landed = False  # the closed form does not hold for this load
+        self._top = 0.0  # the best rate
+        self._step_s = math.inf  # the loop's own step, where it was shortest [s]
+        self._own_s = math.inf  # likewise, of windows with many batches
+        # By stage: the least slot-time per batch [s], and the calls with which it was measured.
+        self._light: dict[str, tuple[float, int]] = {}
+        self._curve: dict[str, dict[int, Point]] = defaultdict(dict)  # by calls, while it limited
+
+    # -- the whole ----------------------------------------------------------------------------
+    def run(self) -> Steps:
+        """Tune for ever."""
+        yield Doing("measuring")
+        point = yield from self._measured(Measure(batches=5, within=0.2, settles=False))
+        while True:
+            try:
+                point = yield from self._tuned(point)
+                point = yield from self._watched(point)
+            except LoadChangedError as changed:
+                point = changed.point
+            yield Keep("measuring", "the load has changed", changed=True)
+            self.forget()
+            self._learn(point)
+
+    def _tuned(self, point: Point) -> Steps:
+        for _ in range(_ROUNDS):
+            before = point.rate
+            for part in (self._leapt, self._searched, self._buffered):
+                if point.wait >= CONTENT:
+                    point = yield from part(point)
+            if point.wait < CONTENT or point.rate < (1 + SAME) * before:
+                break
+        point = yield from self._lowered(point)
+        return (yield from self._trimmed(point))
+
+    # -- measuring ----------------------------------------------------------------------------
+    def _measured(self, measure: Measure) -> Steps:
+        point = yield measure._replace(step_s=self._step_s)
+        assert isinstance(point, Point)
+        self._learn(point)
+        return point
+
+    def _learn(self, point: Point) -> None:
+        self._now_s = point.time_s
+        if point.worse:
+            return
+        self._step_s = min(self._step_s, point.step_s)
+        if point.batches >= _MANY:
+            self._own_s = min(self._own_s, point.step_s)
+        self._top = max(self._top, point.rate)
+        for name, slots_s in point.slots_s.items():
+            if point.busy[name] > 0.05:  # noqa: PLR2004  of a stage that hardly works
+                least = self._light.get(name, (math.inf, 0))
+                self._light[name] = min(least, (slots_s, point.calls[name]))
+            if point.busy[name] > 0.75 and point.wait >= CONTENT:  # noqa: PLR2004  it limits
+                self._curve[name][point.calls[name]] = point
+
+    def _turned(self, stage: str, value: int, why: str, knob: str = "concurrency") -> Turns:
+        return bool((yield Turn(stage, knob, value, why)))
+
+    def _is_quiet(self, stage: str, knob: str) -> bool:
+        return self._quiet.get((stage, knob), -math.inf) > self._now_s
+
+    def _leave(self, stage: str, knob: str, times: float = 1.0) -> None:
+        self._quiet[stage, knob] = self._now_s + times * QUIET_S
+
+    def _light_s(self, stage: str) -> float:
+        return self._light.get(stage, (0.0, 0))[0]
+
+    # -- leaps --------------------------------------------------------------------------------
+    def _wanted(self, point: Point) -> dict[str, int]:
+        """Return the calls of each stage that the loop's own pace asks for, where they are more."""
+        board, pace_s = self._board, HEADROOM * self._step_s
+        names = [name for name in board.tunable if not self._is_quiet(name, "concurrency")]
+        wanted = {
+            name: min(
+                _LEAP * point.calls[name],
+                board.most_alone(name),
+                math.ceil(min(point.slots_s[name] / pace_s, 1e6) - _TINY),
+            )
+            for name in names
+        }
+        wanted = board.within_cores(wanted, point)
+        return {name: value for name, value in wanted.items() if value > point.calls[name]}
+
+    def _leapt(self, point: Point) -> Steps:
+        """Give each stage the calls that the loop's own pace asks for."""
+        while not self._landed:
+            ups = self._wanted(point)
+            hope = min(
+                [1.0 / self._step_s]
+                + [ups.get(n, point.calls[n]) / max(1e-9, s) for n, s in point.slots_s.items()]
+            )
+            turned = []
+            for name, value in ups.items():
+                yield Doing("raising " + ", ".join(ups))
+                why = f"the loop waits {point.wait:.0%}; {value} calls keep its pace"
+                if (yield from self._turned(name, value, why)):
+                    turned.append(name)
+            if not turned:
+                return point
+            new = yield from self._measured(Measure(within=0.1, floor=point.rate))
+            if new.wait < CONTENT and new.rate >= (1 - SAME) * point.rate:
+                yield Keep("measuring")
+                return new
+            if new.rate - point.rate < _PROMISE * (hope - point.rate):
+                deepened = self._deepens(new)
+                if deepened is None:
+                    return (yield from self._landed_at(point, new))
+                before = self._board.value(deepened, "prefetch")
+                new = yield from self._buffered(new)
+                if self._board.value(deepened, "prefetch") == before:
+                    return (yield from self._landed_at(point, new))
+            yield Keep("measuring")
+            point = new
+        return point
+
+    def _landed_at(self, before: Point, after: Point) -> Steps:
+        """A leap brought little: go to the calls that the best rate needs while they are light."""
+        self._landed = True
+        rate, fell = max(before.rate, after.rate), after.rate < before.rate
+        turned = False
+        for name in self._board.tunable:
+            need = max(1, math.ceil(self._light_s(name) * rate / HEADROOM - _TINY))
+            if fell:
+                need = min(need, before.calls[name])
+            if self._board.value(name) > need:
+                why = (
+                    f"calls took longer, the more there were ({before.calls[name]}: "
+                    f"{before.rate:.3g}/s, {after.calls[name]}: {after.rate:.3g}/s)"
+                )
+                turned = (yield from self._turned(name, need, why)) or turned
+        if not turned:
+            return after
+        floor = 0.0 if fell else rate
+        new = yield from self._measured(Measure(floor=floor))
+        self._check_load(new)
+        if new.rate + 2 * new.error >= (1 - SAME) * rate:
+            yield Keep("measuring")
+            return new
+        for name in self._board.tunable:
+            value = before.calls[name] if fell else after.calls[name]
+            yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
+        new = yield from self._measured(Measure())
+        yield Keep("measuring")
+        return new
+
+    def _check_load(self, point: Point) -> None:
+        """Refuse a point whose calls take longer though they are few.
+
+        Raises:
+            LoadChangedError: the load has changed, not the calls.
+        """
+        for name in self._board.tunable:
+            light_s, calls = self._light.get(name, (math.inf, 0))
+            slow = point.slots_s[name] > _OTHER_LOAD * light_s
+            if slow and point.busy[name] > _FULL and point.calls[name] <= 1.25 * calls:
+                raise LoadChangedError(point)
+
+    # -- the search of one stage --------------------------------------------------------------
+    def _limiting(self, point: Point) -> str | None:
+        """Return the busiest stage that may be turned; of equals the upper one."""
+        names = [name for name in self._board.tunable if not self._is_quiet(name, "concurrency")]
+        top = max((point.busy[name] for name in names), default=0.0)
+        near = (name for name in names if point.busy[name] >= top - 0.05)
+        return next(near, None) if top >= _FULL else None
+
+    def _searched(self, point: Point) -> Steps:
+        for _ in range(_ROUNDS):
+            stage = self._limiting(point)
+            if stage is None or point.wait < CONTENT:
+                return point
+            yield Doing(f"searching {stage}")
+            point = yield from self._search(stage, point)
+            yield Keep("measuring")
+            self._leave(stage, "concurrency")
+        return point
+
+    def _search(self, stage: str, point: Point) -> Steps:
+        begun = point.calls[stage]
+        known = {**self._curve[stage], begun: point}
+        for _ in range(_TRIALS):
+            value = self._next_value(stage, known, point)
+            rates = ", ".join(f"{calls}: {one.rate:.3g}/s" for calls, one in sorted(known.items()))
+            top = max(one.rate for one in known.values())
+            if value is None or not (yield from self._turned(stage, value, f"trying ({rates})")):
+                break
+            found = yield from self._measured(Measure(floor=top))
+            known[self._board.value(stage)] = found
+            if found.wait < CONTENT:
+                break
+            if value > begun and not found.worse and self._limiting(found) not in (stage, None):
+                break
+        best = best_of(known)
+        if self._board.value(stage) == best:
+            return known[best]
+        why = f"the fewest calls that are as fast as any ({best}: {known[best].rate:.3g}/s)"
+        yield from self._turned(stage, best, why)
+        if best == begun:
+            return (yield from self._measured(Measure()))
+        new = yield from self._measured(Measure(floor=known[begun].rate))
+        if best >= begun or new.rate >= (1 - SAME) * known[begun].rate:
+            return new
+        yield from self._turned(stage, begun, f"{best} calls gave {new.rate:.3g}/s this time")
+        return (yield from self._measured(Measure()))
+
+    def _next_value(self, stage: str, known: Mapping[int, Point], point: Point) -> int | None:
+        """Return what to try: the law's best, the open side of the bracket, or inside it."""
+        best, most = best_of(known), self._board.limit(stage, point)
+        light_s, at = self._light.get(stage, (0.0, best))
+        bound = light_s * (1 - SAME) * self._top  # fewer calls cannot be as fast
+        bound = 1 if bound < at else bound
+        up = min((calls for calls in known if calls > best), default=None)
+        down = max((calls for calls in known if calls < best), default=None)
+        guess = scalable(known)
+        if (
+            guess is not None
+            and guess not in known
+            and max(bound, down or 1) <= guess <= (up or most)
+        ):
+            return guess
+        if up is None and best < most:
+            return min(most, max(best + 1, round(1.5 * best)))
+        if down is None and best > 1 and round(best / 1.6) >= bound:
+            return round(best / 1.6)
+        sides = []
+        if up is not None and up - best > max(1, 0.12 * best):
+            sides.append((known[up].rate, round(math.sqrt(up * best))))
+        if down is not None and best - down > max(1, 0.12 * best):
+            sides.append((known[down].rate, round(math.sqrt(best * down))))
+        sides = [side for side in sides if side[1] not in known and side[1] >= bound]
+        return max(sides)[1] if sides else None
+
+    # -- a loop that its workers slow ---------------------------------------------------------
+    def _lowered(self, point: Point) -> Steps:
+        """Try fewer calls where the loop does not wait and its own steps became longer."""
+        for _ in range(_TRIALS):
+            longer = point.batches >= _MANY and point.step_s > _SLOWED * self._own_s
+            if point.wait >= CONTENT or not longer:
+                return point
+            names = [n for n in self._board.tunable if not self._is_quiet(n, "fewer")]
+            stage = max(names, key=lambda name: point.calls[name], default=None)
+            if stage is None or point.calls[stage] <= 1:
+                return point
+            value = min(point.calls[stage] - 1, round(point.calls[stage] / 1.25))
+            if value < self._light_s(stage) * (1 - SAME) * point.rate:
+                return point  # fewer cannot be as fast
+            took = f"a step of the loop takes {1e3 * point.step_s:.3g} ms"
+            why = f"{took}, {1e3 * self._own_s:.3g} with fewer calls"
+            if not (yield from self._turned(stage, value, why)):
+                return point
+            new = yield from self._measured(Measure(floor=point.rate))
+            if new.rate < (1 + SAME / 3) * point.rate:
+                yield from self._turned(
+                    stage, point.calls[stage], f"{value} calls gave {new.rate:.3g}/s"
+                )
+                self._leave(stage, "fewer", 2.0)
+                new = yield from self._measured(Measure())
+                yield Keep("measuring")
+                return new
+            yield Keep("measuring")
+            point = new
+        return point
+
+    # -- buffers ------------------------------------------------------------------------------
+    def _deepens(self, point: Point) -> str | None:
+        """Return the stage whose buffer holds back the loop."""
+        name = list(point.busy)[-1] if point.swings else point.held_back
+        if name is None or self._is_quiet(name, "prefetch"):
+            return None
+        return None if self._board.knob(name, "prefetch") is None else name
+
+    def _buffered(self, point: Point) -> Steps:
+        """Deepen a buffer that is empty and full in turn, or where results wait for their order."""
+        name = self._deepens(point)
+        if name is None:
+            return point
+        yield Doing(f"searching {name}")
+        old = self._board.value(name, "prefetch")
+        why = f"it is blocked {point.blocked[name]:.0%} while the loop waits {point.wait:.0%}"
+        deep = max(4 * old, math.ceil(1.2 * point.burst))
+        if not (yield from self._turned(name, deep, why, "prefetch")):
+            self._leave(name, "prefetch")
+            return point
+        deep = self._board.value(name, "prefetch")
+        new = yield from self._measured(Measure())
+        if not new.differs(point):
+            yield from self._turned(name, old, "for comparison", "prefetch")
+            point = point.averaged((yield from self._measured(Measure())))
+            yield from self._turned(name, deep, "for comparison", "prefetch")
+            new = new.averaged((yield from self._measured(Measure())))
+        if new.rate > (1 + SAME) * point.rate:
+            yield Keep("measuring")
+            return new
+        yield from self._turned(name, old, f"it gained nothing ({new.rate:.3g}/s)", "prefetch")
+        self._leave(name, "prefetch")
+        return (yield from self._measured(Measure()))
+
+    # -- idle calls ---------------------------------------------------------------------------
+    def _trimmed(self, point: Point) -> Steps:
+        """Take away calls that are idle; restore them at once if that costs."""
+        old: dict[str, int] = {}
+        last = list(point.busy)[-1]
+        deep, needed = self._board.value(last, "prefetch"), math.ceil(1.2 * point.burst)
+        for name in self._board.tunable:
+            need = math.ceil(1.08 * point.slots_s[name] * max(point.rate, self._top) + 0.2)
+            calls = point.calls[name]
+            if need < 0.9 * calls and not self._is_quiet(name, "trim"):
+                why = f"they are idle {1 - point.busy[name]:.0%} of the time"
+                if (yield from self._turned(name, max(1, need), why)):
+                    old[name] = calls
+        if not old:
+            return point
+        if needed > deep:
+            why = f"a pause of the loop is worth {needed} batches"
+            yield from self._turned(last, needed, why, "prefetch")
+        new = yield from self._measured(Measure(least_s=1.5, floor=point.rate))
+        waits = point.wait < CONTENT <= new.wait
+        if new.rate < (1 - SAME) * point.rate or waits:
+            for name, value in old.items():
+                yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
+                self._leave(name, "trim", 2.0)
+            yield from self._turned(last, deep, f"it gave {new.rate:.3g}/s", "prefetch")
+            new = yield from self._measured(Measure())
+        yield Keep("measuring")
+        return new
+
+    # -- watching -----------------------------------------------------------------------------
+    def _watched(self, point: Point) -> Steps:
+        """Look on until the load has changed, twice in a row."""
+        if point.wait < CONTENT:
+            yield Keep("keeps up", f"keeps up: {point.rate:.3g} batches/s")
+        else:
+            note = f"nothing more to gain: {point.rate:.3g} batches/s"
+            yield Keep("nothing more to gain", note)
+        odd = 0
+        while True:
+            now = yield Measure(most_s=3.0, settles=False)
+            assert isinstance(now, Point)
+            self._now_s = now.time_s
+            waits = point.wait < CONTENT and now.wait > 2 * CONTENT
+            waits = waits and now.rate < 0.95 * point.rate
+            gap = abs(now.rate / point.rate - 1)
+            differs = gap > max(0.1, 4 * now.error / now.rate)
+            odd = odd + 1 if waits or (differs and max(now.wait, point.wait) >= CONTENT) else 0
+            if odd > 1:
+                return now

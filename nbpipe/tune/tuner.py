@@ -1,0 +1,387 @@
+"""Tuner: tunes a run while it is iterated; one thread serves all tuners of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from typing import NamedTuple, SupportsIndex, final
+
+from ..base.checks import integer
+from ..base.format import format_bytes, parse_bytes
+from ..base.knobs import Knob
+from ..base.machine import Machine, release_free_memory
+from ..base.names import shown
+from ..base.threads import holds
+from ..errors import ArgumentError, ArgumentTypeError, RunClosedError
+from ..ops.stage import Stage, stage_at
+from ..show.watch import RunView, title_of
+from .board import MOST, Board
+from .point import Observation
+from .session import Decision, Session
+
+_LOOK_S, _REMOTE_S, _REST_S = (
+    0.05,
+    0.1,
+    0.25,
+)  # between two looks
+_READ_S = 0.25  # memory that is far below its ceiling is read no more often
+_NEAR = 0.8  # of the ceiling: from here on it is read at each look
+_QUARTER = 4  # of what is free, a tuner may use this part unless it is given a ceiling
+_LOG = logging.getLogger("nbpipe")
+
+
+class TunerLimits(NamedTuple):
+    """What a tuner was given.
+
+    Attributes:
+        memory: ceiling of the resident memory, as text or [bytes]; None for the default.
+        keep: addresses of stages to leave alone.
+        most: the most concurrent calls of a stage; None for the default.
+    """
+
+    memory: int | str | None = None
+    keep: str | Iterable[str] = ()
+    most: SupportsIndex | None = None
+
+
+@final
+class Tuner:
+    """Turns the knobs of a live run by measured gain; `run.autotune()` gives it.
+
+    Args:
+        run: the run, held weakly.
+        limits: what it was given.
+        cores: cores that the process may use; read from the system if left out.
+        follow: called with each knob that was turned, and its value before.
+        fixed: returns why stages are left alone, by address; without a reason, nothing is logged.
+
+    Examples:
+        >>> import nbpipe
+        >>> pipe = nbpipe.source(range(4)).map(abs)
+        >>> with pipe.start() as run:
+        ...     tuner = run.autotune()
+        ...     numbers = list(run)
+        ...     tuner.stop()
+        >>> tuner.state
+        'stopped'
+    """
+
+    def __init__(
+        self,
+        run: RunView,
+        limits: TunerLimits,
+        *,
+        cores: float | None = None,
+        follow: Callable[[Knob, int], object] = lambda *_: None,
+        fixed: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._run = weakref.ref(run)
+        self._follow, self._fixed = follow, fixed
+        self._machine, self._cores = Machine(), cores
+        self._lock = threading.RLock()
+        self._ended = ""
+        self._read_s = float("-inf")
+        self._resident: int | None = None
+        self._limits = limits
+        self._session = self._begun(run)
+        _thread.add(self)
+
+    # -- what users see -----------------------------------------------------------------------
+    @property
+    def state(self) -> str:
+        """What it does now: "measuring", "searching read", "keeps up", ..., "stopped"."""
+        return self._ended or self._session.state
+
+    @property
+    def log(self) -> tuple[Decision, ...]:
+        """Its last 1,000 decisions, oldest first: knob changes, and what was decided without."""
+        return tuple(self._session.log.copy())
+
+    def stop(self) -> None:
+        """End the tuning; a trial in progress is taken back, all other values stay.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start(autotune=True) as run:
+            ...     run.tuner.stop()
+            ...     run.tuner.state
+            'stopped'
+        """
+        self._end("stopped")
+        _thread.remove(self)
+
+    def undo(self) -> None:
+        """End the tuning, and restore the knobs that it turned, unless they were changed since.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start(autotune=True) as run:
+            ...     run.tuner.undo()
+            ...     run.tuner.state
+            'undone'
+        """
+        self.stop()
+        with self._lock:
+            self._session.undo()
+            self._ended = "undone"
+
+    def __repr__(self) -> str:
+        run = self._run()
+        return f"Tuner({'' if run is None else title_of(run)}; {self.state})"
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("look", "renew", "turns"))
+
+    # -- what runs do -------------------------------------------------------------------------
+    def turns(self, stage: str, knob: str) -> bool:
+        """Return whether it turns a knob now: it has not ended, and does not leave it alone."""
+        return not self._ended and self._session.board.knob(stage, knob) is not None
+
+    def renew(self, limits: TunerLimits) -> None:
+        """Take new limits, and begin again if it has ended."""
+        run = self._run()
+        if run is None:
+            raise RunClosedError("this run is gone; start another with pipe.start()")
+        with self._lock:
+            before, self._limits = self._limits, limits
+            try:
+                self._begin_again(run, "the limits have changed")
+            except BaseException:
+                self._limits = before
+                raise
+            self._ended = ""
+        _thread.add(self)
+
+    def _begin_again(self, run: RunView, why: str) -> None:
+        begun = self._begun(run)
+        self._session.take_back(why)
+        begun.log.extendleft(reversed(self._session.log))
+        for knob, value in self._session.board.first.items():
+            begun.board.first.setdefault(knob, value)
+        self._session = begun
+
+    def _end(self, state: str) -> None:
+        with self._lock:
+            if not self._ended:
+                self._ended = state
+                self._session.take_back("the tuner was stopped")
+
+    def _begun(self, run: RunView) -> Session:
+        """Return a session with the stages as they are now."""
+        limits, stages = self._limits, dict(run.stages)
+        keep = [limits.keep] if isinstance(limits.keep, str) else list(limits.keep)
+        for address in keep:
+            stage_at(stages, address, "run")
+        most = MOST if limits.most is None else integer("autotune most", limits.most, minimum=1)
+        ceiling = self._ceiling(limits.memory)
+        cores = self._machine.cores() / ranks_here() if self._cores is None else self._cores
+        left = dict.fromkeys(_thread.taken(stages, self), "another run's tuner turns it")
+        left.update(self._fixed())
+        board = Board(stages, cores=cores, keep=[*keep, *left], most=most)
+        session = Session(
+            board, memory_bytes=ceiling, release=release_free_memory, follow=self._follow
+        )
+        for address, why in left.items():
+            if why:
+                session.note(f"{address} is left alone: {why}")
+        if not board.knobs:
+            reason = next(filter(None, left.values()), self._why_nothing(stages))
+            session.nothing = session.state = f"nothing to tune: {reason}"
+        return session
+
+    @staticmethod
+    def _why_nothing(stages: Mapping[str, Stage]) -> str:
+        if any(stage.knobs for stage in stages.values()):
+            return "all its knobs were turned by others, or are to be kept"
+        return "no stage has a knob"
+
+    def _ceiling(self, memory: int | str | None) -> int | None:
+        """Return the ceiling of the resident memory [bytes]; 0 where memory cannot be read."""
+        wanted = None if memory is None else parse_bytes(memory)
+        try:
+            resident = self._machine.resident_bytes()
+            free = self._machine.free_bytes() if wanted is None else 0
+        except (OSError, ValueError, LookupError) as error:
+            _thread.warn(error)
+            return wanted or 0
+        if wanted is None:
+            return resident + free // (_QUARTER * ranks_here())
+        if wanted <= resident:
+            raise ArgumentError(
+                f"autotune memory must be above the {format_bytes(resident)} in use now, got "
+                f"{memory!r}"
+            )
+        return wanted
+
+    # -- what the thread does -----------------------------------------------------------------
+    def look(self) -> float | None:
+        """Take one look at the run; return when to look again [s], or None if it has ended."""
+        run = self._run()
+        if run is None or run.closed or self._ended:
+            return None
+        try:
+            with self._lock:
+                return None if self._ended else self._look(run)
+        except Exception as error:  # noqa: BLE001  the training loop goes its way
+            if not run.closed:
+                _LOG.warning("autotune stopped: %s: %s", type(error).__name__, error)
+            self._end(f"failed: {type(error).__name__}: {error}")
+            return None
+
+    def _look(self, run: RunView) -> float:
+        status = run.status()
+        stats = run.stats()
+        now_s = perf_counter()
+        if not _same(run.stages, self._session.board.stages):
+            self._begin_again(run, "the stages have changed")
+        if any(name not in stats for name in self._session.board.stages):
+            return _REST_S  # before the first epoch
+        one = Observation(now_s, status.state, status.epoch, stats, self._resident_bytes(now_s))
+        self._session.look(one)
+        if status.state != "running":
+            return _REST_S
+        return _REMOTE_S if status.isolated else _LOOK_S
+
+    def _resident_bytes(self, now_s: float) -> int | None:
+        """Return the resident memory; far below the ceiling, as it was a moment ago."""
+        known, ceiling = self._resident, self._session.memory_bytes or 0
+        far = known is not None and known < _NEAR * ceiling
+        if now_s - self._read_s < _READ_S * far:
+            return known
+        self._read_s = now_s
+        try:
+            self._resident = self._machine.resident_bytes()
+        except (OSError, ValueError, IndexError) as error:
+            _thread.warn(error)
+            self._resident = None
+        return self._resident
+
+
+def _same(stages: Mapping[str, Stage], known: Mapping[str, Stage]) -> bool:
+    """Return whether stages have the knobs of others: a loader builds its stages again."""
+    if len(stages) != len(known):
+        return False
+    pairs = zip(stages.values(), known.values(), strict=True)
+    return all(new is old or _knobs_of(new) == _knobs_of(old) for new, old in pairs)
+
+
+def _knobs_of(stage: Stage) -> tuple[str, list[Knob]]:
+    return stage.name, list(stage.knobs.values())
+
+
+def ranks_here() -> int:
+    """Return how many ranks share this machine."""
+    with contextlib.suppress(ValueError):
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return 1
+
+
+def limits_of(value: object) -> TunerLimits | None:
+    """Return the limits that the argument `autotune` of `start` gives; None for False.
+
+    Raises:
+        ArgumentTypeError: neither a bool nor a dict of the arguments of `run.autotune`.
+    """
+    if isinstance(value, bool):
+        return TunerLimits() if value else None
+    known = ", ".join(TunerLimits._fields)
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(
+            f"autotune must be True, False or a dict with some of {known}, got {value!r}"
+        )
+    for word in value:
+        if word not in TunerLimits._fields:
+            raise ArgumentTypeError(f"autotune has no argument {word!r} (arguments: {known})")
+    return TunerLimits(**value)
+
+
+# -- The thread of all tuners ----------------------------------------------------------------------
+@final
+class TunerThread:
+    """Looks at the runs of all tuners; it lives while there are any."""
+
+    def __init__(self) -> None:
+        self._tuners: tuple[Tuner, ...] = ()
+        self._changed = threading.Condition(threading.RLock())
+        self._thread: threading.Thread | None = None
+        self._warned = False
+
+    def add(self, tuner: Tuner) -> None:
+        """Look at a tuner's run from now on."""
+        with self._changed:
+            self._tuners = (*(one for one in self._tuners if one is not tuner), tuner)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="nbpipe-autotune", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def remove(self, tuner: Tuner) -> None:
+        """Look at it no more; wait for the end of the thread if it was the last."""
+        with self._changed:
+            self._tuners = tuple(one for one in self._tuners if one is not tuner)
+            self._changed.notify_all()
+            thread = None if self._tuners else self._thread
+        own = thread is threading.current_thread()
+        if thread is not None and not own and not holds(tuner._lock):
+            thread.join()
+
+    def taken(self, stages: Mapping[str, Stage], tuner: Tuner) -> list[str]:
+        """Return the stages with a knob that another tuner turns."""
+        theirs = {
+            knob for one in self._tuners if one is not tuner for _, knob in one._session.board.knobs
+        }
+        return [
+            name for name, stage in stages.items() if not theirs.isdisjoint(stage.knobs.values())
+        ]
+
+    def warn(self, error: Exception) -> None:
+        """Report once that memory cannot be read."""
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("autotune raises no knob: resident memory cannot be read (%s)", error)
+
+    def _serve(self) -> None:
+        due_s: dict[Tuner, float] = {}
+        while True:
+            with self._changed:
+                tuners = self._tuners
+                if not tuners:
+                    self._thread = None
+                    return
+                now_s = perf_counter()
+                wait_s = min(due_s.get(one, now_s) for one in tuners) - now_s
+                if wait_s > 0:
+                    self._changed.wait(wait_s)
+                    continue
+            due_s = {one: due_s[one] for one in tuners if one in due_s}
+            for one in tuners:
+                if due_s.get(one, 0.0) <= perf_counter():
+                    again_s = one.look()
+                    if again_s is None:
+                        self._drop(one)
+                    else:
+                        due_s[one] = perf_counter() + again_s
+
+    def _drop(self, tuner: Tuner) -> None:
+        with self._changed:
+            self._tuners = tuple(one for one in self._tuners if one is not tuner)
+
+
+_thread = TunerThread()
+
+
+def _forget() -> None:
+    """Begin with no tuner in a forked process: the thread stayed in the parent."""
+    global _thread  # noqa: PLW0603
+    _thread = TunerThread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

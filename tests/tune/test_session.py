@@ -1,0 +1,133 @@
+"""A session in virtual time: whose knobs it turns, what it takes back, and where it stops."""
+
+import dataclasses
+
+import pytest
+
+from nbpipe.tune.board import Board
+from nbpipe.tune.session import Session
+from tests.tune.kinds import KINDS
+from tests.tune.model import LOOK_S, Model, tuned
+
+
+class Ride:
+    """A model and its session, to be driven step by step."""
+
+    def __init__(self, kind="io", *, keep=(), most=64, memory=None, seed=0):
+        made = KINDS[kind](seed)
+        self.model = Model(made, seed)
+        self.board = Board(self.model.addresses, cores=made.cores, keep=keep, most=most)
+        self.session = Session(self.board, memory_bytes=memory)
+        self.looks = 0
+
+    def go(self, until, **changes):
+        """Continue until a time, or until a condition holds."""
+        while not until() if callable(until) else self.model.now_s < until:
+            self.looks += 1
+            assert self.looks < 4000
+            self.model.advance(self.looks * LOOK_S)
+            self.session.look(self.model.observe()._replace(**changes))
+
+    def knob(self, name="read.concurrency"):
+        """Return a knob of the model."""
+        stage, word = name.rsplit(".", 1)
+        return self.model.addresses[stage].knob(word)
+
+
+def test_calls_are_raised_until_the_loop_keeps_up():
+    """The reasons have the numbers, and are those of the changes."""
+    ride = Ride()
+    ride.go(20)
+    changes = [one for one in ride.session.log if one.knob]
+    assert ride.session.state == "keeps up"
+    assert changes[0].text.endswith("%; 4 calls keep its pace")
+    assert (changes[0].old, changes[0].new) == (1, 4)
+    assert ride.knob().last_change.by == "autotune"
+    assert ride.knob().last_change.why == changes[-1].text
+
+
+def test_a_knob_that_a_person_turns_is_left_alone():
+    """Also in the middle of a search, and for good: the rest is tuned beside it."""
+    ride = Ride("mixed")
+    ride.go(lambda: ride.knob("fetch.concurrency").value > 1)
+    ride.knob("fetch.concurrency").set(2, by="panel")
+    ride.go(40)
+    assert ride.knob("fetch.concurrency").value == 2
+    notes = [str(one) for one in ride.session.log]
+    assert "fetch.concurrency was changed by panel: it is left alone from now on" in notes
+
+
+def test_stages_to_keep_and_the_most_calls():
+    """They bound what is turned."""
+    ride = Ride("mixed", keep=["decode"], most=5)
+    ride.go(40)
+    assert ride.knob("decode.concurrency").value == 1
+    assert ride.knob("fetch.concurrency").value <= 5
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped", "failed", "cancelled"])
+def test_a_trial_is_taken_back(state):
+    """A pause, a stop or an error in the middle of a trial restores the values before it."""
+    ride = Ride()
+    ride.go(lambda: ride.knob().value > 1)
+    ride.go(ride.model.now_s + LOOK_S, state=state)
+    assert ride.knob().value == 1
+    ride.go(ride.model.now_s + 20)  # it continues
+    assert ride.knob().value > 8
+
+
+def test_the_end_of_an_epoch_is_no_interruption():
+    """A trial stays over the edge of an epoch, and is measured in the next one."""
+    ride = Ride()
+    ride.go(lambda: ride.knob().value > 1)
+    ride.go(ride.model.now_s + LOOK_S, state="finished")
+    assert ride.knob().value == 4
+    ride.go(ride.model.now_s + 20, epoch=1)
+    assert ride.knob().value > 8
+
+
+def test_undo_restores_what_was_not_changed_since():
+    """What a person turned meanwhile stays."""
+    ride = Ride("mixed")
+    ride.go(20)
+    ride.knob("decode.concurrency").set(9, by="code")
+    ride.session.undo()
+    values = [ride.knob(f"{name}.concurrency").value for name in ("fetch", "decode", "augment")]
+    assert values == [1, 9, 1]
+
+
+def test_memory_that_is_unknown_stops_raises():
+    """With a ceiling and no reading of the memory, no knob is raised."""
+    ride = Ride("io", memory=10**9)
+    ride.go(10, resident_bytes=None)
+    assert ride.knob().value == 1
+
+
+def test_foreign_memory_is_not_answered_for_ever():
+    """Two cuts that free nothing end the cuts: the memory belongs to something else."""
+    ride = Ride("memory", memory=10**9)
+    ride.go(15)
+    before = ride.knob("load.concurrency").value
+    ride.go(20, resident_bytes=990_000_000)
+    after = ride.knob("load.concurrency").value, ride.knob("load.prefetch").value
+    ride.go(40, resident_bytes=990_000_000)
+    assert (ride.knob("load.concurrency").value, ride.knob("load.prefetch").value) == after
+    assert before >= after[0] >= 1
+
+
+def test_the_ceiling_holds_while_items_grow():
+    """Buffers are cut first, calls after them, never below what was written."""
+    done = tuned(KINDS["growing"], 1)
+    assert done.peak <= KINDS["growing"](1).memory_bytes
+    assert any("memory: " in why for *_, why in done.turns)
+
+
+def test_a_decision_prints_as_a_sentence():
+    """With a knob, its change comes first."""
+    ride = Ride()
+    ride.go(20)
+    first, *_, last = ride.session.log
+    assert str(first).startswith("read.concurrency 1 → 4: ")
+    assert str(last).startswith("keeps up: ")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        last.text = ""
