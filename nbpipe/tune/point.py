@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, final
 
-from ..engine.stats import StageStats
+from ..engine.stats import CHEAP_NS, StageStats
 from ..ops.stage import CONSUMER, Stage, share_workers
 
 SAME = 0.03  # rates that differ by less are equal
@@ -18,7 +18,8 @@ _FEW_STEPS = 8  # with fewer, a pause is not told from a step
 _PARTS = 6  # of a window, for the error of its rate
 _LEAST_PARTS = 3
 _HELD, _FULL, _WAITS = 0.2, 0.7, 0.1  # shares: blocked, busy, of the loop's time
-_CUT_S, _CUT = 0.5, 0.85  # after so long, a rate of so much of the floor ends a window
+_CUT_S, _CUT = 0.5, 0.85  # after so long, a rate of so much of the floor ends a window,
+_SURELY_S = 2.5  # or after so long, where late results hold back others
 _LONGEST_S, _LEAST_BATCHES = 15.0, 5  # a window is longer until it has so many batches
 _REGULAR = 0.1  # pauses come after so equally many batches
 _KEEP = 0.015  # of the best rate: fewer calls may give so much less
@@ -96,6 +97,7 @@ class Point(NamedTuple):
         blocked: by stage, the share of its slots that had no room for a result.
         calls: by stage, the limit in force.
         cores: by stage, the share of its calls' time in which they compute; 0 if not known.
+        short: stages whose calls are so short that they run in chunks.
         burst: batches that could be made while a loop that pauses regularly does so once.
         worse: the window was cut off: this setting is surely slower than the floor.
     """
@@ -111,6 +113,7 @@ class Point(NamedTuple):
     blocked: Mapping[str, float]
     calls: Mapping[str, int]
     cores: Mapping[str, float]
+    short: frozenset[str] = frozenset()
     burst: float = 0.0
     worse: bool = False
 
@@ -292,7 +295,7 @@ class Measurement:
         own_s = min(lasted_s - waited_s, made * self._measure.step_s)
         if made / max(1e-9, waited_s + own_s) >= _CUT * floor:
             return False
-        return self._point_until(now).held_back is None
+        return lasted_s >= _SURELY_S or self._point_until(now).held_back is None
 
     def point(self) -> Point:
         """Return what was measured."""
@@ -313,9 +316,16 @@ class Measurement:
             wait,
             (1.0 - wait) / rate,
             **self._of_stages(first.stats, last.stats, made),
+            short=frozenset(self._short_in(last.stats)),
             burst=self._pause_s * rate if self._cycle else 0.0,
             worse=self._worse,
         )
+
+    def _short_in(self, stats: Mapping[str, StageStats]) -> Iterator[str]:
+        for group in self._groups:
+            p50_s = stats[group.members[-1]].latency_p50_s
+            if not group.away and 0 < p50_s < CHEAP_NS / 1e9:
+                yield group.address
 
     def _of_stages(
         self, old: Mapping[str, StageStats], new: Mapping[str, StageStats], made: float

@@ -20,6 +20,9 @@ _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the loa
 _FULL = 0.7  # a stage so busy may be the one that limits
 _HELD = 0.2  # blocked or empty for so much of the time
 _TRIALS, _ROUNDS = 5, 2
+_NEAR = 1.3  # calls that lie so near on both sides of the best end a search
+_SURE = Measure(least_s=2.5, batches=40, within=0.01, settles=False)  # that the load has changed
+_REST = Measure(least_s=8.0, most_s=8.0, settles=False)  # after a trial that cost much
 _MANY, _SLOWED = 20, 1.1  # batches that show how long a step is; a step so much longer is slowed
 _TINY = 0.02  # of a call
 
@@ -98,6 +101,7 @@ class Search:
     def forget(self) -> None:
         """Forget all that was measured."""
         self._quiet: dict[tuple[str, str], float] = {}  # knobs to leave alone until then [s]
+        self._short: frozenset[str] = frozenset()
         self._landed = False  # the closed form does not hold for this load
         self._top = 0.0  # the best rate
         self._step_s = math.inf  # the loop's own step, where it was shortest [s]
@@ -140,7 +144,7 @@ class Search:
         return point
 
     def _learn(self, point: Point) -> None:
-        self._now_s = point.time_s
+        self._now_s, self._short = point.time_s, point.short
         if point.worse:
             return
         self._step_s = min(self._step_s, point.step_s)
@@ -157,6 +161,11 @@ class Search:
     def _turned(self, stage: str, value: int, why: str, knob: str = "concurrency") -> Turns:
         return bool((yield Turn(stage, knob, value, why)))
 
+    @property
+    def _tunable(self) -> list[str]:
+        """The stages whose calls may be changed: in chunks, concurrency means something else."""
+        return [name for name in self._board.tunable if name not in self._short]
+
     def _is_quiet(self, stage: str, knob: str) -> bool:
         return self._quiet.get((stage, knob), -math.inf) > self._now_s
 
@@ -170,7 +179,7 @@ class Search:
     def _wanted(self, point: Point) -> dict[str, int]:
         """Return the calls of each stage that the loop's own pace asks for, where they are more."""
         board, pace_s = self._board, HEADROOM * self._step_s
-        names = [name for name in board.tunable if not self._is_quiet(name, "concurrency")]
+        names = [name for name in self._tunable if not self._is_quiet(name, "concurrency")]
         wanted = {
             name: min(
                 _LEAP * point.calls[name],
@@ -219,7 +228,7 @@ class Search:
         self._landed = True
         rate, fell = max(before.rate, after.rate), after.rate < before.rate
         turned = False
-        for name in self._board.tunable:
+        for name in self._tunable:
             need = max(1, math.ceil(self._light_s(name) * rate / HEADROOM - _TINY))
             if fell:
                 need = min(need, before.calls[name])
@@ -233,11 +242,13 @@ class Search:
             return after
         floor = 0.0 if fell else rate
         new = yield from self._measured(Measure(floor=floor))
+        if after.worse:
+            new = yield from self._measured(_REST)
         self._check_load(new)
         if new.rate + 2 * new.error >= (1 - SAME) * rate:
             yield Keep("measuring")
             return new
-        for name in self._board.tunable:
+        for name in self._tunable:
             value = before.calls[name] if fell else after.calls[name]
             yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
         new = yield from self._measured(Measure())
@@ -250,7 +261,7 @@ class Search:
         Raises:
             LoadChangedError: the load has changed, not the calls.
         """
-        for name in self._board.tunable:
+        for name in self._tunable:
             light_s, calls = self._light.get(name, (math.inf, 0))
             slow = point.slots_s[name] > _OTHER_LOAD * light_s
             if slow and point.busy[name] > _FULL and point.calls[name] <= 1.25 * calls:
@@ -259,7 +270,7 @@ class Search:
     # -- the search of one stage --------------------------------------------------------------
     def _limiting(self, point: Point) -> str | None:
         """Return the busiest stage that may be turned; of equals the upper one."""
-        names = [name for name in self._board.tunable if not self._is_quiet(name, "concurrency")]
+        names = [name for name in self._tunable if not self._is_quiet(name, "concurrency")]
         top = max((point.busy[name] for name in names), default=0.0)
         near = (name for name in names if point.busy[name] >= top - 0.05)
         return next(near, None) if top >= _FULL else None
@@ -284,7 +295,7 @@ class Search:
             top = max(one.rate for one in known.values())
             if value is None or not (yield from self._turned(stage, value, f"trying ({rates})")):
                 break
-            found = yield from self._measured(Measure(floor=top))
+            found = yield from self._measured(Measure(within=0.03, floor=top))
             known[self._board.value(stage)] = found
             if found.wait < CONTENT:
                 break
@@ -337,7 +348,7 @@ class Search:
             longer = point.batches >= _MANY and point.step_s > _SLOWED * self._own_s
             if point.wait >= CONTENT or not longer:
                 return point
-            names = [n for n in self._board.tunable if not self._is_quiet(n, "fewer")]
+            names = [n for n in self._tunable if not self._is_quiet(n, "fewer")]
             stage = max(names, key=lambda name: point.calls[name], default=None)
             if stage is None or point.calls[stage] <= 1:
                 return point
@@ -401,7 +412,7 @@ class Search:
         old: dict[str, int] = {}
         last = list(point.busy)[-1]
         deep, needed = self._board.value(last, "prefetch"), math.ceil(1.2 * point.burst)
-        for name in self._board.tunable:
+        for name in self._tunable:
             need = math.ceil(1.08 * point.slots_s[name] * max(point.rate, self._top) + 0.2)
             calls = point.calls[name]
             if need < 0.9 * calls and not self._is_quiet(name, "trim"):
@@ -434,7 +445,7 @@ class Search:
             yield Keep("nothing more to gain", note)
         odd = 0
         while True:
-            now = yield Measure(most_s=3.0, settles=False)
+            now = yield _SURE if odd else Measure(most_s=3.0, settles=False)
             assert isinstance(now, Point)
             self._now_s = now.time_s
             waits = point.wait < CONTENT and now.wait > 2 * CONTENT
