@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
 from ..base.gil import LockWait
@@ -167,6 +167,12 @@ class Reading(NamedTuple):
     asked_ns: int = 0
     locked_ns: int = 0
 
+    @property
+    def sums_s(self) -> dict[str, Any]:
+        """Slot-time so far, by the names in the stats [s]."""
+        names = ("busy", "starved", "blocked", "slot")
+        return {f"{name}_s": getattr(self, f"{name}_ns") / 1e9 for name in names}
+
 
 _at_ns = itemgetter(0)  # of a reading
 
@@ -281,6 +287,7 @@ class Counters(ItemCounts):
             "retries": self.retries,
             "epoch_in": self.items_in - taken,
             "epoch_out": self.items_out - given,
+            "bytes_out": int(self.bytes_out),
         }
 
     def read(self, now_ns: int, running_ns: int) -> Reading:
@@ -349,17 +356,13 @@ def stats_of(
         latency_p50_s=p50,
         latency_p95_s=p95,
         latency_p99_s=p99,
-        bytes_out=int(counters.bytes_out),
         cpu_share=_share(old, new, "cpu_ns", "timed_ns"),
         cpu_share_p50=_median(counters.cpu_shares),
         lock_share=_share(old, new, "locked_ns", "asked_ns"),
         oldest_s=oldest[0] / 1e9,
         oldest_item=oldest[1],
-        busy_s=new.busy_ns / 1e9,
-        starved_s=new.starved_ns / 1e9,
-        blocked_s=new.blocked_ns / 1e9,
-        slot_s=new.slot_ns / 1e9,
         item_bytes=item_bytes,
+        **new.sums_s,
     )
 
 

@@ -316,6 +316,7 @@ class Measurement:
             wait,
             (1.0 - wait) / rate,
             **self._of_stages(first.stats, last.stats, made),
+            calls={one.address: last.stats[one.address].concurrency for one in self._groups},
             short=frozenset(self._short_in(last.stats)),
             burst=self._pause_s * rate if self._cycle else 0.0,
             worse=self._worse,
@@ -331,7 +332,7 @@ class Measurement:
         self, old: Mapping[str, StageStats], new: Mapping[str, StageStats], made: float
     ) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {
-            name: {} for name in ("slots_s", "busy", "blocked", "calls", "cores")
+            name: {} for name in ("slots_s", "busy", "blocked", "cores")
         }
         for group in self._groups:
             name, last = group.address, group.members[-1]
@@ -341,7 +342,6 @@ class Measurement:
             found["slots_s"][name] = used_s / made
             found["busy"][name] = used_s / slot_s
             found["blocked"][name] = min(1.0, max(0.0, blocked_s / slot_s))
-            found["calls"][name] = new[name].concurrency
             found["cores"][name] = new[name].cpu_share or 0.0
         return found
 

@@ -46,7 +46,7 @@ class Decision:
 
 
 @final
-class Session:
+class TuningSession:
     """Tunes one run.
 
     Args:

@@ -22,7 +22,7 @@ from ..ops.stage import Stage, stage_at
 from ..show.watch import RunView, title_of
 from .board import MOST, Board
 from .point import Observation
-from .session import Decision, Session
+from .session import Decision, TuningSession
 
 _LOOK_S, _REMOTE_S, _REST_S = (
     0.05,
@@ -171,7 +171,7 @@ class Tuner:
                 self._ended = state
                 self._session.take_back("the tuner was stopped")
 
-    def _begun(self, run: RunView) -> Session:
+    def _begun(self, run: RunView) -> TuningSession:
         """Return a session with the stages as they are now."""
         limits, stages = self._limits, dict(run.stages)
         keep = [limits.keep] if isinstance(limits.keep, str) else list(limits.keep)
@@ -183,7 +183,7 @@ class Tuner:
         left = dict.fromkeys(_thread.taken(stages, self), "another run's tuner turns it")
         left.update(self._fixed())
         board = Board(stages, cores=cores, keep=[*keep, *left], most=most)
-        session = Session(
+        session = TuningSession(
             board, memory_bytes=ceiling, release=release_free_memory, follow=self._follow
         )
         for address, why in left.items():
@@ -226,14 +226,16 @@ class Tuner:
             return None
         try:
             with self._lock:
-                return None if self._ended else self._look(run)
+                return self._look(run)
         except Exception as error:  # noqa: BLE001  the training loop goes its way
             if not run.closed:
                 _LOG.warning("autotune stopped: %s: %s", type(error).__name__, error)
             self._end(f"failed: {type(error).__name__}: {error}")
             return None
 
-    def _look(self, run: RunView) -> float:
+    def _look(self, run: RunView) -> float | None:
+        if self._ended:  # while it waited for the lock
+            return None
         status = run.status()
         stats = run.stats()
         now_s = perf_counter()

@@ -20,7 +20,7 @@ from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.tune.board import Board
 from nbpipe.tune.point import Observation
-from nbpipe.tune.session import Session
+from nbpipe.tune.session import TuningSession
 
 LOOK_S = 0.05
 LOOP = -1
@@ -412,7 +412,7 @@ def tuned(make: Callable[[int], Kind], seed: int, *, whole_s: float = 60.0, **at
     model = Model(kind, seed)
     board = Board(model.addresses, cores=kind.cores)
     memory = None if kind.memory_bytes is None else round(kind.memory_bytes)
-    session = Session(board, memory_bytes=memory)
+    session = TuningSession(board, memory_bytes=memory)
     outcome = Outcome(model.times, every=max(1, kind.loop.every))
     for stage in model.addresses.values():
         for knob in stage.knobs.values():

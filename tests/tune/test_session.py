@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from nbpipe.tune.board import Board
-from nbpipe.tune.session import Session
+from nbpipe.tune.session import TuningSession
 from tests.tune.kinds import KINDS
 from tests.tune.model import LOOK_S, Model, tuned
 
@@ -17,7 +17,7 @@ class Ride:
         made = KINDS[kind](seed)
         self.model = Model(made, seed)
         self.board = Board(self.model.addresses, cores=made.cores, keep=keep, most=most)
-        self.session = Session(self.board, memory_bytes=memory)
+        self.session = TuningSession(self.board, memory_bytes=memory)
         self.looks = 0
 
     def go(self, until, **changes):
