@@ -20,7 +20,7 @@ JS_FILES = $(shell find js \( -name node_modules -o -name lib \) -prune -o -type
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all rest js docs gate bench core core-tests dist dist-built installed format constraints clean
+.PHONY: help lab test test-all rest js docs notebooks gate bench core core-tests dist dist-built installed format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -41,8 +41,11 @@ rest: $(FRONT_END) $(VENV)/.dev  ## what `make test-all` runs after `make test`
 
 js: $(FRONT_END)  ## build the front end
 
-docs: $(FRONT_END) $(VENV)/.dev  ## make the site of the documentation, its notebooks run: build/site
+docs: $(FRONT_END) $(VENV)/.dev  ## make the site of the documentation: build/site
 	@$(BIN)/python -m sphinx -W --keep-going -c docs . build/site $(ARGS)
+
+notebooks: $(FRONT_END) $(VENV)/.dev  ## run the notebooks and store their outputs: minutes
+	@$(BIN)/python docs/site/notebooks.py $(ARGS)
 
 gate: $(VENV)/.bench  ## hold four wide ratios: a minute and a half
 	@$(BIN)/python -m benchmarks.gate $(ARGS)

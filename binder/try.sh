@@ -24,6 +24,7 @@ python -m pip install --quiet --disable-pip-version-check -r binder/requirements
 bash binder/postBuild
 test -f "$folder/env/share/jupyter/labextensions/jupyter-nbpipe/package.json"
 failed=()
+export NBPIPE_NOTEBOOK_SECONDS=4
 for notebook in notebooks/*.ipynb; do
   echo "$notebook"
   python binder/peak.py 2.0 jupyter-nbconvert --to notebook --execute --stdout \

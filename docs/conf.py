@@ -44,9 +44,9 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# -- notebooks: run when the site is made (site/notebooks.py) --------------------------------------
+# -- notebooks: as they are stored (site/notebooks.py) ---------------------------------------------
 nb_custom_formats = {".ipynb": "notebooks.read"}
-nb_execution_mode = "off"  # the reader has run them
+nb_execution_mode = "off"
 nb_merge_streams = True
 nb_mime_priority_overrides = [("html", "text/html", 0)]
 

@@ -18,12 +18,17 @@ class DeviceLeaks:
     """What a run holds on one device.
 
     Attributes:
-        device: its name, as "cuda:0".
-        tensors: of batches that the loop has not read yet.
+        device: its name, for example "cuda:0".
+        tensors: tensors of batches that the loop has not read yet.
         tensor_bytes: their size [bytes].
-        sources: tensors that a copy under way may still read.
+        sources: tensors that a copy in progress may still read.
         source_bytes: their size [bytes].
-        events: that sources and batches wait for.
+        events: events that sources and batches wait for.
+
+    Examples:
+        >>> from nbpipe.debug import DeviceLeaks
+        >>> bool(DeviceLeaks("cuda:0", 0, 0, 0, 0, 0))
+        False
     """
 
     device: str
@@ -46,10 +51,15 @@ class DeviceLeaks:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leaks:
-    """What a run holds on its devices; true where that is anything.
+    """What a run holds on its devices; true if that is anything.
 
     Attributes:
-        devices: those that the run has used.
+        devices: a report for each device that the run has used.
+
+    Examples:
+        >>> from nbpipe.debug import Leaks
+        >>> Leaks(())
+        nothing held
     """
 
     devices: tuple[DeviceLeaks, ...]
@@ -69,18 +79,24 @@ class Leaks:
 def leaks(run: Run) -> Leaks:
     """Count what a run holds on its devices: batches, sources of copies, events.
 
-    While an epoch is in progress that is what is under way. Once the run is closed it is a leak:
-    `assert not nbpipe.debug.leaks(run)`. Batches that the loop has got are its own, and are not
-    counted.
+    During an epoch that is work in progress. After the run has closed it is a leak, so test
+    `assert not nbpipe.debug.leaks(run)`. Batches that the loop took are not counted.
 
     Args:
-        run: open or closed.
+        run: an open or closed run.
 
     Returns:
-        A report for each device; it is false where nothing is held.
+        A report for each device; it is false if nothing is held.
 
     Raises:
-        ArgumentTypeError: something else than a run.
+        ArgumentTypeError: `run` is not a run.
+
+    Examples:
+        >>> import nbpipe
+        >>> with nbpipe.source(range(3)).start() as run:
+        ...     numbers = list(run)
+        >>> nbpipe.debug.leaks(run)
+        nothing held
     """
     if not isinstance(run, Run):
         raise ArgumentTypeError(

@@ -43,9 +43,48 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "CacheError",
+    "ConcurrentIterationError",
+    "DuplicateNameError",
+    "EpochClosedError",
+    "ExecutorBrokenError",
+    "ExportError",
+    "FailureBudgetError",
+    "FrontEndMissingError",
+    "KnobError",
+    "LengthUnknownError",
+    "MissingExtraError",
+    "ModuleEditedError",
+    "NbpipeError",
+    "ReentrantRunError",
+    "RemoteError",
+    "RunClosedError",
+    "RunError",
+    "StageError",
+    "StageTimeoutError",
+    "StateError",
+    "UnknownKnobError",
+    "UnknownStageError",
+    "UnpicklableError",
+    "WorkerDiedError",
+    "WorkerStartError",
+]
+
 
 class NbpipeError(Exception):
-    """Base of every error that nbpipe raises on purpose."""
+    """Base of every error that nbpipe raises on purpose.
+
+    Examples:
+        >>> import nbpipe
+        >>> try:
+        ...     nbpipe.source(range(3)).map(abs)["bas"]
+        ... except nbpipe.NbpipeError as error:
+        ...     print(error)
+        no stage 'bas'; did you mean 'abs'?; this pipeline has 'source', 'abs'
+    """
 
     def _render_traceback_(self) -> list[str]:
         """Called by IPython to show the error: what happened, and the user's own lines."""
@@ -118,7 +157,7 @@ class ModuleEditedError(ExportError):
     WAY_OUT = "pass overwrite=True"  # to `export`
 
     def told(self, way_out: str) -> str:
-        """Return the message for somebody who replaces the file in another way."""
+        """Return the message for a caller that replaces the file in another way."""
         return str(self).replace(f"; {self.WAY_OUT} to", f"; {way_out} to", 1)
 
 
@@ -221,10 +260,15 @@ _shows_all = False
 def full_tracebacks(on: bool = True) -> None:  # noqa: FBT001, FBT002  a switch
     """Show nbpipe's own frames in the tracebacks of its errors in a notebook, or hide them again.
 
-    `%tb` then shows the last error once more. Items that fail from then on keep them, too.
+    `%tb` then shows the last error again. Items that fail from then on keep the frames, too.
 
     Args:
-        on: whether they are shown.
+        on: whether to show them.
+
+    Examples:
+        >>> import nbpipe
+        >>> nbpipe.debug.full_tracebacks()
+        >>> nbpipe.debug.full_tracebacks(on=False)
     """
     global _shows_all  # noqa: PLW0603
     _shows_all = bool(on)
@@ -269,7 +313,7 @@ def _debug_from(error: BaseException) -> None:
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """Return a copy that ends in the frames of what caused it; the error keeps all of its own."""
+    """Return a copy that ends in the frames of its cause; the error keeps all of its own."""
     try:
         found = copy.copy(error)
     except Exception:  # noqa: BLE001  an exception of the user's may be of any kind
@@ -393,7 +437,7 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 
 
 class BriefTraceback:
-    """The traceback of a failed item, put into words when somebody reads it.
+    """The traceback of a failed item, formatted when it is first read.
 
     It holds no frame, and so none of the values that the frames hold. It can be pickled: the lines
     are looked up where it is read.
@@ -406,7 +450,7 @@ class BriefTraceback:
 
     def __init__(self, error: BaseException) -> None:
         self._links: list[tuple[str, Iterable[_Frame], list[str]]] = []
-        self._placed: list[list[_Place]] = []  # of each link, once somebody wants to know
+        self._placed: list[list[_Place]] = []  # of each link, once it is formatted
         self._text = ""
         link: BaseException | None = error
         seen: set[int] = set()
@@ -490,3 +534,7 @@ def _format_at_once(error: BaseException) -> str:
         places = _shown([frame.filename for frame in link.stack])
         link.stack[:] = [link.stack[place] for place in places] or link.stack
     return "".join(found.format())
+
+
+def __dir__() -> list[str]:
+    return __all__

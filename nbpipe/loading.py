@@ -28,21 +28,21 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
     """Build the pipeline of a module that `pipe.export` wrote.
 
-    The file is run as a module of its own, each time; its neighbours can be imported meanwhile.
+    Each call runs the file as a module of its own; modules beside it can be imported meanwhile.
     Its functions reach worker processes from any folder.
 
     Args:
-        path: the file, as "loader.py".
-        **changes: values for parameters of its `build_pipeline`, in the place of the defaults.
+        path: the file, for example "loader.py".
+        **changes: values for parameters of its `build_pipeline`, in place of the defaults.
 
     Returns:
-        What `build_pipeline(**changes)` gives.
+        The pipeline that `build_pipeline(**changes)` returns.
 
     Raises:
-        ArgumentError: there is no such file, it has no `build_pipeline` that gives a pipeline,
-            or a change that this does not take; the message names those that it takes.
+        ArgumentError: the file does not exist, or has no `build_pipeline` that returns a pipeline
+            and takes these changes; the message names the parameters.
         ArgumentTypeError: `path` is neither a str nor a path.
-        Exception: whatever the file raises when it is run; a note names the file.
+        Exception: the file raised it; a note names the file.
 
     Examples:
         >>> import nbpipe, pathlib, tempfile
@@ -120,7 +120,8 @@ def file_of(path: object) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(
-            f'load path must be a str or a path, got {type(path).__name__}; as load("loader.py")'
+            f"load path must be a str or a path, got {type(path).__name__}; for example "
+            'load("loader.py")'
         )
     file = Path(os.fsdecode(path)).expanduser()
     if file.is_file() and file.suffix == ".py":
@@ -131,7 +132,7 @@ def file_of(path: object) -> Path:
 def _instead(file: Path) -> str:
     """Explain why a path cannot be loaded, and what to give in its place."""
     if file.is_dir():
-        return f", a folder; give the file, as load({str(file / 'loader.py')!r})"
+        return f", a folder; give the file, for example load({str(file / 'loader.py')!r})"
     if file.exists():
         return f", which does not end in .py; {_WAY_OUT}"
     names = [str(one) for one in file.parent.glob("*.py")]

@@ -118,7 +118,7 @@ class StagePeek:
         thumbnail: PNG of the image in the first item, or None.
         note: what else there is to know: items skipped, calls tried again; "first call" where the
             time is that of the first; "not run" where a cache has what it would make, or a join
-            behind it reads by index.
+            after it reads by index.
         lock: how long a call holds the interpreter lock, of a stage that calls a function where
             that was asked for; else None.
     """
@@ -165,7 +165,7 @@ class Peek:
         return counted if self.items else f"{counted}: {self._why_empty()}"
 
     def _why_empty(self) -> str:
-        """Say which stage gave nothing of what came to it."""
+        """Name the stage that gave nothing for its inputs."""
         giving = [place for place, stage in enumerate(self.stages) if stage.items]
         if not giving or giving[-1] + 1 == len(self.stages):
             return f"{self.stages[0].address} gave none"
@@ -464,7 +464,7 @@ class InlineEngine:
             _raise_interrupt(result)
         runner = node.runner
         chooses = isinstance(runner, CallRunner) and isinstance(runner.first.fn, Selector)
-        if not chooses:  # the items of a route show behind what finds their branches
+        if not chooses:  # the items of a route show after what finds their branches
             self._table.on_items(node.runtime.address, runner.made(task))
         node.complete(task)
         self._table.on_calls(self.runtimes)

@@ -31,6 +31,7 @@ from .ops.shard import append_shard
 from .ops.shuffle import append_shuffle
 from .ops.source import Source, source_of
 from .ops.stage import Chain, Operation, Stage, addresses, stage_at
+from .run.core import RunCore
 from .run.iterator import EpochIterator
 from .run.run import Run, single_epoch
 from .run.shown import ShownRun
@@ -44,12 +45,23 @@ if TYPE_CHECKING:
 @own("pipeline")
 @methods_name_arguments
 class Pipeline:
-    """A frozen chain of stages; begin one with `nbpipe.source(...)`.
+    """A frozen chain of stages. Begin one with `nbpipe.source(...)`.
 
-    Pipelines made from one another share their stages, and so their knobs.
+    Every method returns a new pipeline. Pipelines made from one another share their stages, and
+    so their knobs.
 
     Attributes:
         chain: the stages.
+
+    Examples:
+        >>> import nbpipe
+        >>> pipe = nbpipe.source(range(5)).map(lambda n: n * n, name="square").batch(2)
+        >>> for batch in pipe:
+        ...     print(batch)
+        [0 1]
+        [4 9]
+        [16]
+        >>> pipe["square"].concurrency = 4  # a knob: set it at any moment
     """
 
     __slots__ = ("__weakref__", "chain")
@@ -100,43 +112,55 @@ class Pipeline:
         """Call `fn` on every item.
 
         Args:
-            fn: a function of one item, or an `async def`, which runs on the run's event loop. A
-                parameter named `rng` receives a `numpy.random.Generator` that depends only on
-                the run's seed, the epoch, the stage's name and the item's place.
-            name: name of the stage; its function's where not given.
-            executor: "thread" (the default of a plain function); "inline": fused with the
-                stage before it, without a queue or knobs of its own; "process": worker
-                processes, which start with the first item; "dask", a Dask client or a
-                `DaskExecutor`; any `concurrent.futures.Executor`. Neighbours in workers share
-                them, and their concurrency: an item goes through all of them in one worker.
+            fn: a function of one item. An `async def` runs on the run's event loop. A parameter
+                named `rng` receives a `numpy.random.Generator` that depends only on the run's seed,
+                the epoch, the stage's name and the item's position.
+            name: the stage's name; by default the function's.
+            executor: where calls run. "thread" (the default): in threads of the run. "process": in
+                worker processes, which start with the first item. "inline": in the stage before,
+                without a queue or knobs. "dask", a Dask client or a `DaskExecutor`: on a cluster.
+                Any `concurrent.futures.Executor`: in that. Neighbouring stages in workers share
+                them and their concurrency: one worker takes an item through all of these stages.
             concurrency: calls in progress at once [calls], 1 to 1,024, in processes 1 to 256; a
-                live knob. 1, or that of the workers it shares, where not given.
-            prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
-                a live knob. 8, and 2 from the first batch on, where not given.
-            ordered: keep the order of the input; False delivers in completion order, but not on a
-                device, nor before a stage that needs the order for a resume: `dedupe`,
-                `window`, `batch(cost=)`, or one that takes batches apart.
-            on_error: "raise" ends the epoch with a `StageError` after every earlier item was
-                delivered; "skip" drops the item; `Retry(times)` tries again.
-            max_failures: with skipping, how many items of an epoch may fail: an int is a
-                count, a float between 0 and 1 a share, judged after 100 items and at the end.
-            timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
-                killed then. In another executor the call continues, and its item has failed.
+                live knob. Default: 1, or the value of the workers that it shares.
+            prefetch: results held ready beyond one for each running call [items], 1 to 65,536; a
+                live knob. Default: 8, and 2 from the first batch on.
+            ordered: keep the input order. False delivers results as they complete; not possible on
+                a device, nor before a stage that needs the order to resume (`dedupe`, `window`,
+                `batch(cost=)`, stages that take batches apart).
+            on_error: "raise" ends the epoch with a `StageError`, after all earlier items;
+                "skip" drops the item; `Retry(times)` calls again.
+            max_failures: with skipping, how many items of an epoch may fail: an int is a count, a
+                float between 0 and 1 a share, checked after 100 items and at the end.
+            timeout_s: longest time of one call [s], for an `async def` and in workers. A worker
+                process that takes longer is killed. In another executor the call continues, and its
+                item counts as failed.
             worker_init: function called once in each worker, before its first item.
-            max_items_per_worker: replace a worker process after so many items [items].
-            copy: copy results out of the memory shared with worker processes where many are
-                kept; False gives views, which hold their piece of it until they are dropped.
-            region: False keeps a stage apart from its neighbours, in workers of its own.
-            device: call `fn` on the run's stream of this device, as "cuda", one item after the
-                other: with what `to_device` gave, and in order before the loop.
-            depth: with a device, batches held ready on it [batches], 1 to 16; a live knob. 2, or
-                that of the neighbours on the device, where not given.
+            max_items_per_worker: replace a worker process after this many items [items].
+            copy: copy results out of the memory shared with worker processes if many are kept.
+                False gives views; each holds its part of that memory until you drop it.
+            region: False keeps the stage apart from its neighbours, in workers of its own.
+            device: call `fn` on the run's stream of this device, for example "cuda": on the batches
+                that `to_device` gave, one at a time, in order.
+            depth: with `device`, batches held ready on it [batches], 1 to 16; a live knob. Default:
+                2, or the value of the neighbours on the device.
+
+        Returns:
+            A new pipeline that ends with this stage.
 
         Raises:
-            ArgumentError: a value out of range, or arguments that exclude one another.
+            ArgumentError: a value is out of range, or arguments exclude one another.
             ArgumentTypeError: `fn` cannot be called.
-            KnobError: a knob out of range.
+            KnobError: a knob is out of range.
             DuplicateNameError: the chain has a stage of this name.
+
+        Examples:
+            >>> import nbpipe
+            >>> def jitter(n, rng):
+            ...     return n + rng.integers(10)
+            >>> pipe = nbpipe.source([100, 200]).map(jitter, concurrency=4)
+            >>> list(pipe) == list(pipe)  # the same seed and epoch give the same numbers
+            True
         """
         return self._with(append_call(self.chain, "map", fn, locals()))
 
@@ -157,7 +181,34 @@ class Pipeline:
         copy: bool = True,
         region: bool = True,
     ) -> Pipeline:
-        """Keep the items for which `fn` is true. Options and errors as in `map`."""
+        """Keep the items for which `fn` returns something true.
+
+        Args:
+            fn: a function of one item, as for `map`.
+            name: as for `map`, like all further arguments.
+            executor: where calls run.
+            concurrency: calls in progress at once [calls]; a live knob.
+            prefetch: results held ready [items]; a live knob.
+            ordered: keep the input order.
+            on_error: "raise", "skip" or `Retry(times)`.
+            max_failures: how many items of an epoch may fail.
+            timeout_s: longest time of one call [s].
+            worker_init: function called once in each worker.
+            max_items_per_worker: replace a worker process after this many items [items].
+            copy: copy results out of shared memory.
+            region: False keeps the stage apart from its neighbours.
+
+        Returns:
+            A new pipeline that ends with this stage. Its length is not known.
+
+        Raises:
+            ArgumentError, ArgumentTypeError, KnobError, DuplicateNameError: as for `map`.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(range(6)).filter(lambda n: n % 2 == 0))
+            [0, 2, 4]
+        """
         return self._with(append_call(self.chain, "filter", fn, locals()))
 
     def flat_map(
@@ -177,11 +228,36 @@ class Pipeline:
         copy: bool = True,
         region: bool = True,
     ) -> Pipeline:
-        """Call `fn` on every item and hand on each of the items that it gives.
+        """Call `fn` on every item, and pass on each item that it returns or yields.
 
-        `fn` returns an iterable, or is a generator or async generator: what it yields is handed
-        on at once, and no more is drawn than there is room for. A retried call starts again and
-        its first items, already handed on, are left out. Other options and errors as in `map`.
+        What a generator yields is passed on immediately; it waits when there is no room. A retry
+        calls `fn` again and drops the items that the failed call already gave.
+
+        Args:
+            fn: a function of one item that returns an iterable, a generator, or an async generator.
+            name: as for `map`, like all further arguments.
+            executor: where calls run.
+            concurrency: calls in progress at once [calls]; a live knob.
+            prefetch: results held ready [items]; a live knob.
+            ordered: keep the input order.
+            on_error: "raise", "skip" or `Retry(times)`.
+            max_failures: how many items of an epoch may fail.
+            timeout_s: longest time of one call [s].
+            worker_init: function called once in each worker.
+            max_items_per_worker: replace a worker process after this many items [items].
+            copy: copy results out of shared memory.
+            region: False keeps the stage apart from its neighbours.
+
+        Returns:
+            A new pipeline that ends with this stage. Its length is not known.
+
+        Raises:
+            ArgumentError, ArgumentTypeError, KnobError, DuplicateNameError: as for `map`.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(["ab", "c"]).flat_map(list))
+            ['a', 'b', 'c']
         """
         return self._with(append_call(self.chain, "flat_map", fn, locals()))
 
@@ -200,120 +276,177 @@ class Pipeline:
         prefetch: int | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Gather items into batches: arrays (H, W, C) become one array (B, H, W, C).
+        """Stack items into batches: arrays of shape (H, W, C) become one array (B, H, W, C).
 
         Args:
-            size: items in a batch, at least 1; with `cost`, the most that their costs sum to.
+            size: items in a batch [items], at least 1. With `cost`, the most that the costs of a
+                batch's items may sum to.
             drop_last: leave out a last batch that is not full.
-            collate: function of a list of items; None stacks arrays and tensors, through dicts,
-                tuples, lists and dataclasses; numbers become an array, beside tensors a tensor.
-            names: names for the fields of tuples; the batch becomes a dict.
-            dtype: type that floating arrays and tensors are cast to.
-            pad: value that fills ragged dimensions up to the longest.
-            cost: function that gives an item's share of `size`: tokens, pixels. An item that costs
-                less than 0 or more than `size` ends the epoch.
-            executor: where to make batches, as for `map`. None makes them in the worker processes
-                of the `map` stages before, if those drop no items and there are at least four
-                batches for each worker; otherwise in threads, one after the other. "thread"
-                always makes them in threads.
-            concurrency: in workers, batches made at once [calls]; that of the stages before
-                where it shares their workers.
+            collate: function of a list of items that makes the batch. None stacks arrays and
+                tensors, through dicts, tuples, lists and dataclasses. Numbers become an array;
+                beside tensors, a tensor.
+            names: names for the fields of tuples; the batch is then a dict.
+            dtype: type that floating-point arrays and tensors are cast to.
+            pad: value that fills ragged dimensions up to the longest item.
+            cost: function that returns an item's share of `size`, for example tokens or pixels. A
+                cost below 0 or above `size` ends the epoch.
+            executor: where batches are made, as for `map`. None makes them in the worker processes
+                of the `map` stages before, if those drop no items and each worker gets at least
+                four batches; otherwise in a thread, one at a time. "thread" always makes them in
+                threads.
+            concurrency: in workers, batches made at once [calls]; by default the value of the
+                stages before that share these workers.
             prefetch: batches held ready [batches]; a live knob.
-            name: name of the stage.
+            name: the stage's name.
+
+        Returns:
+            A new pipeline of batches.
 
         Raises:
-            ArgumentError: a size below 1, or arguments that exclude one another.
+            ArgumentError: `size` is below 1, or arguments exclude one another.
+
+        Examples:
+            >>> import nbpipe
+            >>> import numpy as np
+            >>> images = nbpipe.source(range(5)).map(lambda n: np.full((4, 6, 3), n))
+            >>> [batch_BHWC.shape for batch_BHWC in images.batch(2)]
+            [(2, 4, 6, 3), (2, 4, 6, 3), (1, 4, 6, 3)]
+            >>> pairs = nbpipe.source([(1, 0.5), (2, 1.5)]).batch(2, names=("input", "target"))
+            >>> list(pairs)
+            [{'input': array([1, 2]), 'target': array([0.5, 1.5])}]
         """
         options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
         options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
         return self._with(append_batch(self.chain, size, options, name, prefetch))
 
     def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Pipeline:
-        """Copy each batch to a device, on a stream of its own, while the loop works.
+        """Copy each batch to a device, on a stream of its own, while the training loop computes.
 
-        Tensors in dicts, lists, tuples, named tuples and dataclasses are copied, arrays of
-        numbers become tensors, and what has a method `to` is moved by it; other leaves pass.
-        Neighbours on one device, copies and `map(device=)`, run one after the other, in order.
-        What comes after, the loop included, waits for a batch on its own stream, not in its
-        thread. Use a batch on one stream: where others read it, too, call `record_stream`.
+        Tensors in dicts, lists, tuples, named tuples and dataclasses are copied. Arrays of numbers
+        become tensors. Objects with a method `to` are moved by it. Other values stay as they are.
+
+        Device stages run one call at a time, in order. The training loop's stream waits for a
+        batch; its thread does not. If you read a batch on more than one stream, call
+        `record_stream`.
 
         Args:
-            device: torch device, as "cuda", "cuda:1" or "cpu". "cpu" lets pass what lies on the
-                host, and copies back what lies on a device.
-            depth: batches held ready on the device [batches], 1 to 16; a live knob. As many more
-                the loop's thread may be ahead of what its stream has read: memory of the device
-                is about that of 2 * depth + 4 batches and those that the loop keeps; pinned
-                memory as much, which torch rounds up to powers of two.
-            stream: a stream of that device to use instead of the run's own.
+            device: torch device: "cuda", "cuda:1" or "cpu". "cpu" copies device tensors back and
+                leaves host data as it is.
+            depth: batches held ready on the device [batches], 1 to 16; a live knob. The loop's
+                thread may be as many batches ahead of its stream. Device memory holds about
+                2 * depth + 4 batches and those that the loop keeps; pinned memory holds as much,
+                and torch rounds each block up to a power of two.
+            stream: a stream of that device, in place of the run's own.
 
         Returns:
-            A pipeline of batches on `device`, of the same shape and dtype; a (B, C, H, W) float32
-            batch stays (B, C, H, W) float32.
+            A new pipeline of batches on `device`. Shape and dtype stay: (B, C, H, W) float32
+            remains (B, C, H, W) float32.
 
         Raises:
-            ArgumentError: no name of a device, a depth out of range; when a run starts, no such
-                device in this machine.
-            MissingExtraError: when a run starts, torch is not installed.
+            ArgumentError: `device` is not a device's name or `depth` is out of range; when a run
+                starts: this machine has no such device.
+            MissingExtraError: when a run starts: torch is not installed.
+
+        Examples:
+            >>> import nbpipe
+            >>> pipe = nbpipe.source(range(8)).batch(4).to_device("cuda", depth=3)
+            >>> pipe["to_device"].depth
+            3
 
         Source: PyTorch "CUDA semantics", asynchronous copies.
         """
         return self._with(append_to_device(self.chain, device, depth, stream))
 
     def unbatch(self) -> Pipeline:
-        """Take batches apart again: of (B, H, W, C) come B items (H, W, C), of a list its own."""
+        """Take batches apart: (B, H, W, C) gives B items (H, W, C); a list gives its elements.
+
+        Returns:
+            A new pipeline of items. Its length is not known.
+
+        Examples:
+            >>> import nbpipe
+            >>> [int(n) for n in nbpipe.source(range(4)).batch(3).unbatch()]
+            [0, 1, 2, 3]
+        """
         return self._with(append_unbatch(self.chain))
 
     def window(self, size: int, stride: int = 1) -> Pipeline:
-        """Return lists of neighbours that overlap; the last whole one ends it.
+        """Return lists of neighbouring items that overlap; the last full list ends the epoch.
 
         Args:
-            size: items in a list, at least 1 [items].
-            stride: from the beginning of one to that of the next, at least 1 [items].
+            size: items in a list [items], at least 1.
+            stride: distance between the starts of two lists [items], at least 1.
+
+        Returns:
+            A new pipeline of lists.
 
         Raises:
-            ArgumentError: one of them is out of range.
+            ArgumentError: a value is out of range.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(range(5)).window(3, stride=2))
+            [[0, 1, 2], [2, 3, 4]]
         """
         return self._with(append_window(self.chain, size, stride))
 
     def shuffle(
         self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
     ) -> Pipeline:
-        """Change the order of the items, differently in every epoch.
+        """Shuffle the items; every epoch has another order.
 
         Args:
             seed: seed of the order.
-            buffer_size: None permutes all indices of a source read by index (only `take`,
-                `skip`, `enumerate`, `sample`, `balance`, `shard`, `repeat` or `concat` may stand
-                between); elsewhere it is needed: items are drawn from a buffer of this many.
+            buffer_size: None draws a full permutation. That needs a source read by index; only
+                `take`, `skip`, `enumerate`, `sample`, `balance`, `shard`, `repeat` and `concat` may
+                stand between. Elsewhere, give the size of a buffer that items are drawn from
+                [items].
             prefetch: with a buffer, items held ready [items]; a live knob.
+
+        Returns:
+            A new pipeline of the same items.
 
         Raises:
             ArgumentError: `buffer_size` is needed, or out of range.
 
-        Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
-        long.
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).shuffle(seed=0).start() as run:
+            ...     first, second = list(run), list(run)
+            >>> sorted(first) == sorted(second), first == second
+            (True, False)
+
+        Source: `numpy.random.Generator.permutation`; for very long sources a Feistel network.
         """
         return self._with(append_shuffle(self.chain, seed, buffer_size, prefetch))
 
     def sample(
         self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
     ) -> Pipeline:
-        """Draw items by weight, differently in every epoch.
+        """Draw items by weight; every epoch has other draws.
 
-        Like `shuffle` it makes an order of indices of all ranks: `shard` follows. An item that is
-        drawn twice gets another `rng` each time.
+        Like `shuffle`, it orders the indices of all ranks, so `shard` comes after it. An item that
+        is drawn twice gets another `rng` each time.
 
         Args:
-            weights: a number of at least 0 for each item of the order before: a sequence, an
-                array or a tensor of shape (items,), on any scale.
-            n: how many to draw [items]; as many as there are where not given.
+            weights: a number of at least 0 for each item: a sequence, an array or a tensor of shape
+                (items,), on any scale.
+            n: number of draws [items]; by default the number of items.
             replacement: an item may be drawn again.
             seed: seed of the draws.
 
+        Returns:
+            A new pipeline of `n` items.
+
         Raises:
-            ArgumentError: weights that are not finite, below 0 or not one for each item; nothing,
-                or without replacement less than `n`, to draw; no order of indices before it.
-            ArgumentTypeError: no sequence.
+            ArgumentError: weights that are not finite, below 0, or not one for each item; nothing
+                to draw, or too few items without replacement; the items before have no index.
+            ArgumentTypeError: `weights` is not a sequence.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(["rare", "never"]).sample([1, 0], n=3))
+            ['rare', 'rare', 'rare']
 
         Source: Devroye, "Non-Uniform Random Variate Generation", 1986, III.2; without
         replacement, Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
@@ -322,114 +455,205 @@ class Pipeline:
         return self._with(append_sample(self.chain, weights, n, options))
 
     def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Pipeline:
-        """Draw items so that every label comes equally often, differently in every epoch.
+        """Draw items so that every label comes equally often; every epoch has other draws.
 
-        It is `sample`, with replacement, by one divided by the number of items with the same
-        label: each draw takes each label with the same probability, and of its items each with
-        the same.
+        It is `sample` with replacement, where an item's weight is one divided by the number of
+        items with its label.
 
         Args:
-            labels: one for each item of the order before: a sequence of what can be hashed, an
-                array or a tensor of shape (items,).
-            n: how many to draw [items]; as many as there are where not given.
+            labels: one for each item: a sequence of hashable values, or an array or a tensor of
+                shape (items,).
+            n: number of draws [items]; by default the number of items.
             seed: seed of the draws.
 
+        Returns:
+            A new pipeline of `n` items.
+
         Raises:
-            ArgumentError: not one label for each item, or no order of indices before it.
-            ArgumentTypeError: no sequence, or labels that cannot be hashed.
+            ArgumentError: not one label for each item, or the items before have no index.
+            ArgumentTypeError: `labels` is not a sequence, or a label cannot be hashed.
+
+        Examples:
+            >>> import nbpipe
+            >>> labels = ["cat"] * 90 + ["dog"] * 10
+            >>> drawn = list(nbpipe.source(labels).balance(labels, n=1000))
+            >>> 400 < drawn.count("dog") < 600
+            True
         """
         return self._with(append_balance(self.chain, labels, n, seed))
 
     def claim(
         self, *, chunk: int = 64, store: Store | None = None, name: str | None = None
     ) -> Pipeline:
-        """Take chunks of items as fast as this rank can use them; the other ranks take the rest.
+        """Take chunks of items as fast as this rank uses them; the other ranks take the rest.
 
-        In place of `shard`, where ranks differ in speed. All ranks draw from one cursor over the
-        order before it, so each item goes to exactly one of them in each epoch. Which one is a
-        matter of time; the `rng` of an item is not.
+        Use it in place of `shard` if ranks differ in speed. All ranks draw from one cursor over the
+        order before it, so in each epoch every item goes to exactly one rank. Which rank depends on
+        timing; an item's `rng` does not.
 
         Args:
-            chunk: items taken at once [items]; a rank holds at most this many that it has not
-                read yet.
-            store: what the ranks share: a `torch.distributed.Store`, or anything with a method
-                `add(key, amount)` that gives the sum. Where not given, that of the default process
+            chunk: items taken at once [items]; a rank holds at most this many unread ones.
+            store: what the ranks share: a `torch.distributed.Store`, or an object with
+                `add(key, amount)` that returns the sum. By default the store of the default process
                 group, when the epoch starts.
-            name: name of the stage. The cursor is named after source and stage: give a name where
-                two pipelines of a job claim at the same time.
+            name: the stage's name. The cursor is named after source and stage: give a name if two
+                pipelines of a job claim at the same time.
+
+        Returns:
+            A new pipeline of this rank's items.
 
         Raises:
-            ArgumentError: a chunk below 1, or no order of indices of all ranks before it.
+            ArgumentError: `chunk` is below 1, or the items before have no index of all ranks.
+
+        Examples:
+            >>> import nbpipe
+            >>> store = nbpipe.ranks.LocalStore()  # in a job of several ranks: leave it out
+            >>> list(nbpipe.source(range(5)).claim(chunk=2, store=store))
+            [0, 1, 2, 3, 4]
         """
         return self._with(append_claim(self.chain, chunk, store, name))
 
     def shard(
         self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
     ) -> Pipeline:
-        """Keep every `world_size`-th item, from item `rank` on: one rank's part.
+        """Keep this rank's part: every `world_size`-th item, beginning with item `rank`.
 
-        It splits the order before it, so it follows `shuffle`.
+        It splits the order before it, so it comes after `shuffle`.
 
         Args:
-            rank: this rank; from `torch.distributed` where it is initialised.
+            rank: this rank; by default from `torch.distributed`, if that is initialised.
             world_size: number of ranks; likewise.
-            tail: where the items do not divide evenly: "pad" repeats the first ones, "drop"
-                leaves out the last round, "uneven" leaves ranks with one item less.
+            tail: what happens to items that do not divide evenly: "pad" repeats the first ones,
+                "drop" leaves out the last round, "uneven" leaves some ranks one item short.
+
+        Returns:
+            A new pipeline of this rank's items.
 
         Raises:
-            ArgumentError: a rank outside the world, another word for `tail`, or no rank given
-                and none known.
+            ArgumentError: `rank` is outside the world, `tail` is another word, or no rank is given
+                and none is known.
+
+        Examples:
+            >>> import nbpipe
+            >>> [list(nbpipe.source(range(5)).shard(rank, 2)) for rank in range(2)]
+            [[0, 2, 4], [1, 3, 0]]
         """
         return self._with(append_shard(self.chain, rank, world_size, tail))
 
     def dedupe(self, key: Callable[[Any], Any] | None = None, last: int = 10_000) -> Pipeline:
-        """Leave out each item whose key one of the items just before it had.
+        """Drop each item whose key equals that of a recent item.
 
         Args:
-            key: function that gives what is compared, anything that can be hashed, as an item's
-                id; the item itself where not given.
-            last: how far to look back [items], dropped ones among them; so many keys are held.
-                Where an epoch continues in the middle, so many items are made again for their keys.
+            key: function that returns a hashable key, for example an item's id; by default the item
+                is its own key.
+            last: how many items to look back [items], dropped ones included; as many keys are held.
+                To resume in mid-epoch, as many items are made again for their keys.
+
+        Returns:
+            A new pipeline. Its length is not known.
 
         Raises:
-            ArgumentError: `last` below 1.
+            ArgumentError: `last` is below 1.
             ArgumentTypeError: `key` cannot be called. A key that cannot be hashed ends the epoch.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(["a.jpg", "b.jpg", "a.jpg"]).dedupe())
+            ['a.jpg', 'b.jpg']
         """
         return self._with(append_dedupe(self.chain, key, last))
 
     def take(self, n: int) -> Pipeline:
-        """Keep the first `n` items, at least 0; anything else is an `ArgumentError`."""
-        return self._with(append_take(self.chain, n))
-
-    def skip(self, n: int) -> Pipeline:
-        """Leave out the first `n` items, at least 0; anything else is an `ArgumentError`."""
-        return self._with(append_skip(self.chain, n))
-
-    def repeat(self, n: int | None = None) -> Pipeline:
-        """Return all items `n` times, or for ever; every pass shuffles and draws again.
+        """Keep the first `n` items.
 
         Args:
-            n: passes in an epoch, at least 1; None for an epoch without an end.
+            n: number of items [items], at least 0.
+
+        Returns:
+            A new pipeline of at most `n` items.
 
         Raises:
             ArgumentError: `n` is out of range.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(range(100)).take(3))
+            [0, 1, 2]
+        """
+        return self._with(append_take(self.chain, n))
+
+    def skip(self, n: int) -> Pipeline:
+        """Leave out the first `n` items.
+
+        Args:
+            n: number of items [items], at least 0.
+
+        Returns:
+            A new pipeline without them.
+
+        Raises:
+            ArgumentError: `n` is out of range.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(range(5)).skip(3))
+            [3, 4]
+        """
+        return self._with(append_skip(self.chain, n))
+
+    def repeat(self, n: int | None = None) -> Pipeline:
+        """Repeat all items `n` times in one epoch; every pass shuffles and draws again.
+
+        Args:
+            n: passes in an epoch [passes], at least 1; None never ends.
+
+        Returns:
+            A new pipeline.
+
+        Raises:
+            ArgumentError: `n` is out of range.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(["a", "b"]).repeat(2))
+            ['a', 'b', 'a', 'b']
         """
         return self._with(append_repeat(self.chain, n))
 
     def enumerate(self) -> Pipeline:
-        """Return pairs `(number, item)`; the number counts the items of an epoch from 0."""
+        """Return pairs `(number, item)`; numbers count the items of an epoch from 0.
+
+        Returns:
+            A new pipeline of tuples.
+
+        Examples:
+            >>> import nbpipe
+            >>> list(nbpipe.source(["a.jpg", "b.jpg"]).enumerate())
+            [(0, 'a.jpg'), (1, 'b.jpg')]
+        """
         return self._with(append_enumerate(self.chain))
 
     def cache(self, path: str | os.PathLike[str] | None = None) -> Pipeline:
-        """Keep the items of the first whole epoch; later epochs read them instead.
+        """Keep the items of the first complete epoch; later epochs read them back.
 
-        What comes before runs only once: place random changes after it.
+        The stages before it run only once, so put random changes after it.
 
         Args:
-            path: folder for the items; None keeps them in memory while the stage lives.
+            path: folder for the items; None keeps them in memory as long as the stage exists.
+
+        Returns:
+            A new pipeline of the same items.
 
         Raises:
-            CacheError: at the start of an epoch, the folder was written by another chain.
+            CacheError: when an epoch starts: another chain wrote this folder.
+
+        Examples:
+            >>> import nbpipe
+            >>> calls = []
+            >>> with nbpipe.source(range(2)).map(calls.append, name="read").cache().start() as run:
+            ...     epochs = [list(run) for _ in range(3)]
+            >>> calls  # three epochs, one call for each item
+            [0, 1]
         """
         return self._with(append_cache(self.chain, path))
 
@@ -440,22 +664,34 @@ class Pipeline:
         *,
         name: str | None = None,
     ) -> Pipeline:
-        """Send each item through the chain that `key(item)` chooses; keep the input order.
+        """Send each item through a chain that its key chooses; keep the input order.
 
-        A result stands where the item stood at which it came: a batch in the place of its last
-        item. What a branch has left at the end comes last, branch by branch.
+        Each result takes the position of the item that completed it: a batch that of its last item.
+        What the branches hold at the end comes last, branch by branch.
 
         Args:
-            key: function that gives the value by which branches are chosen.
-            branches: for each value a function that adds stages to a chain, as
-                `{"jpg": lambda chain: chain.map(decode)}`: `map`, `filter`, `flat_map`, `batch`,
-                `unbatch`, `window`, `dedupe` and `route`, in input order. Stages are called
-                `decode@jpg`.
-            name: name of the stage.
+            key: function of an item that returns the value by which a branch is chosen.
+            branches: for each value, a function that adds stages to a chain, for example
+                `{"jpg": lambda chain: chain.map(decode)}`. Allowed are `map`, `filter`, `flat_map`,
+                `batch`, `unbatch`, `window`, `dedupe` and `route`, in input order. Their stages are
+                named `decode@jpg`.
+            name: the stage's name.
+
+        Returns:
+            A new pipeline of the results of all branches.
 
         Raises:
             ArgumentError: no branches, or a branch with another kind of stage. An item with an
                 unknown value ends the epoch.
+
+        Examples:
+            >>> import nbpipe
+            >>> def half(n):
+            ...     return n // 2
+            >>> numbers = nbpipe.source([1, 2, 3, 4])
+            >>> branches = {0: lambda chain: chain.map(half), 1: lambda chain: chain}
+            >>> list(numbers.route(lambda n: n % 2, branches))
+            [1, 1, 3, 2]
         """
         grown = grown_branches(branches, self._with)
         return self._with(append_route(self.chain, key, grown, name))
@@ -470,26 +706,36 @@ class Pipeline:
         read_ahead: bool = False,
         autotune: bool | Mapping[str, Any] = False,
     ) -> Run:
-        """Start a run: it owns its workers until it is closed, epoch after epoch.
+        """Start a run. It owns its workers until it closes, epoch after epoch.
 
         Args:
             seed: seed of every `rng`.
-            isolate: have all stages, with their threads, in one process of their own, so that
-                the loop keeps the GIL to itself; items, knobs, stats and errors are the same.
-                What the stages capture is sent there, now and after a cell changed it.
-            memory: budget for what all buffers hold, as "2 GB" or a number of bytes.
-            read_ahead: begin the next epoch as soon as the source of one is through, within the
-                same limits, so that its first items are there when the loop comes to it. An
-                epoch with another number, order or state throws them away. With a `cache` that
-                begins once it is complete.
+            isolate: run all stages and their threads in one process of their own, so that the
+                training loop has the interpreter lock for itself. Items, knobs, stats and errors
+                stay the same. Objects that the stages use are sent to that process, now and again
+                after a cell changed them.
+            memory: limit for the bytes in all buffers: "2 GB", or a number of bytes [bytes].
+            read_ahead: begin the next epoch while this one drains, within the same limits, so that
+                its first items are ready. An epoch with another number, order or state drops them.
+                With a `cache`, reading ahead begins once that is complete.
             autotune: turn the knobs by measured gain, as `run.autotune()` does; or a dict of its
                 arguments.
 
+        Returns:
+            The run: iterate it for the items.
+
         Raises:
-            ArgumentError: a seed that is no int, a budget that cannot be read, with `isolate` an
-                executor object, which cannot go along, or with `read_ahead` an isolated run or a
-                `claim`.
+            ArgumentError: `seed` is not an int, or `memory` cannot be read; with `isolate`, a stage
+                has an executor object; with `read_ahead`, the run is isolated or has a `claim`.
             UnpicklableError: with `isolate`, part of a stage cannot be sent to a process.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(3)).start() as run:
+            ...     for epoch in range(2):
+            ...         print(list(run))
+            [0, 1, 2]
+            [0, 1, 2]
         """
         seed = integer("seed", seed, minimum=-(2**63), maximum=2**64)
         budget = None if memory is None else parse_bytes(memory)
@@ -509,32 +755,35 @@ class Pipeline:
     def _started(self, seed: int, budget: int | None, *, isolate: bool, read_ahead: bool) -> Run:
         chain = settled(self.chain, can_be_sent)
         if not isolate:
-            return Run(
+            core = RunCore(
                 chain,
                 seed=seed,
                 memory_bytes=budget,
                 read_ahead=read_ahead,
                 pipeline=Pipeline,
             )
+            return Run(core)
         from .run.isolated.isolated_engine import IsolatedEngine
 
         return Run(
-            chain,
-            seed=seed,
-            memory_bytes=budget,
-            engine=IsolatedEngine,
-            pipeline=Pipeline,
+            RunCore(
+                chain,
+                seed=seed,
+                memory_bytes=budget,
+                engine=IsolatedEngine,
+                pipeline=Pipeline,
+            )
         )
 
     def __iter__(self) -> EpochIterator:
-        """Run one epoch, number 0; everything is closed after it, also after `break`."""
+        """Run one epoch, number 0, and close everything after it, also after `break`."""
         return single_epoch(self.start())
 
     def __len__(self) -> int:
         """Return the number of items of an epoch.
 
         Raises:
-            LengthUnknownError: it is not known before they are made.
+            LengthUnknownError: the number is not known before the items are made.
         """
         return length(self.chain)
 
@@ -542,40 +791,39 @@ class Pipeline:
         return True
 
     def peek(self, n: int = 1, *, lock: bool = False) -> Any:
-        """Run until `n` items came out, in this thread; show what each stage gave, and its time.
+        """Run `n` items through in this thread; show each stage's output and time.
 
-        Nothing is left running. The time is that of a warm call: where there was but one, one more
-        item of a source with an index is run, unless that takes long; else a note says so.
+        Nothing is left running. The time is that of a warm call; if there is only one call, a
+        source with an index gives another item for it, unless that takes long. A note names a cold
+        time.
 
-        With `lock=True` it also measures how long the function of each stage in threads holds the
-        interpreter lock, and so how many threads can help at most. It runs the first items again,
-        up to 1,000, for about 0.5 s for each such stage: every item really goes to your functions,
-        several times where there are few. A thread that only asks for the lock runs beside them.
-        Where the machine is too busy to tell, there is no figure.
+        With `lock=True` it also measures how long the function of each threaded stage holds the
+        interpreter lock, and so how many threads can help. It runs the first items again, up to
+        1,000, for about 0.5 s a stage: your functions are called that often. On a machine too busy
+        to measure there is no figure.
 
         Args:
-            n: how many are to come out, at least 1 [items].
+            n: items to let through [items], at least 1.
             lock: measure how long each function holds the interpreter lock.
 
         Returns:
-            A `Peek`, which prints as a table, with pictures of images in a notebook; `.items`
-            holds the items. With `lock`, a sentence for each function follows, and
-            `.stages[...].lock` has its `share` and `threads`.
+            A `Peek`: prints as a table, in a notebook with thumbnails of images; `.items` has the
+            items. With `lock`, it has a sentence for each function, and `.stages[...].lock` has
+            `share` and `threads`.
 
         Raises:
             ArgumentError: `n` is out of range.
             StageError: a stage failed.
 
         Examples:
-            >>> import time
-            >>> pipe = source(range(100)).map(lambda n: time.sleep(0.004), name="read")
-            >>> print(pipe.peek(lock=True))  # doctest: +SKIP
+            >>> import nbpipe
+            >>> pipe = nbpipe.source(range(100)).map(lambda n: n * n, name="square")
+            >>> pipe.peek(3).items
+            (0, 1, 4)
+            >>> print(pipe.peek())
             1 item through 2 stages
             stage   operation  items  output  range  per call
-            ──────  ─────────  ─────  ──────  ─────  ────────
-            source  source     1      int 0          1.2 µs
-            read    map        1      None           4.1 ms
-            read holds the lock 0.5% of 4.1 ms: many threads help
+            ...
         """
         from .peek import peek
 
@@ -590,20 +838,31 @@ class Pipeline:
         check_items: int = 4,
         assets: Literal["npz"] | None = None,
     ) -> Exported:
-        """Write a module of plain Python that builds this pipeline, with the knobs' values.
+        """Write a module of plain Python that builds this pipeline with the knobs' present values.
 
-        It holds what the stages use, as it was written, with the live values. Before anything is
-        written a fresh process imports it and compares it with this pipeline.
+        The module contains what the stages use, as you wrote it. Before anything is written, a new
+        process imports the module and compares its first items with this pipeline's.
 
         Args:
-            path: the file, as "loader.py"; its folder exists.
-            overwrite: replace a file that was edited since, or that export did not write.
-            check_items: first items that are compared [items]; 0 compares none.
+            path: the file, for example "loader.py", in a folder that exists.
+            overwrite: replace a file that you edited, or that `export` did not write.
+            check_items: first items to compare [items]; 0 compares none.
             assets: "npz" saves arrays of more than 64 elements beside the module.
 
+        Returns:
+            What was written: `.path`, `.compared` and `.notes`.
+
         Raises:
-            ArgumentError: a path that no module can be imported from.
-            ExportError: something cannot be written; it names the culprit, its use and the fix.
+            ArgumentError: no module can be imported from this path.
+            ExportError: something cannot be written; the message names it, its use and the fix.
+
+        Examples:
+            >>> import nbpipe, pathlib, tempfile
+            >>> pipe = nbpipe.source(range(8)).map(abs, concurrency=4).batch(4)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     done = pipe.export(pathlib.Path(folder, "loader.py"))
+            ...     len(list(nbpipe.load(done.path)))
+            2
         """
         from .export.exporting import export_chain
 
@@ -625,14 +884,14 @@ class Pipeline:
     # -- looking in -----------------------------------------------------------------------
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """All stages, those of joined pipelines and branches included."""
+        """The stages, including those of joined pipelines and of branches."""
         return tuple(addresses(self.chain).values())
 
     def __getitem__(self, address: str) -> Stage:
-        """Return a stage by its name, or by its place and name: `pipe["0/decode"]`.
+        """Return a stage by its name, or by its pipeline's position and name: `pipe["0/decode"]`.
 
         Raises:
-            UnknownStageError: there is none; the message names those there are.
+            UnknownStageError: there is none; the message names the stages that exist.
         """
         return stage_at(addresses(self.chain), address, "pipeline")
 
@@ -640,7 +899,18 @@ class Pipeline:
         return list(addresses(self.chain))
 
     def graph(self) -> list[dict[str, Any]]:
-        """Return the chain as data: for each stage its name, operation, executor and knobs."""
+        """Return the chain as data.
+
+        Returns:
+            For each stage a dict with its name, operation, executor and knobs.
+
+        Examples:
+            >>> import nbpipe
+            >>> for stage in nbpipe.source(range(3)).map(abs).graph():
+            ...     print(stage["name"], stage["op"], stage["knobs"])
+            source source {'prefetch': 16}
+            abs map {'concurrency': 1, 'prefetch': 8}
+        """
         return graph(self.chain)
 
     def __repr__(self) -> str:
@@ -675,19 +945,31 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
     """Begin a pipeline.
 
     Args:
-        items: a sequence or a map-style torch `Dataset` (read by index, one after the other; to
-            read by index in parallel, give `range(len(dataset))` and map
-            `dataset.__getitem__`), any object that can be iterated again and again, a torch
-            `Sampler` or `IterableDataset`, a function without arguments that returns a fresh
-            iterator, an async generator function, or another `Pipeline`. An object with a
-            method `set_epoch` gets the number of every epoch.
-        name: name of the stage.
+        items: what to read. By index, one item at a time: a sequence or a map-style torch
+            `Dataset` (to read in parallel, give `range(len(dataset))` and map
+            `dataset.__getitem__`). In their order: an object that can be iterated again and
+            again, a torch `Sampler` or `IterableDataset`, a function without arguments that
+            returns a new iterator, an async generator function, or another `Pipeline`. If the
+            object has `set_epoch`, it is called with the epoch number.
+        name: the stage's name.
         prefetch: items read ahead [items], 1 to 65,536; a live knob.
+
+    Returns:
+        A pipeline of one stage.
 
     Raises:
         ArgumentError: more than 2**62 items by index.
-        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, a run, or
-            an object that cannot be iterated; the message gives the way out.
+        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, a run, or an
+            object that cannot be iterated; the message gives the fix.
+
+    Examples:
+        >>> import nbpipe
+        >>> list(nbpipe.source(["a.jpg", "b.jpg"], name="files"))
+        ['a.jpg', 'b.jpg']
+        >>> def lines():
+        ...     yield from ("first", "second")
+        >>> list(nbpipe.source(lines))  # the function, so that each epoch begins again
+        ['first', 'second']
     """
     check_name("source", name)
     inputs: tuple[Chain, ...] = ()
@@ -715,27 +997,44 @@ def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the f
 
     Args:
         pipes: at least one pipeline.
-        strict: raise when one ends before the others; False stops at the shortest.
+        strict: raise when one pipeline ends before the others; False stops at the shortest.
+
+    Returns:
+        A pipeline of tuples.
 
     Raises:
-        ArgumentError: none given.
-        ArgumentTypeError: something else than pipelines.
+        ArgumentError: no pipeline is given.
+        ArgumentTypeError: an argument is not a pipeline.
+
+    Examples:
+        >>> import nbpipe
+        >>> images, labels = nbpipe.source(["a.jpg", "b.jpg"]), nbpipe.source([0, 1])
+        >>> list(nbpipe.zip(images, labels))
+        [('a.jpg', 0), ('b.jpg', 1)]
     """
     return _joined(Zip(strict=boolean("zip strict", strict)), _checked("zip", pipes))
 
 
 @names_arguments
 def concat(*pipes: Pipeline) -> Pipeline:
-    """Return the items of one pipeline after those of the other.
+    """Chain pipelines: all items of the first, then those of the next.
 
-    Where all of them are sources read by index, a full `shuffle()` may follow.
+    If all of them are sources read by index, a full `shuffle()` may follow.
 
     Args:
         pipes: at least one pipeline.
 
+    Returns:
+        A pipeline of all items.
+
     Raises:
-        ArgumentError: none given.
-        ArgumentTypeError: something else than pipelines.
+        ArgumentError: no pipeline is given.
+        ArgumentTypeError: an argument is not a pipeline.
+
+    Examples:
+        >>> import nbpipe
+        >>> list(nbpipe.concat(nbpipe.source([1, 2]), nbpipe.source([3])))
+        [1, 2, 3]
     """
     return _joined(Concat(), _checked("concat", pipes))
 
@@ -748,18 +1047,27 @@ def mix(
     seed: int = 0,
     stop: Literal["longest", "shortest"] = "longest",
 ) -> Pipeline:
-    """Draw each item from one of several pipelines, by weight; deterministic for a seed.
+    """Draw each item from one of several pipelines, by weight; the same seed draws the same.
 
     Args:
         pipes: at least one pipeline.
-        weights: one number above 0 for each; equal where not given.
+        weights: a number above 0 for each; equal by default.
         seed: seed of the draws.
-        stop: "longest": pipelines that end drop out, until none is left; "shortest": end when
-            a pipeline that is drawn has ended.
+        stop: "longest" continues with the others when a pipeline ends; "shortest" ends when a
+            pipeline that is drawn has ended.
+
+    Returns:
+        A pipeline of items of all of them.
 
     Raises:
         ArgumentError: weights that do not fit, or another word for `stop`.
-        ArgumentTypeError: something else than a sequence of pipelines.
+        ArgumentTypeError: not a sequence of pipelines.
+
+    Examples:
+        >>> import nbpipe
+        >>> web, books = nbpipe.source(["web"] * 4), nbpipe.source(["book"] * 2)
+        >>> list(nbpipe.mix([web, books], weights=[2, 1]))
+        ['book', 'web', 'web', 'book', 'web', 'web']
     """
     given = _several("mix", pipes)
     if stop not in ("longest", "shortest"):
@@ -770,20 +1078,29 @@ def mix(
 
 @names_arguments
 def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PREFETCH) -> Pipeline:
-    """Take turns between pipelines, `cycle` of them open at once.
+    """Take turns between pipelines, with `cycle` of them open at once.
 
-    A pipeline that ends gives its turn to the next one that was not opened yet, as tf.data's
-    interleave does with a block length of 1.
+    When a pipeline ends, the next unopened one takes its turn. tf.data's interleave does the same
+    with a block length of 1.
 
     Args:
         pipes: at least one pipeline.
-        cycle: pipelines open at once, at least 1.
+        cycle: pipelines open at once [pipelines], at least 1.
         prefetch: items held ready [items]; a live knob.
 
+    Returns:
+        A pipeline of all items.
+
     Raises:
-        ArgumentError: none given, or a `cycle` below 1.
-        ArgumentTypeError: something else than a sequence of pipelines.
-        KnobError: `prefetch` out of range.
+        ArgumentError: no pipeline is given, or `cycle` is below 1.
+        ArgumentTypeError: not a sequence of pipelines.
+        KnobError: `prefetch` is out of range.
+
+    Examples:
+        >>> import nbpipe
+        >>> shards = [nbpipe.source(["a1", "a2"]), nbpipe.source(["b1", "b2"])]
+        >>> list(nbpipe.interleave(shards, cycle=2))
+        ['a1', 'b1', 'a2', 'b2']
     """
     cycle = integer("interleave cycle", cycle, minimum=1, unit="pipelines")
     return _joined(Interleave(cycle=cycle), _several("interleave", pipes), prefetch=prefetch)
@@ -801,7 +1118,7 @@ def _several(word: str, pipes: object) -> Sequence[Pipeline]:
     if isinstance(pipes, str) or not isinstance(pipes, Sequence):
         raise ArgumentTypeError(
             f"{word} must be given a sequence of pipelines, got {type(pipes).__name__}; "
-            f"as {word}([one, other])"
+            f"for example {word}([one, other])"
         )
     return _checked(word, pipes)
 

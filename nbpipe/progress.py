@@ -31,16 +31,19 @@ _KEPT_LINES = 5  # of epochs that have ended, above the bar
 
 @names_arguments
 def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 1) -> Progress:
-    """Iterate, and show how it goes: count, rate, time left, wait, and the slowest stage.
+    """Iterate, and show count, rate, time left, wait and the slowest stage.
 
-    In a notebook that is a bar, in a terminal one line that changes, and elsewhere, as in a log, a
-    line every 2 s. At the end of each epoch a line stays. All but the bar is on stderr.
+    A notebook shows a bar, a terminal one line that changes, a log a line every 2 s. A line
+    stays at the end of each epoch. All but the bar goes to stderr.
 
     Args:
-        pipe_or_run: a pipeline, which is started at the first item and closed at the end, also
-            after `break`, an error or an interrupt; or a run or a `DataLoader`, which stays
-            open. `stop()` of the run ends the loop, not only its epoch.
-        epochs: epochs to iterate one after the other [epochs].
+        pipe_or_run: a pipeline, which starts with the first item and closes at the end, also
+            after `break`, an error or an interrupt; or a run or a `DataLoader`, which stays open.
+            The run's `stop()` ends the loop, not only its epoch.
+        epochs: epochs to iterate [epochs].
+
+    Returns:
+        An iterator of the items.
 
     Raises:
         ArgumentError: `epochs` is not an int of at least 1.
@@ -173,7 +176,14 @@ class Progress(Iterator[Any]):
         return f"epoch {self._run.epoch}: {line}{_stages(self._run)}"
 
     def close(self) -> None:
-        """End the epoch in progress, and the run if it was started here."""
+        """End the epoch in progress, and the run if `progress` started it.
+
+        Examples:
+            >>> import nbpipe
+            >>> items = nbpipe.progress(nbpipe.source(range(5)))
+            >>> first = next(items)
+            >>> items.close()
+        """
         if self._done:
             return
         self._done = True
@@ -214,7 +224,7 @@ class _Tally:
     Args:
         begun_s: when it began [s].
         resumed: items of it that came before the state that it continues from [items].
-        unit: what is counted, "items" or "batches".
+        unit: "items" or "batches".
     """
 
     def __init__(self, begun_s: float, resumed: int, unit: str) -> None:

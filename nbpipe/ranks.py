@@ -18,21 +18,34 @@ class Stateful(Protocol):
 
 
 def gather_states(run: Stateful, *, group: Any = None) -> list[dict[str, Any]]:
-    """Collect the states of all ranks; each of them calls this, at the same step.
+    """Collect the states of all ranks. Every rank calls this, at the same step.
 
     Save the list once, and give it to `run.load_state_dict` on every rank of a job of any size:
-    each item that no rank had taken is given to exactly one of them.
+    each remaining item goes to exactly one rank.
 
     Args:
-        run: this rank's.
-        group: the process group; the default one where not given.
+        run: this rank's run, or another object with `state_dict`.
+        group: the process group; by default torch's default group.
 
     Returns:
-        One state for each rank, by rank; the same on every rank.
+        One state for each rank, in the order of ranks; the same list on every rank.
 
     Raises:
         MissingExtraError: torch is not installed.
         ArgumentError: `torch.distributed` is not initialised.
+
+    Examples:
+        In a job that torchrun started::
+
+            states = nbpipe.ranks.gather_states(run)
+            if torch.distributed.get_rank() == 0:
+                torch.save(states, "states.pt")
+
+        >>> import nbpipe
+        >>> with nbpipe.source(range(3)).start() as run:
+        ...     nbpipe.ranks.gather_states(run)  # no job
+        Traceback (most recent call last):
+        nbpipe.errors.ArgumentError: gather_states needs a process group; ...
     """
     try:
         from torch import distributed

@@ -82,6 +82,7 @@ PARTS = {name: command for tier in TIERS.values() for name, command in tier.item
 QUIET_DASK = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # why: tests/conftest.py
 # Hundreds of processes import nbpipe: it is compiled once, even where that is not the rule.
 OURS = {"PYTHONDONTWRITEBYTECODE": "", "PATH": PATH}
+SHORT_NOTEBOOKS = {"NBPIPE_NOTEBOOK_SECONDS": "4"}  # so long their cells train [s]
 # Profiles of tests/conftest.py.
 EXAMPLES = dict.fromkeys(TIERS["rest"], "thorough")
 # A third of its time a test waits: one part more than there are cores runs at once.
@@ -151,7 +152,13 @@ class Runner:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={"NBPIPE_EXAMPLES": examples, **QUIET_DASK, **os.environ, **OURS},
+                env={
+                    "NBPIPE_EXAMPLES": examples,
+                    **QUIET_DASK,
+                    **SHORT_NOTEBOOKS,
+                    **os.environ,
+                    **OURS,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._alone else subprocess.PIPE,
                 stderr=None if self._alone else subprocess.STDOUT,

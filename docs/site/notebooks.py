@@ -1,10 +1,12 @@
-"""Notebooks as the site shows them: run when it is made, and nothing fetched when they are read."""
+"""Notebooks as they are stored: run from top to bottom, with outputs that a page can show.
 
-import os
-import re
-from itertools import pairwise
+`python docs/site/notebooks.py` runs all of them again, or those named, and stores them.
+"""
+
+import shutil
+import sys
+import tempfile
 from pathlib import Path
-from textwrap import dedent
 
 import nbformat
 import plotly
@@ -13,63 +15,69 @@ from nbformat import NotebookNode
 from plotly.io import to_html
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-_FOLDER = Path(__file__).parents[2] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _FIGURE = "application/vnd.plotly.v1+json"
-_TOLD = re.compile(r"^It prints:\n\n((?:    .*\n)+)")
 _LIVE = "<small>Widgets, which are live in the notebook itself.</small>"
 
 
+# -- the site --------------------------------------------------------------------------------------
 def read(text: str) -> NotebookNode:
-    """Read a notebook, run it, and leave of its outputs what a page can show."""
+    """Read a stored notebook, with its figures as HTML."""
     notebook = nbformat.reads(text, as_version=4)
-    if os.environ.get("NBPIPE_DOCS_NOTEBOOKS") != "off":
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            figure = output.get("data", {}).get(_FIGURE)
+            if figure is not None:
+                script = f"../_static/{PLOTLY_JS.name}"
+                page = to_html(figure, full_html=False, include_plotlyjs=script)
+                output.data = NotebookNode({"text/html": page})
+    return notebook
+
+
+# -- what is stored --------------------------------------------------------------------------------
+def run(path: Path) -> None:
+    """Run a notebook in an empty folder, beside its modules, and store it with its outputs."""
+    notebook = nbformat.read(path, 4)
+    metadata = notebook.metadata.copy()
+    with tempfile.TemporaryDirectory() as folder:
+        for module in FOLDER.glob("*.py"):
+            shutil.copy(module, folder)
         client = NotebookClient(
             notebook,
             timeout=300,
             store_widget_state=False,
-            resources={"metadata": {"path": str(_FOLDER)}},
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
             extra_arguments=["--IPKernelApp.log_level=40"],
         )
         client.execute()
-        check_told(notebook.cells)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = _shown(cell.outputs)
-    return notebook
+            cell.outputs = stored(cell.outputs)
+    notebook.metadata = metadata
+    nbformat.write(notebook, path)
 
 
-def check_told(cells: list[NotebookNode]) -> None:
-    """Compare what a text says that the cell above it prints with what it has printed.
-
-    Raises:
-        ValueError: it is something else; `...` in the text stands for anything in a line.
-    """
-    for above, cell in pairwise(cells):
-        found = _TOLD.match(f"{cell.source}\n")
-        if found is None:
-            continue
-        told = dedent(found[1])
-        printed = "".join(one.text for one in above.outputs if one.output_type == "stream")
-        if not re.fullmatch(re.escape(told).replace(r"\.\.\.", ".*"), printed):
-            raise ValueError(f"a notebook tells that a cell prints\n{told}but it prints\n{printed}")
-
-
-def _shown(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Return the outputs of a cell: a picture in place of each widget, figures as HTML."""
-    pictures = any("text/html" in one.get("data", {}) for one in outputs)
+def stored(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Return the outputs to keep: of a panel its picture, of other widgets a line of text."""
     kept = []
     for output in outputs:
         data = output.get("data", {})
         if data.get("text/plain") == "":
             continue  # the place of what a button would show
+        if _WIDGET in data:
+            del data[_WIDGET]
+            data.setdefault("text/html", _LIVE)
+            if data["text/html"] == _LIVE:
+                data["text/plain"] = "Widgets"
         if _FIGURE in data:
-            script = f"../_static/{PLOTLY_JS.name}"
-            page = to_html(data[_FIGURE], full_html=False, include_plotlyjs=script)
-            output.data = NotebookNode({"text/html": page})
-        elif _WIDGET in data:
-            output.data = NotebookNode({"text/html": _LIVE})
-            if pictures:
-                continue
+            data["text/plain"] = "Figure"
         kept.append(output)
     return kept
+
+
+if __name__ == "__main__":
+    for one in sys.argv[1:] or sorted(map(str, FOLDER.glob("*.ipynb"))):
+        print(one)
+        run(Path(one))

@@ -527,7 +527,8 @@ def _columns(samples: list[Any], names: tuple[str, ...]) -> list[list[Any]]:
 def _check_names(names: Any) -> None:
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise ArgumentTypeError(
-            f"names must be a tuple of field names, got {names!r}; as names=('input', 'target')"
+            f"names must be a tuple of field names, got {names!r}; for example "
+            "names=('input', 'target')"
         )
     if not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(f"names must be strings, got {names!r}")

@@ -1,4 +1,4 @@
-"""Digests of what the items of a chain depend on, functions, options, sources; and of states.
+"""Digests of functions, options and sources, on which the items of a chain depend; and of states.
 
 Two digests are equal in every process where the values are; a digest does not see what a
 function reads from files, from objects that other modules hold, or over the network, nor lists,
@@ -84,7 +84,7 @@ def check_seal(state: Mapping[str, Any], way_out: str) -> None:
     """Check that a state is as it was written; one without a seal is taken as it is.
 
     Raises:
-        StateError: somebody changed it.
+        StateError: it was changed.
     """
     given = state.get("seal")
     if given is not None and given != seal(state):

@@ -180,7 +180,7 @@ def unit_of(count: float, unit: str) -> str:
 
 
 def format_rate(items_per_s: float, unit: str = "items") -> str:
-    """Return a rate, `unit` being the plural of what is counted.
+    """Return a rate; `unit` is a plural.
 
     Examples:
         >>> format_rate(12345.0)

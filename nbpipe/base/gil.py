@@ -54,8 +54,8 @@ class LockWait(NamedTuple):
 
     Attributes:
         sure_ns: in short sleeps, as only such a wait has them in a row [ns].
-        most_ns: with sleeps that are longer where others use the cores: who gives the lock away
-            waits until the next thread has it and a core [ns].
+        most_ns: with sleeps that are longer where others use the cores: a thread that
+            gives the lock away waits until the next thread has it and a core [ns].
     """
 
     sure_ns: int

@@ -21,11 +21,19 @@ class KnobChange:
 
     Attributes:
         when_s: time of the change [seconds since the Unix epoch].
-        knob: full name, as "decode.concurrency".
+        knob: full name, for example "decode.concurrency".
         old: value before.
         new: value after.
-        by: who set it: "code", "panel", "controls", "%nbpipe", or the word that `set` was given.
-        why: reason given, may be empty.
+        by: the author: "code", "panel", "controls", "%nbpipe", or the word given to `Knob.set`.
+        why: the reason; may be empty.
+
+    Examples:
+        >>> import nbpipe
+        >>> with nbpipe.source(range(3)).map(abs).start() as run:
+        ...     run["abs"].concurrency = 4
+        ...     change = run.events[-1]
+        >>> change.knob, change.old, change.new, change.by
+        ('abs.concurrency', 1, 4, 'code')
     """
 
     when_s: float
@@ -37,17 +45,26 @@ class KnobChange:
 
 
 class Knob:
-    """A bounded integer: thread-safe, watchable, remembering who set it and why.
+    """A bounded integer that any thread may change at any moment.
+
+    It remembers its author and reason, and calls its watchers after each change. You rarely need
+    the object: `pipe["decode"].concurrency = 8` sets its value.
 
     Args:
-        name: full name, as "decode.concurrency".
-        value: value to begin with; it is also `default`.
-        minimum: smallest value accepted.
-        maximum: largest value accepted.
+        name: full name, for example "decode.concurrency".
+        value: the first value; it is also `default`.
+        minimum: smallest value.
+        maximum: greatest value.
         unit: what is counted: "calls", "items", "batches".
 
     Raises:
         KnobError: `value` is not an integer in the range.
+
+    Examples:
+        >>> import nbpipe
+        >>> pipe = nbpipe.source(range(3)).map(abs)
+        >>> pipe["abs"].knob("concurrency")
+        Knob(abs.concurrency=1, 1..1024 calls)
     """
 
     __slots__ = (
@@ -86,27 +103,35 @@ class Knob:
 
     @property
     def value(self) -> int:
-        """The value in force."""
+        """The present value."""
         return self._value
 
     @property
     def last_change(self) -> KnobChange | None:
-        """The latest change, or None where the value is still the first one."""
+        """The latest change, or None if there was none."""
         return self._last
 
     def set(self, value: SupportsIndex, *, by: str = "code", why: str = "") -> int:
-        """Set the value and tell the watchers; may be called from any thread.
+        """Set the value and call the watchers; works from any thread.
 
         Args:
-            value: any integer (`__index__`, not a bool) in [minimum, maximum].
-            by: who sets it.
+            value: an integer (`__index__`, not a bool) from `minimum` to `maximum`.
+            by: the author, for the log of changes.
             why: the reason, for the log of changes.
 
         Returns:
-            The value that was taken.
+            The value as an int.
 
         Raises:
-            KnobError: not an integer, or out of range; nothing changed.
+            KnobError: not an integer, or out of range; nothing changes.
+
+        Examples:
+            >>> import nbpipe
+            >>> knob = nbpipe.source(range(3)).map(abs)["abs"].knob("concurrency")
+            >>> knob.set(8, by="script", why="decode limits")
+            8
+            >>> knob.last_change.old, knob.last_change.new, knob.last_change.by
+            (1, 8, 'script')
         """
         new = self.checked(value)
         with self._lock:
@@ -123,11 +148,23 @@ class Knob:
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` after every change, in the thread that makes it.
 
-        Two changes at the same moment may arrive in either order: a watcher that needs the
-        value in force reads `value`. It must not block.
+        Two simultaneous changes may arrive in either order, so read `value` if you need the present
+        one. A watcher must not block.
+
+        Args:
+            watcher: a function of a `KnobChange`.
 
         Returns:
-            A function that ends the watch; calling it again does nothing.
+            A function that ends the watch; a second call does nothing.
+
+        Examples:
+            >>> import nbpipe
+            >>> knob = nbpipe.source(range(3)).map(abs)["abs"].knob("concurrency")
+            >>> unwatch = knob.watch(lambda change: print(change.old, "->", change.new))
+            >>> knob.set(4)
+            1 -> 4
+            4
+            >>> unwatch()
         """
         entry = (watcher,)  # an object of its own: the same function may watch twice
         with self._lock:
@@ -140,10 +177,23 @@ class Knob:
         return unwatch
 
     def checked(self, value: SupportsIndex) -> int:
-        """Return a value as the knob would take it.
+        """Return a value as the knob would take it, without setting it.
+
+        Args:
+            value: an integer (`__index__`, not a bool).
+
+        Returns:
+            The value as an int.
 
         Raises:
             KnobError: not an integer, or out of range.
+
+        Examples:
+            >>> import nbpipe
+            >>> knob = nbpipe.source(range(3)).map(abs)["abs"].knob("concurrency")
+            >>> knob.checked(0)
+            Traceback (most recent call last):
+            nbpipe.errors.KnobError: abs.concurrency must be an int in [1, 1024] calls, got 0
         """
         number = as_int(value)
         if number is None or not self.minimum <= number <= self.maximum:

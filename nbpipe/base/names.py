@@ -1,4 +1,4 @@
-"""Names that users write: which of an object's are shown, and what is meant by one it has not."""
+"""Names that users write: which of an object's are shown, and which is meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _misfit(
 
 
 def _unknown(what: str, word: str, value: object, known: tuple[str, ...]) -> str:
-    """Say what is meant: the same by another name, a near match, or another method."""
+    """Name the one that is meant: a synonym, a near match, or another method."""
     same = word_for(word, known)
     way = near_match(word, known)
     if same is not None:

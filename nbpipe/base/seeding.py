@@ -257,14 +257,19 @@ _late = _LateTorch()
 # -- The call in progress: what its seed depends on, and what its function may ask -----------------
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """The call in progress, seen from inside a stage's function.
+    """The call in progress, as a stage's function sees it; `worker_info()` returns it.
 
     Attributes:
-        stage: address of the stage.
+        stage: name of the stage.
         worker: number of the worker process, from 0; on Dask and other executors, 0.
         epoch: number of the epoch.
-        seed: 64-bit seed of this item in this stage; it depends on the run's seed, the epoch,
-            the stage and the item alone.
+        seed: 64-bit seed of this item in this stage. It depends only on the run's seed, the
+            epoch, the stage and the item.
+
+    Examples:
+        >>> import nbpipe
+        >>> nbpipe.WorkerInfo(stage="decode", worker=1, epoch=0, seed=7).worker
+        1
     """
 
     stage: str
@@ -287,11 +292,22 @@ NUMBER = [0]  # of this process among the workers of its region
 
 
 def worker_info() -> WorkerInfo | None:
-    """Return which stage, worker and epoch the calling code runs in; None outside a stage.
+    """Return which stage, worker and epoch the calling code runs in.
 
-    A stage knows it in worker processes and on Dask; stages in threads of the run, and inline
-    and async stages, share one process, and there it is None: a parameter named `rng` gives
-    them random numbers of their own.
+    Functions in worker processes and on Dask get it. Stages in threads, and inline and async
+    stages, share one process and get None: use a parameter named `rng` for random numbers there.
+
+    Returns:
+        A `WorkerInfo`, or None outside a worker.
+
+    Examples:
+        >>> import nbpipe
+        >>> print(nbpipe.worker_info())
+        None
+        >>> def stage_of(n):
+        ...     return nbpipe.worker_info().stage
+        >>> list(nbpipe.source([1]).map(stage_of, executor="process"))
+        ['stage_of']
     """
     if not CALL.stage:
         return None

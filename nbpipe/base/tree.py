@@ -100,9 +100,9 @@ def size_bytes(value: Any) -> int:
     """Estimate the memory that `value` holds [bytes], at a bounded cost; never raises.
 
     Arrays and tensors count their elements, strings and bytes their length, images their pixels,
-    tables their columns, containers (lists, tuples, sets, dicts, dataclasses) the sum of what they
-    hold. Long or large nestings are sampled evenly and scaled up. Every other object counts as one
-    word: nothing of it is looked at, since that may do work, or run the user's own code.
+    tables their columns, containers (lists, tuples, sets, dicts, dataclasses) the sum of their
+    values. Long or large nestings are sampled evenly and scaled up. Every other object counts as
+    one word: nothing of it is looked at, since that may do work, or run the user's own code.
     """
     kind = type(value)
     if kind is np.ndarray and value.dtype.kind != "O":

@@ -39,11 +39,11 @@ from .terminal import (
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_ENDS = "exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted"
+_ENDS = "exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a command line asks for; return the exit code."""
+    """Run a command line; return the exit code."""
     write_any_character()
     with knowing():
         know(secrets_of(sys.argv[1:] if arguments is None else arguments))
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _done(options: argparse.Namespace) -> int:
-    """Do what was asked for; return how it ended, and return the exit code."""
+    """Run the command, log its error, and return the exit code."""
     name = f"nbpipe {options.name}"
     try:
         return int(options.command(options))
@@ -96,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nbpipe",
-        description="Data-loading pipelines: export one from a notebook, run what was exported.",
+        description="Export a data-loading pipeline from a notebook, and run exported modules.",
         epilog=_ENDS,
         allow_abbrev=False,
     )
@@ -132,8 +132,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("notebook", type=Path, help="the notebook; it is run in the folder that it is in")
-    add("--pipeline", default="pipe", metavar="NAME", help="the variable (default: pipe)")
+    add("notebook", type=Path, help="the notebook; it runs in its own folder")
+    add("--pipeline", default="pipe", metavar="NAME", help="its variable (default: pipe)")
     add(
         "-o",
         "--output",
@@ -147,14 +147,14 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         help="run the notebook (default: only list what would run)",
     )
     _add_set(parser, "another value for a variable that a cell assigns, for example size=64")
-    add("--timeout", type=_limit, default=600, metavar="S", help="for all of it [s] (default: 600)")
+    add("--timeout", type=_limit, default=600, metavar="S", help="time limit [s] (default: 600)")
     add("--overwrite", action="store_true", help="replace a module that was edited by hand")
     add(
         "--check-items",
         type=partial(_whole, minimum=0, unit="items"),
         default=4,
         metavar="N",
-        help="items that are compared before the module is written; 0: none (default: 4)",
+        help="first items to compare before the module is written; 0: none (default: 4)",
     )
     add("--assets", choices=["npz"], help="save large arrays beside the module")
     add("--kernel", metavar="NAME", help="the kernel (default: the one that the notebook names)")
@@ -167,7 +167,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("module", type=Path, help="the module, for example loader.py")
     _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
     whole = partial(_whole, minimum=1, unit="epochs")
-    add("--epochs", type=whole, default=1, metavar="N", help="(default: 1)")
+    add("--epochs", type=whole, default=1, metavar="N", help="epochs to run (default: 1)")
     add("--autotune", action="store_true", help="turn the knobs by measured gain, and print them")
     add("--verbose", action="store_true", help="show tracebacks")
     parser.set_defaults(command=run)

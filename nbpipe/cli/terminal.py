@@ -1,4 +1,4 @@
-"""Terminal: what is given to the command, and what it says; text from outside is made harmless."""
+"""Terminal: the command's input and output; text from outside is made harmless."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
+from ..base.names import shown
 from ..base.threads import in_new_thread
 from ..errors import StageError, add_note
 from ..pipeline import Pipeline
@@ -53,7 +54,7 @@ class LoaderEpoch(Iterator[Any]):
         self._made: WorkerRun | None = None
 
     def begin(self, made: WorkerRun, indices: Iterator[Any] | None) -> None:
-        """Have the workers of a run begin the epoch, with these indices."""
+        """Let the workers of a run make the batches of these indices."""
         self._made = made
         try:
             self._items = made.begin(indices, self._progress)
@@ -64,7 +65,7 @@ class LoaderEpoch(Iterator[Any]):
             raise
 
     def begin_in_loop(self, local: LocalRun) -> None:
-        """Have the training loop make the batches itself."""
+        """Let the training loop make the batches itself."""
         self._items = local
 
     def __next__(self) -> Any:
@@ -128,7 +129,16 @@ class LoaderEpoch(Iterator[Any]):
             )
 
     def close(self) -> None:
-        """End the epoch, and workers that do not stay; closing again does nothing."""
+        """End the epoch, and workers that are not persistent; a second call does nothing.
+
+        Examples:
+            >>> import nbpipe
+            >>> batches = iter(nbpipe.DataLoader(range(6), batch_size=2))
+            >>> first = next(batches)
+            >>> batches.close()
+            >>> list(batches)
+            []
+        """
         if not self.over:
             self.over = True
             self._progress.leave()
@@ -145,6 +155,9 @@ class LoaderEpoch(Iterator[Any]):
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("begin", "begin_in_loop", "over"))
 
     def __len__(self) -> int:
         return len(self._loader)

@@ -126,7 +126,7 @@ class Batches(_Sent):
         drop_last: leave out a last list that is not full.
         watch: `torch.utils.data._utils.worker`, in a process: raise `WantsWorkersError` if the
             dataset asks before its first sample which worker reads it. None: it may ask.
-        place: who reads it: the training loop ("caller"), a "thread", which gets a copy, or a
+        place: where it is read: the training loop ("caller"), a "thread", which gets a copy, or a
             "process".
         resumed: the position where it continues; None: it is read from the start.
         ended: the dataset has given everything.

@@ -55,30 +55,30 @@ class DataLoader:
     docs/dataloader.md.
 
     Args:
-        dataset: has `__getitem__`, and may have `__getitems__`; or an `IterableDataset`. That is
-            read once, unless it calls `get_worker_info()` before its first sample, or you give a
-            `worker_init_fn`: then each worker process reads its part.
+        dataset: has `__getitem__`, and may have `__getitems__`; or an `IterableDataset`, which is
+            read once. If it calls `get_worker_info()` before its first sample, or if you give a
+            `worker_init_fn`, each worker process reads its part.
         batch_size: samples in a batch; None gives single samples.
         shuffle: draw another order in each epoch, with torch's `RandomSampler`.
         sampler: gives indices.
         batch_sampler: gives lists of indices.
-        num_workers: batches that are made at once [calls]; 0 makes them in the loop.
-        collate_fn: makes a batch of a list of samples; by default torch's `default_collate`.
+        num_workers: batches made at once [calls]; 0 makes them in the loop.
+        collate_fn: makes a batch from a list of samples; by default torch's `default_collate`.
         pin_memory: copy batches to pinned memory, in a thread.
         drop_last: leave out a last batch that is not full.
-        timeout: longest wait for a batch [s]; 0 waits as long as it takes.
+        timeout: longest wait for a batch [s]; 0 has no limit.
         worker_init_fn: called with its number in each worker process, before its first batch.
         multiprocessing_context: None, "forkserver" or "spawn".
         generator: a `torch.Generator` for the order and the seed; by default torch's own.
         prefetch_factor: batches held ready for each worker; by default 2.
         persistent_workers: keep the workers from epoch to epoch.
-        pin_memory_device: takes no effect, as in torch: the current accelerator counts.
-        in_order: takes no effect: batches come in order.
+        pin_memory_device: has no effect, as in torch: the current accelerator counts.
+        in_order: has no effect: batches always come in order.
         workers: "process", "thread", or an executor as for `Pipeline.map`.
 
     Raises:
-        ArgumentError: a value out of range, or arguments that exclude one another.
-        ArgumentTypeError: a function that cannot be called, or a pipeline as the dataset.
+        ArgumentError: a value is out of range, or arguments exclude one another.
+        ArgumentTypeError: a function cannot be called, or the dataset is a pipeline.
         MissingExtraError: torch is not installed.
 
     Examples:
@@ -86,6 +86,7 @@ class DataLoader:
         >>> loader = nbpipe.DataLoader(range(5), batch_size=2, num_workers=2, workers="thread")
         >>> [batch.tolist() for batch in loader]
         [[0, 1], [2, 3], [4]]
+        >>> loader.num_workers = 4  # at any moment
     """
 
     __class_getitem__: Any = classmethod(GenericAlias)
@@ -265,30 +266,16 @@ class DataLoader:
     # -- epochs ---------------------------------------------------------------------------
     @property
     def run(self) -> LoaderRun:
-        """The run of this loader: one for all epochs, there before the first one.
-
-        Examples:
-            >>> import nbpipe
-            >>> loader = nbpipe.DataLoader(range(5), batch_size=2)
-            >>> loader.run.status().state
-            'ready'
-        """
+        """The run of this loader: one for all epochs, from the start."""
         return self._epochs.run
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline that this loader runs, from the beginning of an epoch, with its knobs.
-
-        Examples:
-            >>> import nbpipe
-            >>> loader = nbpipe.DataLoader(range(5), batch_size=2)
-            >>> [stage.name for stage in loader.pipeline.stages]
-            ['indices', 'fetch']
-        """
+        """The pipeline that this loader runs, from the beginning of an epoch, with its knobs."""
         return placed_at(build(self._now, self.run.knobs), self._made_at)
 
     def __iter__(self) -> LoaderEpoch:
-        """Begin the next epoch, or the rest of the epoch of a loaded state.
+        """Start the next epoch, or the rest of the epoch of a loaded state.
 
         Torch's generators are drawn from as torch's loader draws from them.
 
@@ -326,7 +313,7 @@ class DataLoader:
         return count // size if self.drop_last else -(-count // size)
 
     def close(self) -> None:
-        """End the workers that stay, and epochs in progress; the next epoch starts others.
+        """End epochs in progress and persistent workers; the next epoch starts new ones.
 
         Examples:
             >>> import nbpipe
@@ -340,17 +327,17 @@ class DataLoader:
 
     # -- states ---------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is: after the last batch that the newest iterator gave.
+        """Return the position after the last batch that the newest iterator gave.
 
-        Before the first epoch and after a whole one, it is the beginning of the next one. Nothing
-        stops or waits.
+        Before the first epoch and after a complete one, that is the beginning of the next epoch.
+        The workers do not stop or wait.
 
         Returns:
-            Numbers and text, for `json` or `torch.save`, and unchanged the states of samplers and
-            datasets that have `state_dict`.
+            Numbers and text, for `json` or `torch.save`, and the states of samplers and datasets
+            that have `state_dict`, unchanged.
 
         Raises:
-            StateError: the workers died, so that the position is lost.
+            StateError: the workers died, so the position is lost.
 
         Examples:
             >>> import nbpipe
@@ -364,16 +351,16 @@ class DataLoader:
         return self._epochs.state.state_dict(arguments.sources, workers=count, stays=stays)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state: the next iterator gives the rest of its epoch.
+        """Resume from a state: the next iterator gives the rest of its epoch.
 
-        Workers, prefetch and executor may differ. If the order is drawn from torch's own
-        generator, that is set as it was when the state was taken. Workers that stayed end.
+        Workers, prefetch and executor may differ. If torch's own generator draws the order, it is
+        set to what it was when the state was taken. Persistent workers end.
 
         Args:
             state: the result of `state_dict()`.
 
         Raises:
-            StateError: it is of another dataset, batch size or sampler, or cannot be read.
+            StateError: it belongs to another dataset, batch size or sampler, or cannot be read.
 
         Examples:
             >>> import nbpipe
@@ -396,19 +383,30 @@ class DataLoader:
         check_items: int = 4,
         assets: Literal["npz"] | None = None,
     ) -> Exported:
-        """Write a module with the call that made this loader: `Pipeline.export`.
+        """Write a Python module that contains the call of this loader.
 
         Its `build_pipeline()` returns `loader.pipeline`, with the knobs' present values.
 
         Args:
-            path: the file, as "loader.py"; its folder exists.
-            overwrite: replace a file that was edited since, or that export did not write.
-            check_items: first batches that are compared [items]; 0 compares none.
+            path: the file, for example "loader.py", in a folder that exists.
+            overwrite: replace a file that you edited, or that `export` did not write.
+            check_items: first batches to compare [batches]; 0 compares none.
             assets: "npz" saves arrays of more than 64 elements beside the module.
 
+        Returns:
+            What was written: `.path`, `.compared` and `.notes`.
+
         Raises:
-            ArgumentError: a path that no module can be imported from.
-            ExportError: something cannot be written; it names the culprit, its use and the fix.
+            ArgumentError: no module can be imported from this path.
+            ExportError: something cannot be written; the message names it, its use and the fix.
+
+        Examples:
+            >>> import nbpipe, pathlib, tempfile
+            >>> loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     done = loader.export(pathlib.Path(folder, "loader.py"))
+            ...     nbpipe.load(done.path)["fetch"].concurrency
+            2
         """
         from ..export.exporting import export_chain
 

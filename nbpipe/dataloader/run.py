@@ -47,22 +47,30 @@ _ATTRIBUTES = ("between_waits", "knobs", "log", "on_run", "shown")
 
 @final
 class LoaderRun(ShownRun):
-    """The run of a loader: one for all of its epochs.
+    """The run of a loader: one for all of its epochs, from before the first one.
 
-    It is there before the first epoch, and is shown and asked as the run of a pipeline is. If two
-    iterators are in progress, it shows the newer one.
+    It has the panel and the methods of a pipeline's run. If two iterators are in progress, it
+    shows the newer one.
 
     Args:
-        loader: is held weakly.
+        loader: held weakly.
         unit: "batches", or "items" if the loader gives samples.
 
     Attributes:
         log: the epochs that have begun.
-        knobs: of all chains so far, by stage: tuned values stay.
+        knobs: the knobs of all chains so far, by stage: tuned values stay.
         on_run: called with every run that makes batches, or None.
         between_waits: called before the loop makes a batch itself, or None; an epoch takes the
             one that is set when it begins.
         shown: the displays of this run; their `rest` is called at the end of each epoch.
+
+    Examples:
+        >>> import nbpipe
+        >>> loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=1, workers="thread")
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.run.stats()["fetch"].items_out
+        3
     """
 
     def __init__(self, loader: Any, unit: str) -> None:
@@ -164,7 +172,7 @@ class LoaderRun(ShownRun):
 
     @property
     def stages(self) -> dict[str, Stage]:
-        """The stages by address."""
+        """The stages by name."""
         maker = self._maker
         return addresses(self._pipeline.chain) if maker is None else maker.stages
 
@@ -210,7 +218,7 @@ class LoaderRun(ShownRun):
     # -- how it goes ----------------------------------------------------------------------
     @property
     def epoch(self) -> int:
-        """Number of the epoch in progress, or of the last one; before the first, 0."""
+        """The number of the epoch in progress, or of the last one; 0 before the first."""
         current = self.log.current
         return 0 if current is None else current.number
 
@@ -227,16 +235,26 @@ class LoaderRun(ShownRun):
 
     @property
     def closed(self) -> bool:
-        """Whether the loader is gone; until then, another epoch may always come."""
+        """Whether the loader no longer exists; until then it can start another epoch."""
         return self._loader() is None
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
-        """The last 10,000 knob changes since the loader was made: when, who, from, to, why."""
+        """The last 10,000 knob changes: time, author, old and new value, reason."""
         return tuple(self._events.copy())
 
     def status(self) -> Status:
-        """Return where the loader is: state, epoch, batches, time, and why an epoch failed."""
+        """Return where the loader is: state, epoch, batches delivered, time, the last error.
+
+        Returns:
+            A `Status` of plain values; times are in seconds.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(5), batch_size=2)
+            >>> loader.run.status().state, loader.run.status().total
+            ('ready', 3)
+        """
         current = self.log.current
         if current is None:
             total = known_length(self._pipeline.chain)
@@ -255,10 +273,20 @@ class LoaderRun(ShownRun):
         return dict.fromkeys(self.stages, self._unit)
 
     def stats(self) -> RunStats:
-        """Return frozen stats by stage address; the training loop's own row is "consumer".
+        """Return frozen numbers for each stage; "consumer" is the training loop.
 
-        Counts are those of the newest epoch; where workers stay, also of those before it.
+        Counts are those of the newest epoch; with persistent workers, also of those before it.
         Between epochs, rates and shares are those of the last epoch.
+
+        Returns:
+            A mapping of stage names to `StageStats`.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=1, workers="thread")
+            >>> batches = list(loader)
+            >>> list(loader.run.stats()), loader.run.stats()["fetch"].items_out
+            (['indices', 'fetch', 'consumer'], 3)
         """
         maker = self._maker
         rows = {name: _idle(stage) for name, stage in self.stages.items()}
@@ -266,41 +294,96 @@ class LoaderRun(ShownRun):
         return RunStats(rows if maker is None else rows | dict(maker.stats()), self._units())
 
     def history(self) -> list[Row]:
-        """Return one row a second and stage, of the epochs of `stats`; old times are thinned."""
+        """Return one row for each second and stage, oldest first; older rows are thinned out.
+
+        Returns:
+            Dicts; `pandas.DataFrame(loader.run.history())` makes a table of them.
+
+        Examples:
+            >>> import nbpipe
+            >>> nbpipe.DataLoader(range(6)).run.history()  # before the first epoch
+            []
+        """
         current = self.log.current
         rows = [] if current is None else current.maker.history()
         offset = 0 if current is None else current.offset
         return [{**row, "epoch": int(row["epoch"]) + offset} for row in rows]
 
     def failures(self) -> Failures:
-        """Return the items that failed in the epochs of `stats`, oldest first."""
+        """Return the last failed items of the epochs in `stats`, oldest first.
+
+        Returns:
+            A tuple of `Failure`; a notebook shows a table.
+
+        Examples:
+            >>> import nbpipe
+            >>> nbpipe.DataLoader(range(6)).run.failures()
+            No failed items
+        """
         current = self.log.current
         return Failures(() if current is None else current.renumbered(current.maker.failures()))
 
     # -- control --------------------------------------------------------------------------
     def pause(self) -> None:
-        """Begin no further batch until `resume()`, in this epoch."""
+        """Start no further batch in this epoch until `resume()`.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(6), num_workers=1, workers="thread")
+            >>> batches = iter(loader)
+            >>> loader.run.pause()
+            >>> loader.run.paused
+            True
+            >>> batches.close()
+        """
         maker = self._maker
         if maker is not None and not maker.closed:
             maker.pause()
 
     def resume(self) -> None:
-        """Continue after `pause()`."""
+        """Continue after `pause()`.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(4), batch_size=2, num_workers=1, workers="thread")
+            >>> batches = iter(loader)
+            >>> loader.run.pause()
+            >>> loader.run.resume()
+            >>> len(list(batches))
+            2
+        """
         maker = self._maker
         if maker is not None and not maker.closed:
             maker.resume()
 
     def stop(self) -> None:
-        """End the epoch in progress as if it were exhausted."""
+        """End the epoch in progress as if it were exhausted.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=1, workers="thread")
+            >>> for batch in loader:
+            ...     loader.run.stop()
+            >>> loader.run.stopped
+            True
+        """
         current = self.log.current
         if current is not None and current.in_progress:
             current.maker.stop()
 
     def close(self, timeout_s: float = 5) -> None:
-        """End the epochs in progress and all workers; the loader's next epoch starts others.
+        """End epochs in progress and all workers; the loader's next epoch starts new ones.
 
         Args:
             timeout_s: how long to wait for calls in progress [s].
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(6), num_workers=1, workers="thread")
+            >>> batches = iter(loader)
+            >>> loader.run.close()
+            >>> list(batches)
+            []
         """
         if self._tuner is not None:
             self._tuner.stop()
@@ -368,7 +451,26 @@ class LoaderRun(ShownRun):
         self.close()
 
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
-        """Write the loader's pipeline as a module: `DataLoader.export`."""
+        """Write the loader's pipeline as a Python module.
+
+        Args:
+            path: the file, for example "loader.py".
+            overwrite: replace a file that you edited, or that `export` did not write.
+
+        Returns:
+            What was written; see `DataLoader.export`.
+
+        Raises:
+            ExportError: something cannot be written; the message has the fix.
+
+        Examples:
+            >>> import nbpipe, pathlib, tempfile
+            >>> loader = nbpipe.DataLoader(range(6), batch_size=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     done = loader.run.export(pathlib.Path(folder, "loader.py"))
+            ...     done.path.name
+            'loader.py'
+        """
         done: Exported = self._open_loader().export(path, overwrite=overwrite)
         return done
 
@@ -376,22 +478,24 @@ class LoaderRun(ShownRun):
     def __dir__(self) -> list[str]:
         return shown(self, _OURS)
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse a name that this run does not have, and name the one that is meant.
+    if not TYPE_CHECKING:  # a type checker reports these names by itself
 
-        Raises:
-            AttributeError: always.
-        """
-        way = ""
-        if name[0] != "_":
-            there = hasattr(self._loader(), name)
-            way = f"; that is the loader's: loader.{name}" if there else near_match(name, dir(self))
-        raise AttributeError(f"a loader's run has no {name!r}{way}", name=name, obj=self)
+        def __getattr__(self, name: str) -> Any:
+            raise _no_attribute(self, name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name[0] != "_" and name not in _ATTRIBUTES:
-            self.__getattr__(name)  # other attributes are the loader's
-        object.__setattr__(self, name, value)
+        def __setattr__(self, name: str, value: object) -> None:
+            if name[0] != "_" and name not in _ATTRIBUTES:
+                raise _no_attribute(self, name)  # other attributes are the loader's
+            object.__setattr__(self, name, value)
+
+
+def _no_attribute(run: LoaderRun, name: str) -> AttributeError:
+    """Return the error for a name that a loader's run does not have; it names the one meant."""
+    way = ""
+    if name[0] != "_":
+        there = hasattr(run._loader(), name)
+        way = f"; that is the loader's: loader.{name}" if there else near_match(name, dir(run))
+    return AttributeError(f"a loader's run has no {name!r}{way}", name=name, obj=run)
 
 
 def _idle(stage: Stage) -> StageStats:

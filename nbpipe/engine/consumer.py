@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .epoch import Epoch
-from .stats import PACE_NS, Counters, StageStats, stats_of
+from .stats import PACE_NS, Counters, StageStats, at_the_pace_of, stats_of, with_mean
 from .step_time import StepTimes
 
 
@@ -114,7 +114,7 @@ class Consumer:
             active_ns, stats = self.active_ns(now_ns), self.stats(now_ns)
             at_rest = self._paused[0] or active_ns - self._resumed_ns < PACE_NS
             before = self._before_pause if at_rest else None
-            self._past = stats if before is None else stats.at_the_pace_of(before)
+            self._past = stats if before is None else at_the_pace_of(stats, before)
             self._since_ns = 0
             self.takes(None)
 
@@ -123,7 +123,7 @@ class Consumer:
         if self._past is not None:
             return self._past
         self.settle(now_ns)
-        return stats_of(
+        stats = stats_of(
             self.counters,
             now_ns,
             running_ns=0,
@@ -131,11 +131,12 @@ class Consumer:
             concurrency=1,
             queued=0,
             prefetch=0,
-        ).with_mean(self.counters.slot_ns)
+        )
+        return with_mean(stats, self.counters.slot_ns)
 
     def with_means(self, rows: Mapping[str, StageStats], now_ns: int) -> dict[str, StageStats]:
         """Return rows of stages with mean rates that leave out pauses."""
         if self._past is None:
             self.settle(now_ns)
         active_ns = self.counters.slot_ns
-        return {address: row.with_mean(active_ns) for address, row in rows.items()}
+        return {address: with_mean(row, active_ns) for address, row in rows.items()}

@@ -11,7 +11,7 @@ from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import Epoch, Memory
 from .nodes.external import ExternalOrder, Feed, external_chain
-from .nodes.failures import Failure
+from .nodes.failures import Failure, changed_failure
 from .nodes.fused import FusedStages
 from .nodes.node import Task
 from .nodes.provenance import StageStates
@@ -91,7 +91,7 @@ class EpochRunner:
 
     def _remember_external(self, failure: Failure) -> None:
         """Remember a failed item of an epoch in an order from outside."""
-        self.remember(failure.changed(external=True))
+        self.remember(changed_failure(failure, external=True))
 
     # -- from its beginning to its end ----------------------------------------------------
     def start(

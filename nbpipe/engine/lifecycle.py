@@ -122,7 +122,7 @@ class RunLifecycle:
         return epoch
 
     def _start_clock(self, external: ExternalOrder | None) -> EpochPlace:
-        """Make the next epoch the one in progress for everyone who asks; it is built after that."""
+        """Make the next epoch the one in progress; it is built after that."""
         consumer, now_ns = self.record.consumer, perf_counter_ns()
         _past = self.error, self.position.external  # user objects are freed without the lock
         owner = threading.current_thread()

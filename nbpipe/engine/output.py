@@ -23,7 +23,7 @@ class OutputBuffer:
     run is paused, so a paused run hands out nothing.
 
     Args:
-        memory: counts the bytes of what waits; None without a budget.
+        memory: counts the bytes of waiting items; None without a budget.
 
     Attributes:
         last: the last node; its `out` is `queue`. None before the epoch is built.

@@ -59,7 +59,7 @@ class RunPosition:
         self.left = self._resumed_at = None
 
     def start(self, external: ExternalOrder | None) -> EpochPlace:
-        """Start the next epoch: everyone sees its number; it is built after that.
+        """Start the next epoch: its number is visible; it is built after that.
 
         Raises:
             StateError: the loaded state belongs to another order.

@@ -11,7 +11,7 @@ from .epoch import Epoch
 from .nodes.fused import FusedStages
 from .nodes.node import Task
 from .scheduler import Scheduler
-from .stats import PACE_NS, Booked, StageRuntime, StageStats
+from .stats import PACE_NS, Booked, StageRuntime, StageStats, at_the_pace_of
 
 Ages = Mapping[str, tuple[int, str]]  # by address: the time of the oldest call [ns], and its item
 _NOTHING_RUNS = (0, "")
@@ -68,7 +68,7 @@ class StageRows:
         self.past = self._rows(now_ns, ages)
         if scheduler.paused or now_ns - self._resumed_ns < PACE_NS:
             for name in self.past.keys() & before.keys():
-                self.past[name] = self.past[name].at_the_pace_of(before[name])
+                self.past[name] = at_the_pace_of(self.past[name], before[name])
 
     def _leave_out_pause(self, now_ns: int) -> None:
         """Leave the pause in progress, if there is one, out of the sums of slot-time."""
@@ -76,7 +76,7 @@ class StageRows:
             runtime.leave_out(booked, now_ns)
         self._booked = []
 
-    # -- what is asked --------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------
     def snapshot(self, now_ns: int) -> list[tuple[StageRuntime, int, int]]:
         """Return for every stage its runtime, its results that wait, and the time of its calls.
 

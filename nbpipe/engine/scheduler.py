@@ -31,7 +31,7 @@ class Scheduler:
     """Moves the items of one run: a thread hands in a task, takes the next one, and runs it.
 
     Attributes:
-        lock: held for every change of what the engine knows.
+        lock: held for every change of the engine's state.
         runtimes: limits and counters by address.
         epoch: the epoch in progress, or None.
         ahead: the one after it, if that is read ahead; else None.

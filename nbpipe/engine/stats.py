@@ -117,25 +117,41 @@ class StageStats:
     slot_s: float = 0.0
     item_bytes: int = 0
 
-    def at_the_pace_of(self, other: StageStats) -> StageStats:
-        """Return these counts with the rate and the shares of another moment."""
-        pace = ("items_per_s", "busy", "starved", "blocked", "waiting")
-        return replace(self, **{name: getattr(other, name) for name in pace})
-
-    def with_mean(self, active_ns: int) -> StageStats:
-        """Return these stats with the mean rate of a run that was active for so long [ns]."""
-        return replace(self, mean_per_s=1e9 * self.items_out / max(1, active_ns))
-
     def as_dict(self) -> dict[str, int | float | str | None]:
-        """Return the fields as a dict, in their order."""
+        """Return the fields as a dict, in their order.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start() as run:
+            ...     numbers = list(run)
+            ...     run.stats()["source"].as_dict()["items_out"]
+            4
+        """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def table(self) -> list[list[str]]:
-        """Return the rows of a table: name and value of each field, with its unit."""
+        """Return the rows of a table: name and value of each field, with its unit.
+
+        Examples:
+            >>> import nbpipe
+            >>> nbpipe.StageStats(items_out=4).table()[1]
+            ['items_out', '4']
+        """
         return [[name, _worded(name, value)] for name, value in self.as_dict().items()]
 
     def _repr_html_(self) -> str:
         return html_table(("", ""), self.table())
+
+
+def at_the_pace_of(stats: StageStats, other: StageStats) -> StageStats:
+    """Return the counts of `stats` with the rate and the shares of another moment."""
+    pace = ("items_per_s", "busy", "starved", "blocked", "waiting")
+    return replace(stats, **{name: getattr(other, name) for name in pace})
+
+
+def with_mean(stats: StageStats, active_ns: int) -> StageStats:
+    """Return `stats` with the mean rate of a run that was active for this long [ns]."""
+    return replace(stats, mean_per_s=1e9 * stats.items_out / max(1, active_ns))
 
 
 def _worded(name: str, value: int | float | str | None) -> str:
@@ -701,7 +717,15 @@ class RunStats(Mapping[str, StageStats]):
         return list(self._rows)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the head and the rows of a table, as text."""
+        """Return the head and the rows of a table, as text.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start() as run:
+            ...     head, rows = run.stats().table()
+            >>> head[:3], [row[0] for row in rows]
+            (['stage', 'items', 'rate'], ['source', 'training loop'])
+        """
         head = ["stage", "items", "rate", "busy", "starved", "blocked", "calls", "queue", "p50"]
         rows = [
             [

@@ -140,7 +140,7 @@ class _Probe:
 
     @property
     def shares(self) -> _Shares:
-        """The means of what was counted."""
+        """The means of the counted steps."""
         found = self._shares
         if len(found) < _FEW:
             return _Shares(0.0, 0.0)

@@ -47,19 +47,27 @@ _connections: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictio
 # -- What users ask of Dask ------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class DaskExecutor:
-    """Has a stage's calls done on a Dask cluster: `pipe.map(fn, executor=DaskExecutor(client))`.
+    """Run a stage's calls on a Dask cluster: `pipe.map(fn, executor=DaskExecutor(client))`.
 
-    A call may be done more than once: Dask does the work of a worker that was killed again.
+    A call may run more than once: Dask repeats the work of a worker that was killed.
 
     Attributes:
-        client: a `distributed.Client`; it is never closed here.
-        scatter: put what the function captures on the workers once, instead of sending it with
-            every call; "auto" does so from 300 kB on.
+        client: a `distributed.Client`; nbpipe never closes it.
+        scatter: put the objects that the function captures on the workers once, instead of
+            sending them with every call; "auto" does so from 300 kB on.
 
     Raises:
-        ArgumentError: an option that cannot be accepted.
-        ArgumentTypeError: `client` is no client, or an asynchronous one.
+        ArgumentError: `scatter` is another value.
+        ArgumentTypeError: `client` is not a client, or is asynchronous.
         MissingExtraError: distributed is not installed.
+
+    Examples:
+        >>> import nbpipe
+        >>> from distributed import Client
+        >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+        ...     executor = nbpipe.DaskExecutor(client)
+        ...     list(nbpipe.source([1, -2]).map(abs, executor=executor))
+        [1, 2]
     """
 
     client: Client
@@ -303,7 +311,7 @@ class _Sender:
 async def _fetched(task: Any) -> Any:
     """Wait for the result of a task of Dask's, which stays on its worker only as long as that.
 
-    The client fetches the results of many tasks in one go. To cancel one of those who wait for it
+    The client fetches the results of many tasks in one go. To cancel one that waits for it
     would cancel it for all, and can leave the client unable to fetch any more. So a result that is
     on its way arrives, also where it is not wanted any more.
     """

@@ -33,7 +33,7 @@ class FutureExecutor(Executor):
     """Has requests done by something of the user's that gives a future for each.
 
     Args:
-        name: of what does the work, for messages.
+        name: name of the executor, for messages.
 
     Attributes:
         ways_out: what to do where a call was not done, by the kind of error; the first that fits.
@@ -236,7 +236,7 @@ class PendingCall:
 
     Attributes:
         request: the work.
-        executor: name of what does it, for messages.
+        executor: name of the executor, for messages.
         expands: the function gives many items for the request's one.
         problem: what kept the request from being pickled; executors report that in their own ways.
     """
@@ -395,7 +395,7 @@ def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> Unpic
     )
 
 
-# -- Programs in processes that somebody else started ----------------------------------------------
+# -- Programs in processes that another library started --------------------------------------------
 # A program travels as bytes with its digest; a process that was given it keeps it for a while.
 class Programs:
     """The programs that this process has done work for last; threads share them."""

@@ -33,7 +33,7 @@ class Work(Protocol):
     """A piece of work: what an executor sees of a task.
 
     Attributes:
-        started_ns, ended_ns: when the work began and ended; set by who does it.
+        started_ns, ended_ns: when the work began and ended; set by the worker.
         perform: does a piece of work in the calling thread; exceptions of user code stay inside.
         settings: what holds where the work is done.
     """

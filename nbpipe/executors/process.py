@@ -170,7 +170,7 @@ class ProcessExecutor(Executor):
             self._drop(slot)
 
     def _next_idle(self, request: Request, serialized: SerializedFunction) -> _Slot:
-        """Wait for a worker; under the lock. One is being started for each who waits."""
+        """Wait for a worker; under the lock. One is being started for each caller that waits."""
         self._waiting += 1
         try:
             while not self._idle:
@@ -590,7 +590,7 @@ class _Slot:
         return self._worker.end()
 
     def kill(self) -> None:
-        """Kill the process, from any thread; who waits for it hears of it at once."""
+        """Kill the process, from any thread; a thread that waits for it wakes immediately."""
         self.usable = False
         if self._worker is not None:
             self._worker.kill()

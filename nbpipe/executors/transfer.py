@@ -187,7 +187,7 @@ class Device(ABC):
 
     @abstractmethod
     def _copied(self, leaf: Any) -> Any:
-        """Begin to copy a leaf; what is there already passes."""
+        """Begin to copy a leaf; one on the device already stays as it is."""
 
     def active(self) -> AbstractContextManager[Any]:
         """Make it this thread's device, and the run's stream the one its work goes to."""
@@ -749,7 +749,7 @@ class Backend:
         self._torch = torch
         self._kind = kind
         self._module: Any = getattr(torch, kind)
-        # who waits for an event of CUDA keeps a core busy, unless the event says otherwise
+        # a wait for an event of CUDA keeps a core busy, unless the event is made otherwise
         self._event_options = {"blocking": True} if kind == "cuda" else {}
 
     def resolve(self, device: str) -> str:

@@ -257,7 +257,7 @@ def _complete(result: object) -> None:
 
 
 def _in_cell() -> bool:
-    """Return whether who looks is part of a cell that is under way."""
+    """Return whether the caller is part of a running cell."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name in ("run_cell", "run_cell_async"):
@@ -310,7 +310,7 @@ class Inbox:
         return loop is self._stream.io_loop.asyncio_loop
 
     def take(self, is_wanted: Callable[[Frames], bool]) -> list[Frames]:
-        """Take what is wanted of what waits; the kernel gets the rest in the order of arrival."""
+        """Take the wanted messages; the kernel gets the others in the order of arrival."""
         found = self._take_queued(is_wanted)
         for frames in self._receive():
             if is_wanted(frames):

@@ -168,7 +168,7 @@ class RunMagic:
         target = self._target(rest, "export")
         return str(target.export(paths[0], overwrite="--overwrite" in words))
 
-    # -- what is meant --------------------------------------------------------------------
+    # -- names and values -----------------------------------------------------------------
     def _target(self, words: list[str], command: str) -> _Target:
         """Return what some words name: a run, or a variable with stages."""
         value = self._shell.user_ns.get(words[0]) if len(words) == 1 else None

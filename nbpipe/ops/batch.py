@@ -171,7 +171,7 @@ def _batch_placement(
     if executor_spec is not None and by_cost:
         raise ArgumentError(
             f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
-            "gathered one after the other; leave executor out, and collate in a stage behind it"
+            "gathered one after the other; leave executor out, and collate in a stage after it"
         )
     if executor_spec is None and options["concurrency"] is not None:
         raise ArgumentError(
@@ -212,8 +212,8 @@ class Collate:
 class BatchByCost(StatefulOp):
     """Gathers items while the sum of their costs stays within `size`.
 
-    A batch is given when the item behind it comes, and in a route it stands in that item's place.
-    So where the batch behind it is not wanted any more, the first item of that one still is: it
+    A batch is given when the item after it comes, and in a route it stands in that item's place.
+    So where the batch after it is not needed any more, the first item of that one still is: it
     comes again as a batch of its own, which is not given. Its size is negative in a state.
     """
 
@@ -221,8 +221,8 @@ class BatchByCost(StatefulOp):
         self._spec = spec
         self.collate = Collate(spec)
         self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
-        # Of those given, behind how many items that were not, and size; the first is number
-        # `_first`, and has so many items before it.
+        # For each batch given: how many items before it were not given, and its size; the first is
+        # number `_first`, and has so many items before it.
         self._sizes: deque[tuple[int, int]] = deque()
         self._first = self._before = self._left_out = 0
         self._lock = threading.Lock()  # another thread may ask during a push
@@ -261,7 +261,7 @@ class BatchByCost(StatefulOp):
         """Add an item; give the batch before it where it does not fit any more."""
         full = None
         if self._is_as_before():
-            full = self._close()  # now as it was given before: some item came behind it
+            full = self._close()  # now as it was given before: some item came after it
         if not self._known:
             cost = self._cost(entry)
             if self._entries and self._sum + cost > self._spec.size:

@@ -407,7 +407,7 @@ class _FolderRecorder(Recorder):
 
 
 def _read_made(file: BinaryIO) -> Made:
-    """Read the epoch that made the items, which stands behind the chain that wrote them."""
+    """Read the epoch that made the items, which stands after the chain that wrote them."""
     epoch, passes = json.loads(pickle.load(file))  # noqa: S301  the user's own cache
     return epoch, tuple(passes)
 

@@ -41,15 +41,26 @@ from .stage import (
 @methods_name_arguments
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try a failed call again.
+    """Call a stage's function again after it failed: `pipe.map(fn, on_error=Retry(2))`.
 
     Args:
-        times: how often to try again, 1 to 1,000 [calls].
-        backoff_s: wait before the first repetition, doubled before each further one [s].
-        then: what to do when every try failed: "raise" or "skip".
+        times: further calls for one item [calls], 1 to 1,000.
+        backoff_s: wait before the first further call, doubled before each one after it [s].
+        then: after the last failure, "raise" or "skip".
 
     Raises:
-        ArgumentError: a value out of range.
+        ArgumentError: a value is out of range.
+
+    Examples:
+        >>> import nbpipe
+        >>> calls = []
+        >>> def fetch(name):
+        ...     calls.append(name)
+        ...     if len(calls) == 1:
+        ...         raise OSError("connection reset")
+        ...     return name.upper()
+        >>> list(nbpipe.source(["a"]).map(fetch, on_error=nbpipe.Retry(2)))
+        ['A']
     """
 
     digest_module: ClassVar[str] = "nbpipe.operations"  # in cache folders written before
@@ -380,7 +391,7 @@ def place(
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and spec.runs == "call" and above.spec.runs != "batch":
         held = above.knobs["prefetch"].value
-    if not executor_spec.follows:  # behind an inner stage of a region nothing waits
+    if not executor_spec.follows:  # after an inner stage of a region nothing waits
         above = changed(above, shared=shared)
     return (*chain[:-1], above, stage(prefetch=held, shared=shared))
 

@@ -76,7 +76,7 @@ def refuse_taken(label: str, name: str, taken: set[str]) -> None:
 
 
 def default_prefetch(chain: Chain) -> int:
-    """Return the prefetch of a stage behind a chain, where none is given."""
+    """Return the prefetch of a stage after a chain, where none is given."""
     return BATCHES if chain_unit(chain) == "batches" else SAMPLES
 
 

@@ -118,8 +118,8 @@ def _only_split(chain: Chain) -> str:
     spec, used = absorbed(chain)
     if len(found) != 1 or spec is None or chain[used - 1].spec.part is None:
         raise StateError(
-            "a state of another world size can be gone on with only where the pipeline has one "
-            "shard or claim, at the end of what is read by index, as "
+            "a state of another world size can be resumed only if the pipeline has one "
+            "shard or claim, at the end of the stages that are read by index, for example "
             "source(...).shuffle().shard(); start as many ranks as before, or begin the epoch "
             "again"
         )
@@ -163,7 +163,7 @@ def _counts_by_itself(stage: Stage) -> bool:
 
 
 def _rows(chain: Chain, base: IndexRanges, world: int) -> int:
-    """Return the most rows that a rank had of what is left of the global order."""
+    """Return the most rows that a rank had of the rest of the global order."""
     plan = index_plan(chain[: absorbed(chain)[1] - 1])
     length = None if plan is None else plan.rest(base).length()
     return -(-(length or 0) // world)
@@ -203,7 +203,7 @@ def _merge(
         if counts or ("children" in about and address in gathered):
             raise StateError(
                 f"stage {address!r} continues only if its rank gets the same items as before: it "
-                "counts what it has had; start as many ranks as before (behind a claim that is not "
+                "counts what it has had; start as many ranks as before (after a claim that is not "
                 "possible), or begin the epoch again"
             )
         known = node_state.setdefault(address, {})

@@ -61,7 +61,7 @@ class Skip(Cut):
         return plan.skip(self.count)
 
     def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
-        """Return what is left."""
+        """Return the remaining items."""
         return max(0, number - self.count)
 
     def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
@@ -235,7 +235,7 @@ class Windowing(StatefulOp):
         self._pushed = 0
 
     def rest_of_input(self, rest: IndexRanges, node_state: NodeState) -> IndexRanges:
-        """Begin with the first item of the next window; windows behind it overlap."""
+        """Begin with the first item of the next window; windows after it overlap."""
         first = self._skipped + rest.start * self._stride if rest.start else 0
         start = min(first, self._pushed)
         node_state["skip"] = first - start if rest.start else self._skipped

@@ -91,7 +91,7 @@ class Deduping(StatefulOp):
         except TypeError:
             raise ArgumentTypeError(
                 f"dedupe key of an item must be hashable, got {type(key).__name__}; give a "
-                "function that returns a text, a number or a tuple of them, as "
+                "function that returns a text, a number or a tuple of them, for example "
                 'dedupe(key=lambda item: item["id"])'
             ) from None
         self._remember(found, number)

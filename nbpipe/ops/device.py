@@ -94,7 +94,7 @@ def check_end(chain: Chain) -> None:
     """Check that the last stage of a chain may stand there: stages on a device end a chain.
 
     Raises:
-        ArgumentError: it stands behind a device, or joins pipelines that end on one.
+        ArgumentError: it stands after a device, or joins pipelines that end on one.
     """
     if not chain:
         return
@@ -102,7 +102,7 @@ def check_end(chain: Chain) -> None:
     first = next((one.name for one in above if one.executor == "device"), None)
     if first is not None and stage.executor != "device":
         raise ArgumentError(
-            f"{stage.name} must stand before the stages on a device, got it behind {first!r}: what "
+            f"{stage.name} must stand before the stages on a device, got it after {first!r}: what "
             "follows to_device is a map with device=, or the training loop; move "
             f"{stage.op} before {first}"
         )
@@ -110,7 +110,7 @@ def check_end(chain: Chain) -> None:
     if inside is not None:
         raise ArgumentError(
             f"{stage.name} must be given stages of the host, got {inside!r}, which runs on a "
-            f"device: that is where a pipeline ends; move {inside} behind {stage.op}"
+            f"device: that is where a pipeline ends; move {inside} after {stage.op}"
         )
 
 
@@ -130,7 +130,7 @@ def checked_device(name: str, device: object) -> str:
 def _stream(name: str, stream: object) -> object:
     if stream is not None and not callable(getattr(stream, "wait_event", None)):
         raise ArgumentError(
-            f"{name} stream must be a stream of its device, as torch.cuda.Stream(), got "
+            f"{name} stream must be a stream of its device, for example torch.cuda.Stream(), got "
             f"{stream!r}; leave it out for the run's own"
         )
     return stream

@@ -41,7 +41,7 @@ _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead o
 
 
 def rows_of(items: Any) -> int:
-    """Return the length of what a source reads by index.
+    """Return the length of a source that is read by index.
 
     Raises:
         ArgumentError: it is more than `LONGEST`.
@@ -99,7 +99,7 @@ class Lengths:
                 )
 
     def watch(self) -> Iterator[tuple[Path, Any]]:
-        """Iterate over nothing, checking at the end of what stands before."""
+        """Iterate over nothing, checking at the end of the stages before."""
         self.check()
         yield from ()
 
@@ -445,7 +445,7 @@ class Draw(ABC):
     Attributes:
         rows: how many rows there are to draw from.
         drawable: how many of them have a weight above 0.
-        digest: of the weights, for those who compare.
+        digest: of the weights, to compare them.
     """
 
     __slots__ = ("digest", "drawable", "rows")
@@ -528,15 +528,33 @@ _lock = threading.Lock()
 
 
 class Store(Protocol):
-    """Holds numbers that all ranks share, as every `torch.distributed.Store` does."""
+    """Holds numbers that all ranks share; every `torch.distributed.Store` does."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to the number of this name, which begins at 0, in one step; give the sum."""
+        """Add to the number of this name in one step, and return the sum.
+
+        Args:
+            key: name of the number, which begins at 0.
+            amount: what to add.
+
+        Examples:
+            >>> from nbpipe.ranks import LocalStore, Store
+            >>> store: Store = LocalStore()
+            >>> store.add("cursor", 64), store.add("cursor", 64)
+            (64, 128)
+        """
 
 
 @final
 class LocalStore:
-    """The store of a job that has one rank; for one run at a time."""
+    """The store of a job with one rank, for one run at a time.
+
+    Examples:
+        >>> import nbpipe
+        >>> store = nbpipe.ranks.LocalStore()
+        >>> list(nbpipe.source(range(3)).claim(store=store))
+        [0, 1, 2]
+    """
 
     digest_module: ClassVar[str] = "nbpipe.claims"  # in cache folders written before
 
@@ -545,7 +563,17 @@ class LocalStore:
         self._lock = threading.Lock()
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a number that begins at 0; give the sum."""
+        """Add to the number of this name in one step, and return the sum.
+
+        Args:
+            key: name of the number, which begins at 0.
+            amount: what to add.
+
+        Examples:
+            >>> from nbpipe.ranks import LocalStore
+            >>> LocalStore().add("cursor", 64)
+            64
+        """
         with self._lock:
             self._numbers[key] += amount
             return self._numbers[key]

@@ -1,6 +1,6 @@
 """zip, concat, mix, interleave: several pipelines become one.
 
-Each is a specification and, behind it, the join that does it: what it gives depends only on what
+Each is a specification and, after it, the join that does it: what it gives depends only on what
 its inputs hold and whether they have ended, never on timing. It knows nothing of threads or locks.
 """
 
@@ -225,12 +225,12 @@ class Join(ABC):
         """Return the wanted items of each input, given the wanted results of the join.
 
         Args:
-            rest: what is wanted of the join.
+            rest: the outputs that are still needed.
             inputs: how many there are.
             node_state: takes what else there is to know.
 
         Returns:
-            For each input what is wanted.
+            For each input the items that are still needed.
         """
 
     def forget(self, start: int) -> None:  # noqa: B027  most have nothing to forget
@@ -322,7 +322,7 @@ class ConcatJoin(Join):
     def rest_of_inputs(
         self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
     ) -> Sequence[IndexRanges]:
-        """Part what is wanted by the numbers of entries that the inputs gave."""
+        """Split the needed outputs by the numbers of entries that the inputs gave."""
         rests = [IndexRanges()] * inputs
         first, begun = self._current, 0
         for number, count in enumerate(self._moved, self._first):
@@ -428,7 +428,7 @@ class DrawingJoin(Join):
     def rest_of_inputs(
         self, rest: IndexRanges, inputs: int, node_state: dict[str, Any]
     ) -> Sequence[IndexRanges]:
-        """Part what is wanted by the inputs that were drawn."""
+        """Split the needed outputs by the inputs that were drawn."""
         rests, again = self.draws.parted(rest)
         node_state["again"] = [*again, *self.again]
         node_state.update(self.node_state())

@@ -177,11 +177,11 @@ class IndexPlan:
         return self._then(NumberedOrder)
 
     def rest(self, rest: IndexRanges) -> IndexPlan:
-        """Read only what is left of the rows; they keep their paths."""
+        """Read only the remaining rows; they keep their paths."""
         return self if rest.is_all else self._then(RestOrder, rest)
 
     def rest_of_world(self, rest: IndexRanges) -> IndexPlan:
-        """Read only what is left of the rows in front of the shard or claim that ends the plan."""
+        """Read only the remaining rows before the shard or claim that ends the plan."""
         if rest.is_all or self.step not in (ShardOrder, ClaimOrder):
             return self
         before, *arguments = self.arguments
@@ -298,7 +298,7 @@ class ResolvedOrder:
         return columns[0], itertools.chain(columns[1], self._lengths.watch())
 
     def path_at(self, row: int) -> Path:
-        """Return the path of a row that is being read; behind the last one, a path that none has.
+        """Return the path of a row that is being read; after the last one, a path that none has.
 
         The reader may be another thread.
         """

@@ -101,7 +101,7 @@ class IndexRanges:
         return self.moved(-self.start)
 
     def since(self, begun: int) -> IndexRanges:
-        """Return what is wanted from number `begun` on, counted from there."""
+        """Return the needed numbers from `begun` on, counted from there."""
         gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
         return IndexRanges.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
 
@@ -165,7 +165,7 @@ class IndexRanges:
         return IndexRanges.of_arrays(max(self.start, other.start), firsts, ends)
 
     def ranked(self, other: IndexRanges) -> IndexRanges:
-        """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
+        """Count the numbers of `other` among those needed here: `of_wanted` the other way."""
         (start,) = self.ranks(np.array([other.start])).tolist()
         firsts, ends = map(self.ranks, other.arrays)
         return IndexRanges.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
@@ -207,7 +207,7 @@ class StatefulOp(ABC):
         """Take an entry; give the next one, or None."""
 
     def finish(self) -> Iterator[Entry]:
-        """Return what is left at the end of the input."""
+        """Return the results that remain at the end of the input."""
         return iter(())
 
     @abstractmethod
@@ -227,7 +227,7 @@ class StatefulOp(ABC):
         """Undo `commit`: what was moved on was not consumed in the end; without the lock."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
-        """Let go of what it holds: the epoch is over; from any thread, without the lock."""
+        """Release everything it holds: the epoch is over; from any thread, without the lock."""
 
 
 @final

@@ -92,12 +92,12 @@ def branch(value: object, chain: Chain) -> Chain:
         if spec.runs in ("source", "join"):
             raise ArgumentError(
                 "a branch of route must add stages to the chain it is given, got a pipeline of "
-                'its own; as {"jpg": lambda chain: chain.map(decode)}'
+                'its own; for example {"jpg": lambda chain: chain.map(decode)}'
             )
         if not spec.may_branch:
             raise ArgumentError(
                 f"a branch of route may hold {_HOLDS}, got {stage.op}; put {stage.op} before or "
-                "behind the route"
+                "after the route"
             )
         if spec.runs == "call" and not spec.ordered:
             raise ArgumentError(

@@ -158,7 +158,7 @@ def _plan_before(chain: Chain, verb: str) -> IndexPlan:
     raise ArgumentError(
         f"{verb} must follow a source that is read by index, with nothing but take, skip, "
         f"enumerate, shuffle, repeat or concat between, but {not_indexed(chain)}; {verb} right "
-        "after the source, as source(range(len(dataset)))"
+        "after the source, for example source(range(len(dataset)))"
     )
 
 

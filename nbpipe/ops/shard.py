@@ -80,8 +80,8 @@ def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: T
         known = default_rank()
         if known is None:
             raise ArgumentError(
-                "shard needs rank and world_size, as shard(0, 2): torch.distributed is not "
-                "initialised, so they are not known"
+                "shard needs rank and world_size, for example shard(0, 2): torch.distributed is "
+                "not initialised, so they are not known"
             )
         rank, world_size = known
     if rank is None or world_size is None:

@@ -68,7 +68,7 @@ def append_shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: i
     plan = index_plan(chain)
     if plan is None:
         raise ArgumentError(
-            "shuffle needs buffer_size here, as shuffle(buffer_size=1000): "
+            "shuffle needs buffer_size here, for example shuffle(buffer_size=1000): "
             f"{not_indexed(chain)}; or shuffle right after the source"
         )
     if prefetch is not None:
@@ -166,7 +166,7 @@ class Shuffling(StatefulOp):
         return self._given.popleft() if self._given else None
 
     def finish(self) -> Iterator[Entry]:
-        """Return what is left, in random order."""
+        """Return the remaining items, in random order."""
         if self._pushed < self._needed:
             with self._lock:
                 self._slots = [number for number in self._slots if number < self._pushed]

@@ -122,7 +122,7 @@ class Operation:
 
     @property
     def keeps_neighbours(self) -> bool:
-        """Whether items that follow one another before it do so behind it, as far as is known."""
+        """Whether items that follow one another before it do so after it, as far as is known."""
         return not (self.may_lose or self.expands or self.branches or self.permutes)
 
     @property
@@ -346,24 +346,31 @@ class CodeLocation(NamedTuple):
 
 
 class Stage:
-    """One link of a pipeline.
+    """One stage of a pipeline.
 
     A knob is an attribute: `pipe["decode"].concurrency = 8` sets it. Everything else is frozen.
 
     Attributes:
         name: name in its chain.
-        op: word for the operation, as "map".
+        op: the operation, for example "map".
         fn: the user's function, or None.
-        executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
-            any other executor, "executor"; "device": on a device, one at a time.
+        executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for any
+            other executor, "executor"; "device": on a device, one at a time.
         executor_spec: the workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.
         inputs: chains that this stage joins or, for `route`, its branches.
-        given: arguments of the call that made it that were given, where their values do not
-            tell: its knobs, for instance.
+        given: names of arguments that the call gave although their values do not show it, for
+            example knobs.
         made_at: where in the user's code it was made, or None.
-        why: why it runs where it runs, where that was decided here; else empty.
+        why: why it runs where it runs, if nbpipe decided that; else empty.
+
+    Examples:
+        >>> import nbpipe
+        >>> stage = nbpipe.source(range(3)).map(abs)["abs"]
+        >>> stage.concurrency = 4
+        >>> stage
+        Stage('abs', map, thread, concurrency=4, prefetch=8)
     """
 
     __slots__ = (
@@ -406,7 +413,7 @@ class Stage:
         given: frozenset[str] = frozenset(),
         made_at: CodeLocation | None = None,
         why: str = "",
-        unit: str = "items",  # of what it is given; its prefetch counts what it hands on
+        unit: str = "items",  # of its inputs; its prefetch counts its results
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
         executor = executor_spec.executor if executor_spec else executor
@@ -428,7 +435,7 @@ class Stage:
 
     @property
     def op(self) -> str:
-        """The word for the operation."""
+        """The operation, for example "map"."""
         return self.spec.label
 
     @property
@@ -466,8 +473,19 @@ class Stage:
     def knob(self, name: str) -> Knob:
         """Return the knob of this name.
 
+        Args:
+            name: "concurrency", "prefetch" or "depth".
+
+        Returns:
+            The knob.
+
         Raises:
             UnknownKnobError: this stage has no such knob.
+
+        Examples:
+            >>> import nbpipe
+            >>> nbpipe.source(range(3))["source"].knob("prefetch")
+            Knob(source.prefetch=16, 1..65536 items)
         """
         found = self.knobs.get(name)
         if found is None:

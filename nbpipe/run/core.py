@@ -14,6 +14,7 @@ from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
 from ..engine.lifecycle import RunLifecycle
+from ..engine.local_engine import LocalEngine
 from ..engine.nodes.external import ExternalOrder, external_chain, whole_order
 from ..engine.nodes.failures import Failure
 from ..engine.nodes.provenance import StageStates
@@ -45,7 +46,6 @@ class RunCore:
     `Run` delegates to it. Panel, kernel, loader and progress display use what users do not need.
 
     Args:
-        run: the public object, held weakly; while an iterator lives, it keeps that object.
         chain: the stages.
         seed: seed of every `rng`.
         memory_bytes: budget for all buffers, or None [bytes].
@@ -67,15 +67,14 @@ class RunCore:
 
     def __init__(
         self,
-        run: Any,
         chain: Chain,
         *,
-        seed: int,
-        memory_bytes: int | None,
-        engine: Callable[..., Engine],
-        read_ahead: bool,
-        pipeline: Callable[[Chain], Any] | None,
-        times_steps: bool,
+        seed: int = 0,
+        memory_bytes: int | None = None,
+        engine: Callable[..., Engine] = LocalEngine,
+        read_ahead: bool = False,
+        pipeline: Callable[[Chain], Any] | None = None,
+        times_steps: bool = True,
     ) -> None:
         self.chain = chain
         self.stages = addresses(chain)
@@ -85,7 +84,7 @@ class RunCore:
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
-        self._run: Callable[[], Any] = weakref.ref(run)
+        self._run: Callable[[], Any] = _no_run
         self._reads_ahead = read_ahead
         self._pipeline = pipeline
         self._units = units(chain)
@@ -98,8 +97,15 @@ class RunCore:
         watcher = _knob_watcher(self.engine, self.record)
         knobs = {id(k): k for stage in self.stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
-        self._finalizer = weakref.finalize(run, _abandon, life, self._unwatch)
+
+    def attach(self, run: Any) -> None:
+        """Serve a public run: it closes when that is collected; iterators keep it."""
+        self._run = weakref.ref(run)
+        self._finalizer = weakref.finalize(run, _abandon, self.life, self._unwatch)
         self._finalizer.atexit = False  # `watch` closes open runs then
+        watch.add(run)
+        for started in tuple(watch.run_started):
+            started(run)
 
     def pipeline_of(self, chain: Chain) -> Any:
         """Return a pipeline of a chain.
@@ -284,6 +290,10 @@ class RunCore:
         self._finalizer.detach()
         watch.discard(self._run())
         self.life.disown()
+
+
+def _no_run() -> None:
+    """Stand for the run until one is attached."""
 
 
 def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], None]:

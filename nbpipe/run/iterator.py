@@ -269,7 +269,17 @@ class EpochIterator(Iterator[Any]):
             raise error
 
     def close(self) -> None:
-        """Cancel the rest of the epoch; a second call does nothing."""
+        """Cancel the rest of the epoch; a second call does nothing.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start() as run:
+            ...     items = iter(run)
+            ...     first = next(items)
+            ...     items.close()
+            ...     list(items)
+            []
+        """
         self._end(CANCELLED, None)
 
     def stop(self) -> None:

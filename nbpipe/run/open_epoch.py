@@ -45,13 +45,13 @@ class OpenEpoch(Iterable[Any]):
 
         A `batch` stage fills its batches across loads: the last items of a load wait there for the
         next load or for `end()`. After a stage failed, or a `take` has enough, indices are dropped
-        at once; iterating raises the error or ends.
+        immediately; iterating raises the error or ends.
 
         Args:
             indices: ints from 0 to the source's length - 1: a list, an array, a tensor, or
                 anything else that ends. An invalid index ends the iteration with a `StageError`
                 of the source, after the items before it.
-            timeout_s: longest wait [s]; None waits as long as it takes.
+            timeout_s: longest wait [s]; None has no limit.
 
         Returns:
             Whether the indices were loaded; False after the timeout.
@@ -61,6 +61,14 @@ class OpenEpoch(Iterable[Any]):
             EpochClosedError: the epoch is over, or `end()` was called, even during the wait.
             ReentrantRunError: a stage of this run calls it.
             RunClosedError: this process was forked from the run's process.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(list("abc")).start() as run, run.open_epoch() as epoch:
+            ...     epoch.load([2, 0])
+            ...     next(epoch), next(epoch)
+            True
+            ('c', 'a')
         """
         life = self._life
         if timeout_s is not None:
@@ -71,7 +79,16 @@ class OpenEpoch(Iterable[Any]):
         return self._feed.load(lot_of(indices), timeout_s, life.between_waits)
 
     def end(self) -> None:
-        """End the epoch after the indices loaded so far; a second call does nothing."""
+        """End the epoch after the indices loaded so far; a second call does nothing.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(list("abc")).start() as run, run.open_epoch() as epoch:
+            ...     loaded = epoch.load([1])
+            ...     epoch.end()
+            ...     list(epoch)
+            ['b']
+        """
         self._feed.end()
 
     def __next__(self) -> Any:
@@ -94,7 +111,16 @@ class OpenEpoch(Iterable[Any]):
         return iter(()) if items is None else items
 
     def close(self) -> None:
-        """Cancel the rest of the epoch; a second call does nothing."""
+        """Cancel the rest of the epoch; a second call does nothing.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(list("abc")).start() as run:
+            ...     epoch = run.open_epoch()
+            ...     epoch.close()
+            ...     list(epoch)
+            []
+        """
         items, self._kept = self._items(), None
         if items is not None:
             items.close()

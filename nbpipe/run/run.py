@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 from ..base.checks import integer, seconds
 from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, word_for
-from ..engine.engine import Engine
 from ..engine.lifecycle import STOPPED
-from ..engine.local_engine import LocalEngine
 from ..engine.nodes.external import MAX_DEPTH, Feed, Listed
 from ..engine.stats import Row, RunStats, Status
 from ..errors import CacheError, UnknownKnobError, near_match
 from ..ops.chain import length
 from ..ops.checkpoint import check_caches, read, written
-from ..ops.stage import Chain, Stage, stage_at
+from ..ops.stage import Stage, stage_at
 from ..show import watch
 from ..tune.tuner import Tuner, TunerLimits
 from .core import RunCore
@@ -35,19 +33,11 @@ if TYPE_CHECKING:
 @final
 @methods_name_arguments
 class Run(ShownRun):
-    """A started pipeline; each `for batch in run` is one epoch.
+    """A started pipeline; each `for batch in run` is one epoch. Start one with `pipe.start()`.
 
-    A run closes itself when it is garbage-collected. If its own stages refer to it, it never is:
-    end it with `close()` or `with`, or it closes when the interpreter exits.
-
-    Args:
-        chain: the stages.
-        seed: seed of every `rng`.
-        memory_bytes: budget for all buffers, or None [bytes].
-        engine: makes the engine that runs the stages.
-        read_ahead: an epoch begins to fill when the one before it drains.
-        pipeline: makes a pipeline of a chain.
-        times_steps: a training loop iterates, so its steps are timed.
+    A run owns its workers until it closes: at the end of a `with` block, by `close()`, when it is
+    garbage-collected, or when the interpreter exits. A run that its own stages refer to is not
+    collected.
 
     Examples:
         >>> import nbpipe
@@ -61,40 +51,19 @@ class Run(ShownRun):
         1 [2 3]
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        *,
-        seed: int = 0,
-        memory_bytes: int | None = None,
-        engine: Callable[..., Engine] = LocalEngine,
-        read_ahead: bool = False,
-        pipeline: Callable[[Chain], Any] | None = None,
-        times_steps: bool = True,
-    ) -> None:
-        self._core = RunCore(
-            self,
-            chain,
-            seed=seed,
-            memory_bytes=memory_bytes,
-            engine=engine,
-            read_ahead=read_ahead,
-            pipeline=pipeline,
-            times_steps=times_steps,
-        )
-        watch.add(self)
-        for started in tuple(watch.run_started):
-            started(self)
+    def __init__(self, core: RunCore) -> None:
+        self._core = core
+        core.attach(self)
 
     # -- what it is ---------------------------------------------------------------------------
     @property
     def stages(self) -> dict[str, Stage]:
-        """The stages by address."""
+        """The stages by name, those of joined pipelines and of branches included."""
         return dict(self._core.stages)
 
     @property
     def pipeline(self) -> Any:
-        """The `Pipeline` that it runs, with the same stages and knobs.
+        """The `Pipeline` that this run started from, with the same stages and knobs.
 
         Raises:
             RunError: the run was not started by a pipeline.
@@ -103,7 +72,7 @@ class Run(ShownRun):
 
     @property
     def seed(self) -> int:
-        """Seed of every `rng` in a stage function."""
+        """The seed of every `rng` in a stage function."""
         return self._core.seed
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
@@ -129,7 +98,7 @@ class Run(ShownRun):
     # -- inspect ------------------------------------------------------------------------------
     @property
     def epoch(self) -> int:
-        """Number of the epoch in progress, or of the last one; 0 before the first."""
+        """The number of the epoch in progress, or of the last one; 0 before the first."""
         return self._core.life.position.number
 
     @property
@@ -149,11 +118,14 @@ class Run(ShownRun):
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
-        """The last 10,000 knob changes, with time, author, old and new value, and reason."""
+        """The last 10,000 knob changes: time, author, old and new value, reason."""
         return self._core.events()
 
     def status(self) -> Status:
         """Return where the run is: state, epoch, items delivered, time, the last error.
+
+        Returns:
+            A `Status` of plain values; times are in seconds.
 
         Examples:
             >>> import nbpipe
@@ -170,6 +142,9 @@ class Run(ShownRun):
 
         Between epochs they are the numbers at the end of the last one. `print` shows a table.
 
+        Returns:
+            A mapping of stage names to `StageStats`.
+
         Examples:
             >>> import nbpipe
             >>> with nbpipe.source(range(4)).map(abs).start() as run:
@@ -180,22 +155,25 @@ class Run(ShownRun):
         return self._core.stats()
 
     def history(self) -> list[Row]:
-        """Return one row for each second and stage, oldest first; older times are thinned out.
+        """Return one row for each second and stage, oldest first; older rows are thinned out.
 
-        `pandas.DataFrame(run.history())` gives a table.
+        Returns:
+            Dicts; `pandas.DataFrame(run.history())` makes a table of them.
 
         Examples:
             >>> import nbpipe
             >>> with nbpipe.source(range(4)).start() as run:
-            ...     run.history()
-            []
+            ...     numbers = list(run)  # took less than a second
+            ...     {row["stage"] for row in run.history()} <= {"source", "consumer"}
+            True
         """
         return self._core.engine.history()
 
     def failures(self) -> Failures:
         """Return the last 100 failed items, oldest first; a notebook shows a table.
 
-        Each has its stage, its traceback, and the source item that it was made of.
+        Returns:
+            A tuple of `Failure`: stage, traceback, and the source item that it was made from.
 
         Examples:
             >>> import nbpipe
@@ -395,7 +373,7 @@ class Run(ShownRun):
 
     # -- control ------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Start no further call; `__next__` waits until `resume()`.
+        """Start no further call; the loop waits at its next item until `resume()`.
 
         Raises:
             RunClosedError: the run is closed, or was started in another process.
@@ -548,11 +526,11 @@ class Run(ShownRun):
 
     # -- export -------------------------------------------------------------------------------
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
-        """Write the pipeline with the present values of its knobs as a Python module.
+        """Write the pipeline as a Python module, with the knobs' present values.
 
         Args:
-            path: the file, as "loader.py".
-            overwrite: replace a file that was edited, or that `export` did not write.
+            path: the file, for example "loader.py".
+            overwrite: replace a file that you edited, or that `export` did not write.
 
         Returns:
             What was written; see `Pipeline.export`.
@@ -560,15 +538,20 @@ class Run(ShownRun):
         Raises:
             ExportError: something cannot be written; the message has the fix.
 
-        Example, in the notebook that built the pipeline::
-
-            run.export("loader.py")
+        Examples:
+            >>> import nbpipe, pathlib, tempfile
+            >>> with nbpipe.source(range(8)).map(abs).batch(4).start() as run:
+            ...     run["abs"].concurrency = 4  # tuned while it ran
+            ...     with tempfile.TemporaryDirectory() as folder:
+            ...         done = run.export(pathlib.Path(folder, "loader.py"))
+            ...         nbpipe.load(done.path)["abs"].concurrency
+            4
         """
         from ..export.exporting import export_chain
 
         chain = self._core.chain
         return export_chain(
-            self, chain, path, items=lambda: single_epoch(Run(chain)), overwrite=overwrite
+            self, chain, path, items=lambda: single_epoch(Run(RunCore(chain))), overwrite=overwrite
         )
 
     # -- the end ------------------------------------------------------------------------------
@@ -598,20 +581,22 @@ class Run(ShownRun):
         self.close()
 
     # -- names that it does not have ------------------------------------------------------------
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise UnknownKnobError(_no_attribute(self, name), name=name, obj=self)
+    if not TYPE_CHECKING:  # a type checker reports these names by itself
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if not name.startswith("_"):
-            message = _no_attribute(self, name, f" = {value!r}")
-            raise UnknownKnobError(message, name=name, obj=self)
-        object.__setattr__(self, name, value)
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise UnknownKnobError(_no_attribute(self, name), name=name, obj=self)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not name.startswith("_"):
+                message = _no_attribute(self, name, f" = {value!r}")
+                raise UnknownKnobError(message, name=name, obj=self)
+            object.__setattr__(self, name, value)
 
 
 def _no_attribute(run: Run, name: str, assigned: str = "") -> str:
-    """Write that a run has no such attribute, or that it cannot be set, and what is meant."""
+    """Write that a run has no such attribute, or that it cannot be set, and name the one meant."""
     stages: dict[str, Stage] = run.stages if "_core" in vars(run) else {}
     knob = word_for(name, ("concurrency", "prefetch", "depth")) or name
     having = [address for address, stage in stages.items() if knob in stage.knobs]

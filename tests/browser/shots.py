@@ -32,7 +32,7 @@ pipe = chain.map(decode).map(augment).batch(16)
 """
 SECOND = """validation = files.map(read, concurrency=4).map(decode).batch(32).start()
 held_out = list(validation)"""
-LOOP = "for batch in run:  # this cell is busy until it ends\n    train(batch)"
+LOOP = "for batch in run:  # this cell is busy until it ends\n    step(batch)"
 
 
 class RunPage(PanelPage):
@@ -62,7 +62,7 @@ def run_until(notebook: PanelPage, beginning: str) -> int:
     last = next(n for n, source in enumerate(sources) if source.startswith(beginning))
     for index, source in enumerate(sources[:last]):
         if notebook.cell(index)["cell_type"] == "code":
-            notebook.replace(index, re.sub(r"^seconds = \d+", "seconds = 600", source))
+            notebook.replace(index, re.sub(r"(?m)^seconds = .*", "seconds = 600", source))
             notebook.run_cell(index)
     notebook.panel().wait_for()
     notebook.start_cell(last)
@@ -99,7 +99,7 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         for _ in range(6):
             notebook.page.keyboard.press("ArrowRight")
         notebook.page.wait_for_timeout(WATCH_MS)
-        notebook.show_cell(trains - 2)
+        notebook.show_cell(trains - 1)
         notebook.page.wait_for_timeout(WATCH_MS)
         # its text has a picture of this
         notebook.page.locator(".jp-Cell.jp-mod-active").evaluate("cell => cell.scrollIntoView()")
@@ -113,11 +113,8 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
 def long_quickstart(*more: str) -> Iterator[Path]:
     """Write a notebook of three cells and `more` before the last, which trains for long."""
     cells = [one.source for one in nbformat.read(QUICKSTART, 4).cells if one.cell_type == "code"]
-    shown, model = (
-        next(n for n, source in enumerate(cells) if source.startswith(beginning))
-        for beginning in ("run = ", "torch.manual_seed")
-    )
-    setup = "\n\n".join([*cells[:shown], cells[model], LONG])
+    shown = next(n for n, source in enumerate(cells) if source.startswith("run = "))
+    setup = "\n\n".join([*cells[:shown], LONG])
     with tempfile.TemporaryDirectory() as own:
         path = write_notebook(Path(own) / "photographs.ipynb", setup, cells[shown], *more, LOOP)
         for one in QUICKSTART.parent.glob("*.py"):
@@ -180,7 +177,7 @@ def main(folder: Path, wanted: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with open_chromium() as browser:
         if "quickstart" in wanted:
-            take_alone(browser, QUICKSTART, "for epoch in", folder / "quickstart.png")
+            take_alone(browser, QUICKSTART, "train(", folder / "quickstart.png")
         if "lock" in wanted:
             take_alone(browser, PROCESSES, "threads_per_s", folder / "lock.png")
         if "module" in wanted:

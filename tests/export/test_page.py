@@ -1,4 +1,4 @@
-"""The page on export: its blocks are cells of a notebook; files and outputs are as it shows."""
+"""Pages with an export: their blocks are cells of a notebook; files and outputs are as shown."""
 
 import doctest
 import re
@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("ipykernel")
 from tests.kernel.client import running
+from tests.test_docs import write_photos
 
 pytestmark = [pytest.mark.kernel, pytest.mark.torch, pytest.mark.slow]
 
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "export.md"
 # A file that the page shows, or a cell and what it prints.
 BLOCK = re.compile(
     r"^(?:<!-- the file (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)^```\n"
@@ -36,10 +36,12 @@ def is_as_shown(shown, got):
     return doctest.OutputChecker().check_output(shown, got, flags)
 
 
-def test_page(kernel):
+@pytest.mark.parametrize("page", ["export", "first-hour"])
+def test_page(kernel, page):
     """Every cell of the page prints what is shown, and every file holds what is shown."""
     wrong = []
-    for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+    write_photos(kernel.folder / "photos")
+    for block in BLOCK.finditer((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")):
         if block["file"]:
             shown, got = block["code"], (kernel.folder / block["file"]).read_text(encoding="utf-8")
         else:

@@ -302,8 +302,8 @@ def test_batch_options(options, message):
         (
             lambda: source().shard(),
             (
-                "shard needs rank and world_size, as shard(0, 2): torch.distributed is not "
-                "initialised, so they are not known"
+                "shard needs rank and world_size, for example shard(0, 2): torch.distributed is "
+                "not initialised, so they are not known"
             ),
         ),
         (

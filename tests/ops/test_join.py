@@ -263,11 +263,11 @@ ONE = [nbpipe.source([1])]
         ),
         (
             lambda: nbpipe.mix(ONE[0], ONE[0]),
-            "mix must be given a sequence of pipelines, got Pipeline; as mix([one, other])",
+            "mix must be given a sequence of pipelines, got Pipeline; for example mix([",
         ),
         (
             lambda: nbpipe.interleave(one for one in ONE),
-            "interleave must be given a sequence of pipelines, got generator; as interleave([",
+            "interleave must be given a sequence of pipelines, got generator; for example inter",
         ),
         (lambda: nbpipe.zip(ONE[0], strict=1), "zip strict must be True or False, got 1"),
         (

@@ -219,13 +219,13 @@ def test_a_branch_of_another_kind_is_refused():
         with pytest.raises(ArgumentError) as caught:
             source.route(identity, {1: grow})
         messages.append(str(caught.value).partition(", got ")[2])
-    own = 'a pipeline of its own; as {"jpg": lambda chain: chain.map(decode)}'
+    own = 'a pipeline of its own; for example {"jpg": lambda chain: chain.map(decode)}'
     assert messages == [
-        "take; put take before or behind the route",
+        "take; put take before or after the route",
         "ordered=False in 'identity'; leave it out",
         (
             "'identity@1', which runs on a device: that is where a pipeline ends; move "
-            "identity@1 behind route"
+            "identity@1 after route"
         ),
         own,
         own,

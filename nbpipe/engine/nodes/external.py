@@ -65,7 +65,7 @@ class Listed:
         if is_array(indices):
             return _of_array(indices)
         numbers: Iterator[Any] = iter(indices)
-        if numbers is not indices:  # else it is the user's own, who may continue with it
+        if numbers is not indices:  # else the user owns it, and may change it
             self.inner = numbers
         return numbers
 
@@ -413,7 +413,7 @@ def check_head(chain: Chain) -> tuple[Source, int]:
 
     Raises:
         ArgumentTypeError: the chain does not begin with items that have a length and an index.
-        ArgumentError: a `repeat` behind the head passes over the source again.
+        ArgumentError: a `repeat` after the head passes over the source again.
     """
     head = chain[0]
     source = head.spec.indexed(head, index_plan)

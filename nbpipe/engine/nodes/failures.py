@@ -30,19 +30,27 @@ class Failure:
     """One item that failed for good.
 
     Attributes:
-        stage: address of the stage.
+        stage: name of the stage.
         path: position of the item in the epoch's global order.
         epoch: number of the epoch.
-        error: the exception in one line, such as "ValueError: bad header".
+        error: the exception in one line, for example "ValueError: bad header".
         traceback: the traceback as text, without nbpipe's own frames; with them after
             `nbpipe.debug.full_tracebacks()`.
         input: short description of the item: type, shape, dtype.
         attempts: calls made for this item.
         when_s: time of the failure [seconds since the Unix epoch].
-        source: the item of the source that it was made from, such as a file's path; empty if
-            unknown. For a batch, its first item.
-        index: place of that item in its source, or None.
+        source: the item of the source that it was made from, for example a file's path; empty
+            if unknown. For a batch, its first item.
+        index: position of that item in its source, or None.
         external: the order of the epoch came from outside, as in `run.iterate`.
+
+    Examples:
+        >>> import nbpipe
+        >>> with nbpipe.source(["1", "one"]).map(int, on_error="skip").start() as run:
+        ...     numbers = list(run)
+        ...     failure = run.failures()[0]
+        >>> failure.stage, failure.source, failure.error
+        ('int', 'one', "ValueError: invalid literal for int() with base 10: 'one'")
     """
 
     stage: str
@@ -57,11 +65,12 @@ class Failure:
     index: int | None = None
     external: bool = False
 
-    def changed(self, **fields: Any) -> Failure:
-        """Return a copy with other fields; unlike `dataclasses.replace`, this formats nothing."""
-        other = copy.copy(self)
-        vars(other).update(fields)
-        return other
+
+def changed_failure(failure: Failure, **fields: Any) -> Failure:
+    """Return a copy with other fields; unlike `dataclasses.replace`, this formats nothing."""
+    other = copy.copy(failure)
+    vars(other).update(fields)
+    return other
 
 
 class _Formatted:

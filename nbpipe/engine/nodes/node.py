@@ -646,7 +646,7 @@ class Node(ABC):
         self.epoch.drop(self.inbox)
 
     def let_go(self) -> None:
-        """Release all items: a user who keeps the epoch must not keep them."""
+        """Release all items: an epoch that a user keeps must not keep them."""
         self.epoch.drop(self.out)
 
 

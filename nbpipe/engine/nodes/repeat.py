@@ -58,7 +58,7 @@ class RepeatNode(PumpNode):
         self._dry = 0  # passes without items since the last one that had some
 
     def move(self, room: int) -> list[Entry]:
-        """Move what is there; begin the next pass at the end."""
+        """Move the items that are there; begin the next pass at the end."""
         above = self.upstream[0]
         count = min(room, len(above.out))
         if count:

@@ -132,7 +132,7 @@ class Queue:
     """Items that wait for the next stage; changed under the scheduler's lock.
 
     Args:
-        memory: counts the bytes of what waits; None without a budget.
+        memory: counts the bytes of waiting items; None without a budget.
 
     Attributes:
         count: how many items wait.
@@ -256,7 +256,7 @@ def together(parts: Iterable[Chunk]) -> Chunk:
 # `extend` would keep others from reading the list until it has all results.
 @final
 class Unbegun:
-    """Items that one thread draws from the front, while another may take back those behind.
+    """Items that one thread draws from the front, while another may take back those at the end.
 
     Args:
         values: the items.

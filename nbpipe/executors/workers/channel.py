@@ -49,7 +49,7 @@ _GONE = "the other end of the channel is gone, or this one broke off in a messag
 _LOOK_MESSAGES = 32  # how often that is looked at
 _SPARED_BYTES = 1 << 26  # received messages keep their slabs up to here
 _SPARED = 4  # slabs may be kept, however large they are
-_FADING = 0.9  # of what values took, this is expected of the next one
+_FADING = 0.9  # share of the time of past values that is expected of the next one
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _RETRY_MESSAGES = 64  # after no memory was to be had
 _NOT_MAPPED = (
@@ -516,7 +516,7 @@ def _pieces_of(pickled: Pickled) -> tuple[list[_Bytes], _Header]:
 
 
 def _write(slab: Slab, at: int, pieces: Iterable[_Bytes]) -> None:
-    """Write pieces one behind the other."""
+    """Write pieces one after the other."""
     for piece in pieces:
         copy_bytes(slab.memory[at : at + len(piece)], piece)
         at += len(piece)
@@ -624,7 +624,7 @@ class ResultWriter:
         return slab
 
     def drop(self) -> None:
-        """Let go of what was written: it is not sent."""
+        """Release the pieces written: they are not sent."""
         for slab in self._slabs:
             slab.flag[0] = 0
         self._slabs.clear()

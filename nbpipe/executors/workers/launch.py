@@ -359,7 +359,7 @@ class _Own:
         lock: held while anything else here changes.
         lifeline: both ends of a pipe; workers leave when nothing holds its writing end.
         servers: fork servers; all but the last make no more workers.
-        workers: those that somebody still holds.
+        workers: those that are still in use.
     """
 
     def __init__(self) -> None:
@@ -654,7 +654,7 @@ class _Server:
         return pid
 
     def _leave(self) -> None:
-        """Let go, in a worker, of what is the server's."""
+        """Release, in a worker, the objects of the server."""
         signal.set_wakeup_fd(-1)
         self._control.close()
         os.close(self._wakeup)

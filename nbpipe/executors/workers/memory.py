@@ -320,7 +320,7 @@ class SharingPickler(Pickler):
 
 
 def _storage_of(obj: Any) -> Any:
-    """Return the memory of what is a storage of torch; None for all else."""
+    """Return the memory of a storage of torch; None for other values."""
     torch: Any = sys.modules.get("torch")
     kinds: Any = (getattr(torch, "UntypedStorage", ()), getattr(torch, "TypedStorage", ()))
     return getattr(obj, "_untyped_storage", obj) if isinstance(obj, kinds) else None
@@ -398,7 +398,7 @@ def _mapped_files() -> Iterator[tuple[int, int, str | None]]:
 
 
 def _map_again(file: HeldFile, name: Any, where: tuple[Any, ...]) -> Any:
-    """Map a file as another process does; `where` is what `np.memmap` takes behind the file."""
+    """Map a file as another process does; `where` is what `np.memmap` takes after the file."""
     with os.fdopen(file.open("a file that is mapped", os.O_RDONLY), "rb") as opened:
         array: Any = np.memmap(opened, *where)
     array.filename = name
@@ -441,7 +441,7 @@ class Packer:
     def __init__(self) -> None:
         self._buffers: list[memoryview] = []  # kept: another array must not get their address
         self._kept: list[_MappedFile] = []  # the one before, too: a worker may be opening it
-        self._storages: list[Any] = []  # shared with the workers, who look for them here
+        self._storages: list[Any] = []  # shared with the workers, which look for them here
 
     def pack(self, value: object) -> tuple[Any, ...]:
         """Return what `unpack` takes."""

@@ -35,7 +35,7 @@ _NAMED = (FunctionType, type)
 _importable: set[tuple[object, ...]] = set()  # modules found so far, and what was true then
 _AT_HOME: WeakSet[type] = WeakSet()  # classes of this process that others know
 _RECEIVED: WeakSet[type] = WeakSet()  # classes of other processes
-_FULL = 6  # parts of what a reducer may give
+_FULL = 6  # parts that a reducer may return
 SMALL_BYTES = 2048  # buffers below this are pickled with the rest
 _MAIN = b"__main__"
 _FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
@@ -333,7 +333,7 @@ def _find(name: str, path: Any) -> ModuleSpec | None:
     for finder in sys.meta_path:
         kind = finder if isinstance(finder, type) else type(finder)  # some are classes themselves
         if finder in _FINDERS or "editable" in kind.__module__:
-            with contextlib.suppress(Exception):  # a finder of somebody else
+            with contextlib.suppress(Exception):  # a finder of another library
                 found = finder.find_spec(name, path)
                 if found is not None:
                     return found

@@ -81,7 +81,7 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _used_by(module: ModuleType) -> set[str]:
-    """Name the modules of what a module's variables hold.
+    """Name the modules of the values that a module's variables hold.
 
     A package holds all of its modules that were imported by anyone; of these, those count that
     the code of the module names.

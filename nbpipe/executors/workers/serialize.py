@@ -259,7 +259,7 @@ def captured(fn: object) -> list[_Captured]:
 
 
 def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[_Part]:
-    """Return what is data; of what is code, its parts."""
+    """Return data as it is, and the parts of code."""
     for part in _parts_of(value):
         if id(part.value) in seen:
             continue

@@ -198,7 +198,7 @@ class LineSender(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Send what is there, also without the end of its line."""
+        """Send the text so far, also without the end of its line."""
         with self._lock:
             unfinished, self._unfinished = self._unfinished, {}
         for rest in unfinished.values():

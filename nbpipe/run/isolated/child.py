@@ -29,6 +29,7 @@ from ...executors.workers.worker import LineSender, LogSender
 from ...ops.checkpoint import caches
 from ...ops.ranges import IndexRanges
 from ...ops.stage import CONSUMER, Chain, addresses
+from ..core import RunCore
 from ..iterator import EpochIterator
 from ..live_stage import LiveStage
 from ..run import Run
@@ -94,7 +95,8 @@ class LoadedRun:
             _, self._chain = load(data)
             hold_library_threads()
             _set_values(self._chain, values)
-            self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes, times_steps=False)
+            core = RunCore(self._chain, seed=seed, memory_bytes=memory_bytes, times_steps=False)
+            self.run = Run(core)
             self.pause(self.paused)
         except BaseException as problem:  # noqa: BLE001  the loop raises it
             error = problem

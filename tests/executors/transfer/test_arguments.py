@@ -147,7 +147,7 @@ def test_a_stage_behind_a_device_is_refused(append, name):
     with pytest.raises(ArgumentError) as caught:
         append(pipe)
     assert str(caught.value).startswith(
-        f"{name} must stand before the stages on a device, got it behind 'to_device': what follows "
+        f"{name} must stand before the stages on a device, got it after 'to_device': what follows "
         "to_device is a map with device=, or the training loop; move "
     )
 
