@@ -59,7 +59,7 @@ core:  ## run the tests that need no torch, e.g. with PYTHON=python3.12
 
 core-tests: $(VENV)/.core
 	@$(BIN)/python -m pytest -m "not torch and not slow" tests nbpipe \
-	  --ignore=tests/browser --ignore=tests/kernel \
+	  --ignore=tests/browser --ignore=tests/kernel --ignore=nbpipe/executors/dask.py \
 	  --doctest-modules --doctest-ignore-import-errors $(ARGS)
 
 dist:  ## build sdist and wheel into dist, and install them and this clone where there is no Node

@@ -193,7 +193,7 @@ def _is_free(name: str, file: Path) -> bool:
 
 
 def _run(module: ModuleType, folder: str) -> None:
-    """Run a module; it finds what lies in its folder, after all else that can be imported."""
+    """Run a module; it finds what lies in its folder, after all other importable modules."""
     assert module.__spec__ is not None
     assert module.__spec__.loader is not None
     sys.path.append(folder)

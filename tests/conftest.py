@@ -132,7 +132,7 @@ def _watch(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """Mark what needs torch or a browser, deselect it where there is none; set limits of hangs."""
     for item in items:
-        example = item.nodeid.startswith("nbpipe/dataloader/")
+        example = item.nodeid.startswith(("nbpipe/dataloader/", "nbpipe/ranks.py"))
         if example or "torch" in getattr(item, "fixturenames", ()):
             item.add_marker("torch")
         if item.get_closest_marker("browser") and item.name != EVERYDAY_IN_A_BROWSER:

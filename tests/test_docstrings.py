@@ -51,7 +51,7 @@ EXAMPLES = [
     pytest.param(
         name,
         marks=[pytest.mark.slow] * (name in SLOW)
-        + [pytest.mark.torch] * ("dataloader" in one.__module__),
+        + [pytest.mark.torch] * one.__module__.startswith(("nbpipe.dataloader", "nbpipe.ranks")),
     )
     for name, one in PUBLIC.items()
 ]

@@ -234,7 +234,7 @@ class _LateTorch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: object, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find torch as it would be found without this; leave all else to others."""
+        """Find torch as it would be found without this; leave other modules alone."""
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)

@@ -178,7 +178,7 @@ leave_behind = _left_behind.add  # called with a variable that belongs to its ow
 
 
 def _context_here() -> Context:
-    """Copy the context of this thread, without the variables that stay behind."""
+    """Copy the context of this thread, without the variables that belong to it alone."""
     context = copy_context()
     if not _left_behind.isdisjoint(context):
         here, context = context, Context()

@@ -79,7 +79,7 @@ def _ran(file: Path) -> ModuleType:
 
 
 def _built(builder: PipelineBuilder, given: Mapping[str, Any]) -> Pipeline:
-    """Build the pipeline; only where it can be built without the settings are these to blame."""
+    """Build the pipeline; if it can be built without the settings, these are the cause."""
     try:
         return builder.pipeline(given)
     except _REFUSALS as error:

@@ -293,7 +293,7 @@ class Epoch:
     def forget(self) -> None:
         """Forget where the items came from that the loop has had, except for the last few.
 
-        A loop in another process may be a few items behind.
+        A loop in another process may be a few items late.
         """
         assert self.output.last is not None
         forget(self.output.last, IndexRanges(max(0, self.output.at - KEPT)))

@@ -147,7 +147,7 @@ class OutputBuffer:
     def recount(self) -> bool:
         """Count the items of its chunk that the loop has yet to take; return whether it took any.
 
-        The loop takes them without the lock, so the count falls behind.
+        The loop takes them without the lock, so the count is late.
         """
         left = max(0, self.first + len(self.values) - self.at)
         fewer = bool(self.values) and left < self.queue.lent

@@ -2,7 +2,7 @@
 
 The threads of a run copy, one at a time for each device. Host memory is pinned in the thread that
 copies. An event is recorded for each batch: until it has come, the host memory stays alive; readers
-wait for it on their own streams. A thread whose stream is far behind it waits for that before it
+wait for it on their own streams. A thread whose stream is much later waits for that before it
 gets more: else all memory would be in use at once.
 
 Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
@@ -439,7 +439,7 @@ class RecordedEvent:
         self.event = backend.record_event(stream)
 
     def let_wait(self, stream: Any) -> None:
-        """Let a stream wait for the event, unless it is behind it anyhow."""
+        """Let a stream wait for the event, unless it comes later anyhow."""
         if stream != self.stream and not self.event.query():
             self.backend.wait_event(stream, self.event)
 
@@ -450,7 +450,7 @@ def opened(value: Any) -> Any:
 
 
 def await_stream(value: Any) -> None:
-    """Wait in this thread, before it opens a batch, until its stream is not far behind."""
+    """Wait in this thread, before it opens a batch, until its stream is not too late."""
     if type(value) is InFlight:
         value.holdings.await_stream()
 
@@ -544,7 +544,7 @@ class CopyTracker:
                 done.append(self._sources.popleft()[1])
 
     def await_stream(self) -> None:
-        """Wait in this thread until its stream is so few batches behind it as is allowed.
+        """Wait in this thread until its stream is at most as many batches late as allowed.
 
         A thread that never waits for its device has soon taken all batches there are: the memory
         of none can be used again, until its stream has read it.

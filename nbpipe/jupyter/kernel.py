@@ -192,7 +192,7 @@ class Pump:
             if stream is not None:
                 stream.flush()
 
-    ANSWER = _answer.__code__  # behind its frame stands the running cell
+    ANSWER = _answer.__code__  # above its frame is the running cell
 
 
 _found: list[tuple[object, Pump | None]] = []  # the kernel of this process, and its pump

@@ -313,7 +313,7 @@ def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], N
 
 
 def _abandon(life: RunLifecycle, unwatch: Iterable[Callable[[], None]]) -> None:
-    """Close what a collected run left behind, in another thread: this one may hold its lock."""
+    """Close the parts of a collected run in another thread: this one may hold its lock."""
 
     def close() -> None:
         for end in unwatch:

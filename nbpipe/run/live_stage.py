@@ -10,7 +10,7 @@ from ..ops.stage import Stage
 
 @final
 class LiveStage:
-    """A stage with the workers that it has in one run; all else is the stage's own.
+    """A stage with the workers that it has in one run; other attributes are those of the stage.
 
     Attributes:
         stage: the stage.

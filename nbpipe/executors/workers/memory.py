@@ -266,7 +266,7 @@ def _open_file() -> int:
 # -- Storages: the memory of torch tensors that is shared stays shared in other processes ----------
 # What `tensor.share_memory_()` or `torch.from_file(shared=True)` made goes to a worker as the place
 # where it is found: the file that the memory belongs to, which has a name or is held open by this
-# process. Nothing is counted and nothing is named for it, so nothing is left behind, however a
+# process. Nothing is counted and nothing is named for it, so nothing remains, however a
 # worker ends. Where files cannot be found so (it is not Linux), torch's own names are used.
 def is_shared(value: Any) -> bool:
     """Return whether a tensor, or a storage of torch, lies in memory that processes share."""

@@ -379,7 +379,7 @@ class MessagePickler:
             self._pickler.dump(message)
         except ArgumentTypeError:
             raise
-        except Exception:  # cloudpickle says what is wrong, if it is
+        except Exception:  # cloudpickle names the cause, if there is one
             return _dumps_by_value(message, self._classes)
         finally:
             self._pickler.clear_memo()
@@ -408,7 +408,7 @@ class Pickled:
 
     def write(self, part: Any) -> None:
         """Take the next bytes."""
-        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
+        # A pickler owns the memory of its own memoryview, not that of an object's bytes.
         inside = isinstance(part, bytes | memoryview)
         self.parts.append(bytes(part) if inside else memoryview(part).cast("B"))
 
@@ -580,7 +580,7 @@ def reduce_tensor(tensor: Any) -> _Reduced:
     if tensor.requires_grad and not tensor.is_leaf:
         raise ArgumentTypeError(
             "a tensor that goes to or from another process must not be part of a graph of "
-            "gradients, which stays behind, got one that requires grad; return tensor.detach()"
+            "gradients, which is not sent, got one that requires grad; return tensor.detach()"
         )
     if not is_plain(tensor):
         reduced: _Reduced = tensor.__reduce_ex__(PROTOCOL)
