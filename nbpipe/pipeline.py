@@ -857,12 +857,14 @@ class Pipeline:
             ExportError: something cannot be written; the message names it, its use and the fix.
 
         Examples:
-            >>> import nbpipe, pathlib, tempfile
-            >>> pipe = nbpipe.source(range(8)).map(abs, concurrency=4).batch(4)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     done = pipe.export(pathlib.Path(folder, "loader.py"))
-            ...     len(list(nbpipe.load(done.path)))
-            2
+            In a notebook or a script::
+
+                import nbpipe
+
+                pipe = nbpipe.source(range(8)).map(abs, concurrency=4).batch(4)
+                pipe.export("loader.py")
+                for batch in nbpipe.load("loader.py"):
+                    print(batch)
         """
         from .export.exporting import export_chain
 

@@ -66,6 +66,12 @@ class Progress(Iterator[Any]):
         epochs: as for `progress`.
         clock: gives the time [s]; where not given, that of the run, without pauses.
         out: where lines are written; where not given, the notebook's outputs, or stderr.
+
+    Examples:
+        >>> import nbpipe
+        >>> items = nbpipe.progress(nbpipe.source(range(3)), epochs=2)
+        >>> len(items), list(items)
+        (6, [0, 1, 2, 0, 1, 2])
     """
 
     def __init__(

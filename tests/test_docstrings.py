@@ -2,7 +2,12 @@
 
 import doctest
 import inspect
+import os
 import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +20,12 @@ from nbpipe.progress import Progress
 from nbpipe.run.iterator import EpochIterator
 from nbpipe.run.open_epoch import OpenEpoch
 
+ROOT = Path(__file__).resolve().parents[1]
 MODULES = (nbpipe, nbpipe.ranks, nbpipe.debug)
 # What public methods return: users call their methods, too.
 RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Progress, RunStats)
-# Their examples start processes or a cluster.
-SLOW = {"DaskExecutor", "DataLoader.export", "LoaderRun.export", "Pipeline.export"}
-SLOW |= {"Run.export", "worker_info"}
+SCRIPTS = ("DataLoader.export", "LoaderRun.export", "Pipeline.export", "Run.export")
+SLOW = {"DaskExecutor", "worker_info"}  # their examples start a cluster, or processes
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -39,8 +44,9 @@ def public():
         del found[name], classes[name]
     for name, cls in classes.items():
         for word in offered(cls):
-            method = getattr(cls, word, None)
-            if word[0] != "_" and inspect.isroutine(method) and "nbpipe" in method.__module__:
+            method = inspect.getattr_static(cls, word)
+            ours = inspect.isfunction(method) and method.__module__.startswith("nbpipe")
+            if ours and word[0] != "_":
                 found[f"{name}.{word}"] = method
     return found
 
@@ -54,6 +60,7 @@ EXAMPLES = [
         + [pytest.mark.torch] * one.__module__.startswith(("nbpipe.dataloader", "nbpipe.ranks")),
     )
     for name, one in PUBLIC.items()
+    if name not in SCRIPTS
 ]
 
 
@@ -89,6 +96,19 @@ def test_example_runs(name):
     doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(example, out=report.append)
     assert "".join(report) == ""
     assert example.examples != []
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_example_runs_as_a_script(name, tmp_path):
+    """An export needs the statements of a script: they are its example."""
+    code = textwrap.dedent(inspect.getdoc(PUBLIC[name]).partition("script::\n\n")[2])
+    (tmp_path / "script.py").write_text(code.partition("\n\n\n")[0])
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NBPIPE_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "script.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    assert "def build_pipeline(" in (tmp_path / "loader.py").read_text()
 
 
 def test_help_of_a_run_shows_the_public_contract():

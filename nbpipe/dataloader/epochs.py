@@ -40,6 +40,12 @@ class LoaderEpoch(Iterator[Any]):
 
     Attributes:
         over: no more batches come.
+
+    Examples:
+        >>> import nbpipe
+        >>> batches = iter(nbpipe.DataLoader(range(3), batch_size=2))
+        >>> next(batches).tolist(), next(batches).tolist()
+        ([0, 1], [2])
     """
 
     def __init__(

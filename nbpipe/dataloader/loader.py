@@ -401,12 +401,13 @@ class DataLoader:
             ExportError: something cannot be written; the message names it, its use and the fix.
 
         Examples:
-            >>> import nbpipe, pathlib, tempfile
-            >>> loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=2)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     done = loader.export(pathlib.Path(folder, "loader.py"))
-            ...     nbpipe.load(done.path)["fetch"].concurrency
-            2
+            In a notebook or a script::
+
+                import nbpipe
+
+                loader = nbpipe.DataLoader(range(6), batch_size=2, num_workers=2)
+                loader.export("loader.py")
+                assert nbpipe.load("loader.py")["fetch"].concurrency == 2
         """
         from ..export.exporting import export_chain
 

@@ -407,11 +407,22 @@ class LoaderRun(ShownRun):
             keep: addresses of stages to leave alone.
             most: the most workers; 64 if left out.
 
+        Returns:
+            The tuner; it has `state`, `log`, `stop()` and `undo()`.
+
         Raises:
             ArgumentError: `memory` is no size, or less than is in use; `most` is no int of at
                 least 1.
             UnknownStageError: `keep` names no stage.
             RunClosedError: the loader is gone.
+
+        Examples:
+            >>> import nbpipe
+            >>> loader = nbpipe.DataLoader(range(6), num_workers=1, workers="thread")
+            >>> tuner = loader.run.autotune(most=4)
+            >>> len(list(loader))
+            6
+            >>> tuner.stop()
         """
         self._open_loader()
         limits = TunerLimits(memory, keep, most)
@@ -464,12 +475,13 @@ class LoaderRun(ShownRun):
             ExportError: something cannot be written; the message has the fix.
 
         Examples:
-            >>> import nbpipe, pathlib, tempfile
-            >>> loader = nbpipe.DataLoader(range(6), batch_size=2)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     done = loader.run.export(pathlib.Path(folder, "loader.py"))
-            ...     done.path.name
-            'loader.py'
+            In a notebook or a script::
+
+                import nbpipe
+
+                loader = nbpipe.DataLoader(range(6), batch_size=2)
+                loader.run.export("loader.py")
+                assert len(nbpipe.load("loader.py")) == 3
         """
         done: Exported = self._open_loader().export(path, overwrite=overwrite)
         return done

@@ -80,6 +80,14 @@ class StageStats:
         slot_s: slot-time as a whole [s]. These four leave out pauses and the time between epochs:
             the difference of two moments gives the shares between them.
         item_bytes: size of a result, as a mean of the last ones that were measured [bytes].
+
+    Examples:
+        >>> import nbpipe
+        >>> with nbpipe.source(range(4)).map(abs).start() as run:
+        ...     numbers = list(run)
+        ...     row = run.stats()["abs"]
+        >>> row.items_out, row.errors, round(row.busy + row.starved + row.blocked + row.waiting)
+        (4, 0, 1)
     """
 
     items_in: int = 0
@@ -677,12 +685,19 @@ def _workers(count: int) -> str:
 
 
 class RunStats(Mapping[str, StageStats]):
-    """Frozen stats by stage address; prints as a table.
+    """Frozen stats by stage name; prints as a table.
 
     Args:
-        rows: stats by address.
-        units: what each stage hands on, by address, in the order of the stages: "items" or
+        rows: stats by name.
+        units: what each stage passes on, by name, in the order of the stages: "items" or
             "batches". The training loop takes those of the last stage.
+
+    Examples:
+        >>> import nbpipe
+        >>> with nbpipe.source(range(4)).batch(2).start() as run:
+        ...     batches = list(run)
+        ...     {name: row.items_out for name, row in run.stats().items()}
+        {'source': 4, 'batch': 2, 'consumer': 2}
     """
 
     __slots__ = ("_rows", "_units")

@@ -539,13 +539,15 @@ class Run(ShownRun):
             ExportError: something cannot be written; the message has the fix.
 
         Examples:
-            >>> import nbpipe, pathlib, tempfile
-            >>> with nbpipe.source(range(8)).map(abs).batch(4).start() as run:
-            ...     run["abs"].concurrency = 4  # tuned while it ran
-            ...     with tempfile.TemporaryDirectory() as folder:
-            ...         done = run.export(pathlib.Path(folder, "loader.py"))
-            ...         nbpipe.load(done.path)["abs"].concurrency
-            4
+            In a notebook or a script::
+
+                import nbpipe
+
+                run = nbpipe.source(range(8)).map(abs).batch(4).start()
+                run["abs"].concurrency = 4  # tune it while it runs
+                run.export("loader.py")
+                assert nbpipe.load("loader.py")["abs"].concurrency == 4
+                run.close()
         """
         from ..export.exporting import export_chain
 
