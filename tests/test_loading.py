@@ -280,7 +280,7 @@ def test_branches_and_shared_workers(file):
     [
         ("my_loder.py", "got 'my_loder.py', which does not exist; did you mean 'my_loader.py'"),
         ("missing/loader.py", "does not exist; write one with pipe.export"),
-        (".", r"got '.', a folder; give the file, as load\('loader.py'\)"),
+        (".", r"got '.', a folder; give the file, for example load\('loader.py'\)"),
         ("note.txt", "got 'note.txt', which does not end in .py"),
         ("my_loader", "does not exist; did you mean 'my_loader.py'"),
         ("", "must be a Python file"),

@@ -199,7 +199,7 @@ class ExportPart(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """A run at one moment; `undo` and `actions` are for those who can control the run.
+    """A run at one moment; `undo` and `actions` are for views that can control the run.
 
     `resumed` are those of `delivered` that came before the state from which the epoch resumed;
     `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is

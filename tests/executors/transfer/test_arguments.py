@@ -165,7 +165,7 @@ def test_a_stage_behind_a_device_is_refused(append, name):
 )
 def test_pipelines_that_end_on_a_device_are_not_joined(join):
     """The message names the stage on the device, and where it belongs."""
-    with pytest.raises(ArgumentError, match=r"got 'on(@a)?', which runs on a device.* behind"):
+    with pytest.raises(ArgumentError, match=r"got 'on(@a)?', which runs on a device.* after"):
         join(PIPE.map(double, device="cpu", name="on"))
 
 
