@@ -19,8 +19,8 @@ from .ops.stage import CONSUMER
 from .pipeline import Pipeline
 from .run.run import Run, single_epoch
 from .run.shown import ShownRun
-from .show.diagnose import hang_of
-from .show.empty import nothing_came
+from .show.verdict.empty import nothing_came
+from .show.verdict.hang import hang_of
 from .show.watch import RunView
 
 _EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
@@ -161,7 +161,7 @@ class Progress(Iterator[Any]):
         """Say why the epoch gave nothing; empty where it gave something."""
         run = self._run
         found = run and nothing_came(run.stages, run.status(), run.stats())
-        return f"; {found}" if found else ""
+        return f". {found}" if found else ""
 
     def _report(self, now_s: float) -> None:
         self._next_s = now_s + self._shown.every_s

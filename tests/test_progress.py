@@ -11,7 +11,7 @@ import nbpipe
 from nbpipe.engine.stats import RunStats, StageStats
 from nbpipe.progress import Progress
 from nbpipe.run.run import Run
-from nbpipe.show import diagnose
+from nbpipe.show.verdict import hang
 from nbpipe.show.watch import run_started
 from tests.gates import Gate, finished, held, set_clock, stage
 
@@ -155,8 +155,8 @@ def test_workers_that_start_are_named(monkeypatch):
 
 def test_call_that_hangs_is_told(monkeypatch):
     """While others go on, a call that hangs is named, and no time left is told."""
-    monkeypatch.setattr(diagnose, "LEAST_S", 0.0)
-    monkeypatch.setattr(diagnose, "TIMES", 0.0)
+    monkeypatch.setattr(hang, "LEAST_S", 0.0)
+    monkeypatch.setattr(hang, "TIMES", 0.0)
     gate = Gate()
     fn = stage("thread", gate=lambda n: None if n else gate)
     pipe = nbpipe.source(range(9)).map(fn, name="fetch", concurrency=2, ordered=False)

@@ -26,7 +26,7 @@ from ..loading import PipelineBuilder, file_of, module_of
 from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
-from ..show.diagnose import hang_of
+from ..show.verdict.hang import hang_of
 from .terminal import (
     DONE,
     BadUsageError,

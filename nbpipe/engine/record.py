@@ -211,5 +211,5 @@ _WHY = {LOCK: "hold the interpreter lock", CORES: "take its cores", UNKNOWN: "sl
 def slowdown(found: StepFindings) -> KnobChange:
     """Return the event of a loop slowed by workers: its step while they rest and work [ms]."""
     at_rest, at_work = (round(1e3 * (step or 0.0)) for step in (found.at_rest_s, found.step_s))
-    why = f"the loader slows the loop: its workers {_WHY[found.slowed_by]}"
+    why = f"data loading slows training: its workers {_WHY[found.slowed_by]}"
     return KnobChange(time(), STEP_EVENT, at_rest, at_work, "nbpipe", why)

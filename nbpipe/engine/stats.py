@@ -6,13 +6,21 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
+from html import escape
 from itertools import accumulate
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
+from ..base.format import (
+    format_bytes,
+    format_rate,
+    format_seconds,
+    format_share,
+    html_table,
+    plain,
+)
 from ..base.gil import LockWait
 from ..errors import UnknownStageError, near_match
 from ..ops.stage import CONSUMER, LOOP, Stage
@@ -866,3 +874,33 @@ class Status:
     def waited_share(self) -> float:
         """Share of the epoch, so far or as a whole, in which the loop waited for items, 0 to 1."""
         return min(1.0, self.waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
+
+    def _repr_html_(self) -> str:
+        """Return the fields that hold something, one in each row; long values wrap."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        rows = [
+            (name, _status_words(name, value))
+            for name, value in values
+            if value or name in ("epoch", "delivered")
+        ]
+        cell = 'style="text-align:left;white-space:normal;overflow-wrap:anywhere"'
+        shown = [
+            f"<tr><td>{name}</td><td {cell}>{escape(plain(words))}</td></tr>"
+            for name, words in rows
+        ]
+        return f'<table style="max-width:60em">{"".join(shown)}</table>'
+
+
+def _status_words(name: str, value: object) -> str:
+    """Return a value of a status as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {one}" for key, one in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if name.endswith("_cores"):
+        return f"{value:.1f} cores"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_bytes(value)
+    return _worded(name, value) if isinstance(value, int | float | str) else str(value)

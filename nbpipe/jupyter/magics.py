@@ -101,7 +101,7 @@ class RunMagic:
         rows = [one.row for one in self.runs.listed()]
         if not rows:
             return _NONE
-        head = ("run", "variable", "state", "epoch", "done", "rate", "limits", "stages")
+        head = ("run", "variable", "state", "epoch", "done", "rate", "bottleneck", "stages")
         cells = [
             (
                 *(str(row["run"]), row["variable"], row["state"], str(row["epoch"])),

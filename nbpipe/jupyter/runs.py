@@ -36,7 +36,6 @@ from ..show.messages import (
     view_name,
     view_names,
 )
-from ..show.rules import LIMITS
 from ..show.snapshot import (
     Action,
     Amount,
@@ -50,6 +49,7 @@ from ..show.snapshot import (
     State,
     label,
 )
+from ..show.verdict.diagnosis import LIMITS
 from ..show.watch import RunView
 from ..version import __version__
 from .kernel import forget_comm, unannounced_comm

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ipywidgets import VBox
     from plotly.graph_objects import Figure
 
-    from ..show.rules import Diagnosis
+    from ..show.verdict.diagnosis import Diagnosis
 
 
 @own("run")
@@ -32,13 +32,13 @@ class ShownRun:
         """Name the bottleneck of the last 5 s, and what to try.
 
         Returns:
-            A `Diagnosis`, which prints as a sentence.
+            A `Diagnosis`, which prints as one line: the finding, the evidence and the advice.
 
         Examples:
             >>> import nbpipe
             >>> with nbpipe.source(range(4)).start() as run:
             ...     run.diagnose()
-            not started; iterate the run, then look again
+            Waiting for your loop. Run `for batch in run:` in a cell.
         """
         from ..show.diagnose import diagnose
 

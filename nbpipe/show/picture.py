@@ -24,7 +24,6 @@ from ..base.format import (
 )
 from ..engine.stats import worker_count
 from ..ops.stage import CONSUMER, LOOP
-from .rules import FAILED, HANGS, KEEPS_UP, Diagnosis
 from .snapshot import (
     ChangePart,
     DiagnosisPart,
@@ -36,6 +35,7 @@ from .snapshot import (
     history,
     snapshot,
 )
+from .verdict.diagnosis import FAILED, HANGS, KEEPS_UP, Diagnosis
 from .watch import RunView
 
 STATES = ("busy", "starved", "blocked", "waiting")
@@ -115,7 +115,7 @@ def headline(snapshot: Snapshot) -> list[str]:
 def diagnosis_line(diagnosis: DiagnosisPart) -> str:
     """Return finding, evidence and advice in one line."""
     text, evidence, advice = diagnosis["text"], diagnosis["evidence"], diagnosis["advice"]
-    return str(Diagnosis(None, text, advice, evidence=evidence))
+    return str(Diagnosis(text=text, evidence=evidence, advice=advice))
 
 
 def export_line(export: ExportPart | None) -> str:

@@ -17,7 +17,7 @@ from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import diagnose_from
 from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
-from .rules import HANGS, Diagnosis
+from .verdict.diagnosis import HANGS, Diagnosis
 from .watch import RunView, changes_since_export, title_of
 
 VERSION: Final = 1

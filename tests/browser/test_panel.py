@@ -380,7 +380,7 @@ def test_loader_has_one_panel_for_all_epochs(open_cells):
     assert (
         page.field("progress").inner_text(),
         page.field("left").is_visible(),
-        said.startswith("finished"),
+        said.startswith("Finished"),
         page.number("fetch").input_value(),
     ) == ("16 of 16 batches", False, True, "3")
 

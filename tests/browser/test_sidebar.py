@@ -295,7 +295,7 @@ def test_commands(open_cells):
     status = page.page.locator(".nbpipe-status button")
     status.wait_for()
     page.page.wait_for_function(
-        "() => document.querySelector('.nbpipe-status').innerText.endsWith('· slow limits')",
+        "() => document.querySelector('.nbpipe-status').innerText.endsWith('· bottleneck: slow')",
         timeout=CELL_MS,
     )
     page.page.evaluate("window.jupyterapp.shell.collapseRight()")

@@ -11,7 +11,7 @@ import pytest
 import nbpipe
 from nbpipe.cli.run import telling_hangs
 from nbpipe.run.run import Run
-from nbpipe.show import diagnose as hang
+from nbpipe.show.verdict import hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
 from tests.gates import HANG_S, Calls, Gate, drained, held, set_clock, stage
 
@@ -142,8 +142,9 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
         reader.join()
     said = capsys.readouterr().err
     assert said == (
-        "fetch hangs: one call has been running for 0 s, on item 0. A thread cannot be stopped, a "
-        'process can: write executor="process", timeout_s=30 to end such calls.\n'
+        "fetch hangs: one call has been running for 0 s, on item 0. Write "
+        'executor="process", timeout_s=30 to end such calls: a thread cannot be stopped, a process '
+        "can.\n"
     )
 
 

@@ -14,5 +14,5 @@ def test_loader_without_batches(torch, count, options, workers):
     )
     assert list(loader) == []
     found = loader.run.diagnose()
-    assert (found.kind, found.text) == ("empty", "finished; the loader gave 0 batches.")
+    assert (found.kind, found.text) == ("empty", "Finished. The loader gave 0 batches.")
     assert "drop_last" in found.advice

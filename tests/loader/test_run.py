@@ -272,9 +272,9 @@ def test_failures_name_the_stage(way):
     (failure,) = run.failures()
     found += [failure.stage, failure.path, "no fourth" in failure.traceback, run.diagnose().advice]
     assert found == [
-        "iterate the loader, then look again",
+        "Run `for batch in loader:` in a cell.",
         *("fetch", 2, True),
-        "loader.run.failures() gives inputs and tracebacks",
+        "See loader.run.failures() for inputs and tracebacks.",
     ]
     assert run.stats()["fetch"].errors == 1
 
@@ -297,7 +297,7 @@ def test_batches_are_counted_as_such():
     """Of an epoch that was left at once it is said how many batches it gave."""
     loader = nbpipe.DataLoader(Numbers(6), 2)
     next(iter(loader))
-    assert str(loader.run.diagnose()).startswith("cancelled; 1 batch was delivered")
+    assert str(loader.run.diagnose()).startswith("Cancelled after 1 batch: ")
 
 
 @pytest.mark.parametrize("name", ["state_dict", "num_workers", "dataset"])

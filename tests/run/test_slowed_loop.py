@@ -96,7 +96,7 @@ def test_run_says_so_in_its_epoch_and_after_it(options):
         next(iter(run))  # a process starts, for which the epoch waits
         told = finished(lambda: [*map(said, in_epoch(run))])
         assert told == [SAID]
-        assert "cancelled; in its last seconds the loader slows the loop: " in run.diagnose().text
+        assert "Cancelled. Data loading slowed training: a step took " in run.diagnose().text
 
 
 def in_epoch(run):
@@ -150,7 +150,7 @@ def test_threads_that_compute_slow_a_loop_of_short_calls():
     with endless(computed).start() as run:
         finished(stepped, run, short_calls, lambda: run.status().slowed_by)
         found = run.diagnose()
-    assert "in its last seconds the loader slows the loop: a step takes" in found.text
+    assert "Data loading slowed training: a step took " in found.text
 
 
 @pytest.mark.slow

@@ -12,7 +12,10 @@ from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import diagnose, patient
 from nbpipe.show.history import Past, Trial
-from nbpipe.show.rules import Case, Diagnosis, decide, is_crowded, loads_of
+from nbpipe.show.verdict.case import Case, is_crowded
+from nbpipe.show.verdict.decide import decide
+from nbpipe.show.verdict.diagnosis import Diagnosis
+from nbpipe.show.verdict.load import loads_of
 from tests.show.fakes import NOW_S, STATUS, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
@@ -53,9 +56,21 @@ def test_full_stage_limits():
     """A stage whose slots are full is named, in the words that the documents promise."""
     found = decide(case(DECODE_LIMITS, 0.62))
     assert str(found) == (
-        "decode limits: busy 97%, a call takes 4 ms, the training loop waits for data 62% of the "
-        "time, try concurrency 8"
+        "decode is the bottleneck: training waits 62% of the time (busy 97%, 4 ms a call). Set "
+        "concurrency to 8."
     )
+    assert (found.cause, found.evidence) == ("more-calls", "busy 97%, 4 ms a call")
+
+
+def test_verdict_in_html():
+    """It is in lines that wrap, in the colours of the page, and all text is escaped."""
+    found = Diagnosis(text="<b> failed.", evidence="a & b", advice="Write 'x'.")
+    html = found._repr_html_()
+    assert html.count("<div") == 4
+    assert "&lt;b&gt; failed.</div>" in html
+    assert 'opacity:.7">a &amp; b</div>' in html
+    assert ("white-space:normal" in html, "color" in html) == (True, False)
+    assert Diagnosis(text="Paused.")._repr_html_().count("<div") == 2
 
 
 @pytest.mark.parametrize(
@@ -100,10 +115,10 @@ def test_others_may_compute(cpu):
 @pytest.mark.parametrize(
     ("cpu_share", "concurrency", "wanted", "words"),
     [
-        (0.02, 2, 4, "(98% of it waiting)"),
-        (0.97, 1, 2, "(97% of it computing)"),
-        (0.97, 2, None, ": make its function cheaper"),
-        (0.25, 4, 8, "(75% of it waiting)"),  # so many use two cores
+        (0.02, 2, 4, "mostly waiting"),
+        (0.97, 1, 2, "mostly computing"),
+        (0.97, 2, None, "Make its function cheaper: "),
+        (0.25, 4, 8, "mostly waiting"),  # so many use two cores
         (0.25, 8, None, "8 calls at once are enough for 2 cores"),
     ],
 )
@@ -136,8 +151,9 @@ def test_calls_that_wait_in_many_processes(concurrency, cpu_share, wanted):
     rows = {**DECODE_LIMITS, "decode": decode}
     found = decide(case(rows, 0.9, stages, cores=2))
     assert found.suggestion == (wanted and ("decode", "concurrency", wanted))
-    many = "8 processes are many for 2 cores; its calls wait, which many more may do in threads"
-    assert (many in str(found)) == (cpu_share is not None and not wanted)
+    many = ("many-processes", True)
+    seen = (found.cause, "8 processes on 2 cores" in found.evidence)
+    assert (seen == many) == (cpu_share is not None and not wanted)
     assert (
         wanted
         or cpu_share is None
@@ -152,8 +168,8 @@ def test_batches_that_wait_in_many_processes():
     )
     batch = row(0.97, 0.01, 0, 100.0, cpu_share=0.02)
     found = decide(case({"files": IDLE, "batch": batch}, 0.9, stages, cores=2))
-    assert "8 processes are many for 2 cores" in found.text
-    assert found.advice.endswith("write collate=list, and collate in a map stage behind it")
+    assert "8 processes on 2 cores" in found.evidence
+    assert (found.cause, found.code) == ("many-processes", "collate=list")
 
 
 def test_workers_fill_the_machine():
@@ -161,7 +177,7 @@ def test_workers_fill_the_machine():
     decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.9)
     rows = {**DECODE_LIMITS, "decode": decode}
     found = decide(case(rows, 0.9, chain(2, "process"), cores=2))
-    assert "the machine is full, 1.8 of 2 cores are at work" in found.text
+    assert (found.cause, "1.8 of 2 cores in use" in found.evidence) == ("full-machine", True)
 
 
 @pytest.mark.parametrize("cpu", [1.3, 1.5, 1.75, 1.9])
@@ -177,10 +193,10 @@ def test_computes_on_a_shared_machine(cpu, concurrency):
 @pytest.mark.parametrize(
     ("idle", "half", "words"),
     [
-        (0.05, 0.96, "(96% of it computing)"),
-        (0.05, 0.05, "try concurrency 8"),  # the median call waits
-        (1.2, 0.96, "try concurrency 8"),  # nobody is in the way: what calls wait for is their own
-        (None, 0.96, "try concurrency 8"),
+        (0.05, 0.96, "mostly computing"),
+        (0.05, 0.05, "Set concurrency to 8."),  # the median call waits
+        (1.2, 0.96, "Set concurrency to 8."),  # no one is in the way: calls wait on their own
+        (None, 0.96, "Set concurrency to 8."),
     ],
 )
 def test_others_fill_the_machine(executor, idle, half, words):
@@ -190,17 +206,17 @@ def test_others_fill_the_machine(executor, idle, half, words):
     found = decide(
         case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(4, executor), status, cores=2)
     )
-    full = words[0] == "(" and executor != "dask"  # a cluster has other cores
-    assert (words in str(found), "the machine is full, others use" in found.text) == (True, full)
-    assert (found.suggestion is None, "cheaper" in found.advice) == (full, full)
+    full = words == "mostly computing" and executor != "dask"  # a cluster has other cores
+    assert (words in str(found), "used by other programs" in found.evidence) == (True, full)
+    assert (found.suggestion is None, found.cause == "full-machine") == (full, full)
 
 
 @pytest.mark.parametrize(
     ("cpu_share", "concurrency", "knob", "old", "advice"),
     [
-        (0.02, 4, "concurrency", 8, "concurrency 8 gave no more: make what its calls wait for"),
-        (0.9, 4, "concurrency", 8, "concurrency 8 gave no more: make its function cheaper"),
-        (0.001, 1024, "prefetch", 8, "concurrency 1024 is the most there is: make what its calls"),
+        (0.02, 4, "concurrency", 8, "wait for faster: concurrency 8 gave no more."),
+        (0.9, 4, "concurrency", 8, "Make its function cheaper: concurrency 8 gave no more."),
+        (0.001, 1024, "prefetch", 8, "wait for faster: concurrency 1024 is the most there is."),
     ],
 )
 def test_what_is_left_where_more_calls_do_not_help(cpu_share, concurrency, knob, old, advice):
@@ -223,17 +239,18 @@ def test_time_of_a_flat_map():
     pipe = nbpipe.source(range(9), name="files").flat_map(lambda _: [1, 2], name="parts")
     parts = row(0.96, 0, 0, 200.0, items_in=3300, latency_p50_s=2e-6)
     found = decide(case({"files": IDLE, "parts": parts}, 0.9, addresses(pipe.chain)))
-    assert "parts limits: busy 96%, a call takes 9.6 ms on average, " in found.text
+    assert found.stage == "parts"
+    assert found.evidence.startswith("busy 96%, 9.6 ms a call on average")
 
 
 @pytest.mark.parametrize(
     ("concurrency", "busy", "threads", "p50_s", "words"),
     [
-        (4, 0.25, 4, 0.02, "try concurrency 8"),  # workers wait for what is on its way
-        (8, 0.45, 4, 0.02, "give the cluster more workers"),
-        (8, 0.1, 4, 0.02, "let a call do more"),  # they do not have much to do
-        (4, 0.25, 4, 0.0002, "let a call do more"),
-        (4, 0.25, 0, 0.02, "give the cluster more workers"),  # how many there are is not known
+        (4, 0.25, 4, 0.02, "Set concurrency to 8."),  # workers wait for what is on its way
+        (8, 0.45, 4, 0.02, "Give the cluster more workers."),
+        (8, 0.1, 4, 0.02, "Give each call more work: "),  # they do not have much to do
+        (4, 0.25, 4, 0.0002, "Give each call more work: "),
+        (4, 0.25, 0, 0.02, "Give the cluster more workers."),  # how many there are is not known
     ],
 )
 def test_the_way_to_a_cluster(concurrency, busy, threads, p50_s, words):
@@ -242,7 +259,8 @@ def test_the_way_to_a_cluster(concurrency, busy, threads, p50_s, words):
     found = decide(
         case({"files": IDLE, "decode": decode, "batch": STARVED}, 0.9, chain(concurrency, "dask"))
     )
-    assert ("on the way to its workers" in found.text, words in str(found)) == (True, True)
+    seen = "on the way to and from its workers" in found.evidence
+    assert (found.stage, seen, words in found.advice) == ("decode", True, True)
 
 
 def test_event_loop_uses_one_core_at_most():
@@ -263,27 +281,28 @@ def test_upper_of_equals():
 
 
 @pytest.mark.parametrize(
-    ("cpu", "cores", "locked", "concurrency", "words"),
+    ("machine", "concurrency", "cause", "words"),
     [
-        (1.05, 8, True, 4, "Python's interpreter lock; more threads will not help"),
-        (1.05, 8, False, 4, "try concurrency 8"),
-        (1.05, 8, True, 1, "try concurrency 2"),  # one thread may or may not hold the lock
-        (3.4, 8, True, 4, "try concurrency 8"),
-        (0.1, 8, True, 4, "try concurrency 8"),
-        (7.6, 8, True, 4, "the machine is full, 7.6 of 8 cores are at work"),
-        (0.98, 1, True, 4, "the machine is full"),
-        (2.0, 4, True, 16, "16 calls at once are enough for 4 cores"),
+        ((1.05, 8, True), 4, "lock", "its threads share one core because of the interpreter lock"),
+        ((1.05, 8, False), 4, "more-calls", "Set concurrency to 8."),
+        ((1.05, 8, True), 1, "more-calls", "Set concurrency to 2."),  # one thread may hold the lock
+        ((3.4, 8, True), 4, "more-calls", "Set concurrency to 8."),
+        ((0.1, 8, True), 4, "more-calls", "Set concurrency to 8."),
+        ((7.6, 8, True), 4, "full-machine", "7.6 of 8 cores in use"),
+        ((0.98, 1, True), 4, "full-machine", "1.0 of 1 cores in use"),
+        ((2.0, 4, True), 16, "enough-calls", "16 calls at once are enough for 4 cores"),
     ],
 )
-def test_when_more_threads_help(cpu, cores, locked, concurrency, words):
+def test_when_more_threads_help(machine, concurrency, cause, words):
     """More threads are suggested only where they can help; else why not."""
+    cpu, cores, locked = machine
     status = replace(RUNNING, cpu_cores=cpu)
     # The core is used by decode alone: the loop does next to nothing.
     found = decide(
         case(DECODE_LIMITS, 0.95, chain(concurrency), status, cores=cores, locked=locked)
     )
-    assert (words in str(found), found.stage) == (True, "decode")
-    assert (found.suggestion is not None) == ("try" in words)
+    assert (found.cause, words in str(found), found.stage) == (cause, True, "decode")
+    assert (found.suggestion is not None) == (cause == "more-calls")
 
 
 @pytest.mark.parametrize(
@@ -303,9 +322,9 @@ def test_waits_for_the_lock_are_measured(cpu, idle, lock_share, held, called):
     decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.96, cpu_share_p50=0.98, lock_share=lock_share)
     status = replace(RUNNING, cpu_cores=cpu, idle_cores=idle, called=called)
     found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(4), status, cores=2))
-    waits = "of it waiting for the interpreter lock)" in found.text
+    waits = f"{lock_share:.0%} of it waiting for the interpreter lock" in found.evidence
     process = 'executor="process"' if called == "run" else 'workers="process"'
-    assert ("Python's interpreter lock" in found.text, process in found.advice) == (held, held)
+    assert (found.cause == "lock", found.code == process) == (held, held)
     assert (waits, found.suggestion) == (held, None)
 
 
@@ -314,8 +333,8 @@ def test_threads_that_use_more_than_a_core_may_wait_for_the_lock():
     decode = row(0.97, 0.01, 0, 100.0, cpu_share=0.97, lock_share=0.5)
     status = replace(RUNNING, cpu_cores=4.8, idle_cores=11.0)
     found = decide(case({**DECODE_LIMITS, "decode": decode}, 0.9, chain(14), status, cores=16))
-    words = "its threads wait for Python's interpreter lock, more threads will not help"
-    assert (words in str(found).replace("; more", ", more"), found.suggestion) == (True, None)
+    assert found.evidence.endswith("its threads wait for the interpreter lock")
+    assert (found.cause, found.suggestion) == ("lock", None)
 
 
 def test_calls_that_wait_for_the_lock_of_another():
@@ -335,14 +354,14 @@ def test_one_call_at_a_time_may_wait_for_the_lock(where, lock_share):
     status = replace(RUNNING, cpu_cores=1.0, idle_cores=0.0)
     stages = chain(executor="inline") if where == "inline" else chain()
     found = decide(case(rows, 0.9, stages, status, cores=2))
-    assert ("(96% of it computing)" in found.text, found.suggestion) == (True, None)
+    assert ("mostly computing" in found.evidence, found.suggestion) == (True, None)
 
 
 def test_other_stage_may_use_the_core():
     """Where another stage may be what uses the one core, the lock is not blamed."""
     rows = {**DECODE_LIMITS, "batch": (0.8, 0.2, 0)}
     found = decide(case(rows, 0.9, status=replace(RUNNING, cpu_cores=1.0)))
-    assert (found.suggestion, found.advice) == (("decode", "concurrency", 5), "try concurrency 5")
+    assert (found.suggestion, found.cause) == (("decode", "concurrency", 5), "more-calls")
 
 
 @pytest.mark.parametrize(
@@ -359,17 +378,23 @@ def test_coroutines_that_compute(decode, cpu, idle):
     rows = {**DECODE_LIMITS, "decode": decode}
     status = replace(RUNNING, cpu_cores=cpu, idle_cores=idle)
     found = decide(case(rows, 0.97, stages, status))
-    assert ("event loop" in found.text, "plain function" in found.advice) == (True, True)
+    assert (found.stage, found.cause, found.suggestion) == ("decode", "event-loop", None)
+    assert ("event loop" in found.evidence, "ordinary function" in found.advice) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("full", "words"), [("files", "give paths or indices"), ("batch", 'executor="process"')]
+    ("full", "cause", "words"),
+    [
+        ("files", "source", "give paths or indices"),
+        ("batch", "batch", 'executor="process". They take seconds to start'),
+    ],
 )
-def test_full_stage_without_concurrency(full, words):
+def test_full_stage_without_concurrency(full, cause, words):
     """A source or a batch that limits gets advice of another kind."""
     rows = {"files": STARVED, "decode": STARVED, "batch": STARVED, full: (0.98, 0.01, 0)}
     found = decide(case(rows, 0.8))
-    assert (found.stage, found.suggestion, words in found.advice) == (full, None, True)
+    assert (found.stage, found.cause, found.suggestion) == (full, cause, None)
+    assert words in found.advice
 
 
 def test_batches_of_a_budget_are_not_sent_to_workers():
@@ -377,7 +402,7 @@ def test_batches_of_a_budget_are_not_sent_to_workers():
     pipe = nbpipe.source(range(9), name="files").batch(4, cost=abs)
     found = decide(case({"files": IDLE, "batch": (0.98, 0.01, 0)}, 0.9, addresses(pipe.chain)))
     assert (found.stage, found.suggestion, found.code) == ("batch", None, "")
-    assert "in a map stage before it, and collate in one behind it" in found.advice
+    assert (found.cause, "in a map stage before it" in found.advice) == ("batch", True)
 
 
 SHORT_CALLS = row(0.1, 0.0, 0, 100.0, latency_p50_s=2e-4)
@@ -386,8 +411,8 @@ SHORT_CALLS = row(0.1, 0.0, 0, 100.0, latency_p50_s=2e-4)
 @pytest.mark.parametrize(
     ("rows", "executor", "cpu", "advice"),
     [
-        ((0.97, 0.01, 0), "thread", 1.0, 'run it in processes, workers="process"'),
-        (SHORT_CALLS, "process", 0.1, "let a call do more, with a larger batch_size"),
+        ((0.97, 0.01, 0), "thread", 1.0, 'Run it in worker processes: workers="process". '),
+        (SHORT_CALLS, "process", 0.1, "Give each call more work: a larger batch_size."),
     ],
 )
 def test_advice_on_a_loader_is_of_its_arguments(rows, executor, cpu, advice):
@@ -395,14 +420,14 @@ def test_advice_on_a_loader_is_of_its_arguments(rows, executor, cpu, advice):
     stages = chain(4, executor)
     status = replace(RUNNING, cpu_cores=cpu, called="loader.run")
     found = decide(case({**DECODE_LIMITS, "decode": rows}, 0.97, stages, status))
-    assert (found.stage, found.advice.partition(": ")[2]) == ("decode", advice)
+    assert (found.stage, found.advice[: len(advice)]) == ("decode", advice)
 
 
 def test_advice_on_the_source_of_a_loader():
     """It is a sampler, or a dataset that one reads."""
     status = replace(RUNNING, called="loader.run")
     found = decide(case({"files": (0.98, 0.01, 0), "decode": STARVED}, 0.9, status=status))
-    assert (found.stage, "each worker process read its part" in found.advice) == ("files", True)
+    assert (found.stage, "IterableDataset" in found.advice) == ("files", True)
 
 
 def test_inline_stage_counts_with_its_host():
@@ -412,13 +437,15 @@ def test_inline_stage_counts_with_its_host():
     rows = {"files": IDLE, "read": (0.05, 0, 0), "crop": (1.0, 0, 0)}
     found = decide(case(rows, 0.5, stages))
     assert (found.stage, found.suggestion) == ("crop", ("read", "concurrency", 8))
+    assert (found.cause, found.advice) == ("more-calls", "Set read.concurrency to 8.")
 
 
 def test_inline_stage_inside_a_source():
     """A source has no concurrency: the inline stage wants threads of its own."""
     stages = chain(executor="inline")
     found = decide(case({"files": (0.01, 0, 0), "decode": (0.99, 0, 0)}, 0.9, stages))
-    assert (found.stage, "executor='thread'" in found.advice) == ("decode", True)
+    assert (found.stage, found.code) == ("decode", "executor='thread', concurrency=2")
+    assert (found.cause, "runs inside files" in found.evidence) == ("inline", True)
 
 
 def test_turned_just_now():
@@ -428,7 +455,8 @@ def test_turned_just_now():
     knob._last = KnobChange(NOW_S - 2, "decode.concurrency", 2, 4, "panel", "")
     looked = case(DECODE_LIMITS, 0.62, stages)
     found = patient(looked, decide(looked))
-    assert (found.stage, found.suggestion, "just now" in found.advice) == ("decode", None, True)
+    assert (found.stage, found.suggestion, found.cause) == ("decode", None, "just-turned")
+    assert "decode.concurrency has just changed" in found.advice
 
 
 # -- no stage is full ------------------------------------------------------------------------------
@@ -437,10 +465,7 @@ def test_turned_just_now():
 def test_data_keeps_up():
     """A loop that hardly waits is what one wants, whatever the stages do."""
     found = decide(case(DECODE_LIMITS, 0.02))
-    assert str(found) == (
-        "the data keeps up: the training loop waits for data 2% of the time; nothing to gain in "
-        "the pipeline"
-    )
+    assert str(found) == "The data keeps up: training waits 2% of the time."
     assert (found.stage, found.kind) == (CONSUMER, "keeps_up")
 
 
@@ -454,6 +479,18 @@ def test_stragglers(options, p95_s, suggestion):
     rows = {"files": IDLE, "decode": slow, "batch": STARVED}
     found = decide(case(rows, 0.9, chain(**options)))
     assert (found.stage, found.suggestion) == (suggestion and "decode", suggestion)
+    assert (found.cause == "slow-calls") == (suggestion is not None)
+
+
+def test_stragglers_without_a_knob_that_helps():
+    """Order is what holds results back: without it, or with quicker items, they come sooner."""
+    slow = row(0.2, 0, 0.8, 50.0, latency_p95_s=0.4)
+    rows = {"files": IDLE, "decode": slow, "batch": STARVED}
+    stages = chain(prefetch=65_536)
+    found = decide(case(rows, 0.9, stages))
+    assert (found.cause, found.suggestion, found.code) == ("slow-calls", None, "ordered=False")
+    loader = decide(case(rows, 0.9, stages, replace(RUNNING, called="loader.run")))
+    assert (loader.cause, loader.code, "dataset" in loader.advice) == ("slow-calls", "", True)
 
 
 def test_bursts():
@@ -461,6 +498,8 @@ def test_bursts():
     rows = {"files": IDLE, "decode": (0.2, 0, 0.8), "batch": (0.01, 0.16, 0.8)}
     found = decide(case(rows, 0.16))
     assert (found.stage, found.suggestion) == (None, ("batch", "prefetch", 8))
+    assert (found.cause, "80%" in found.evidence) == ("bursts", True)
+    assert found.advice == "Set batch.prefetch to 8."
 
 
 @pytest.mark.parametrize(
@@ -473,7 +512,7 @@ def test_bursts():
 def test_full_buffers_above_are_no_bursts(rows, starved):
     """A loop that waits all the time is not helped by a deeper last buffer."""
     found = decide(case(rows, starved))
-    assert (found.suggestion, "bursts" in found.text) == (None, False)
+    assert (found.suggestion, found.cause == "bursts") == (None, False)
 
 
 def test_calls_that_wait_for_a_core():
@@ -482,9 +521,10 @@ def test_calls_that_wait_for_a_core():
     rows = {"files": (0.01, 0, 0.95), "decode": (0.4, 0, 0), "batch": STARVED}
     found = decide(case(rows, 1.0, status=status, cores=2))
     assert str(found) == (
-        "calls of decode wait for a core, others use 1.7 of 2 cores: the training loop waits for "
-        "data 100% of the time. Look again when less runs on this machine."
+        "decode waits for a free core: training waits 100% of the time (1.7 of 2 cores used by "
+        "other programs). Look again when less runs on this machine."
     )
+    assert (found.stage, found.cause) == ("decode", "no-core")
 
 
 def test_bursts_that_a_deeper_buffer_did_not_bridge():
@@ -497,7 +537,7 @@ def test_bursts_that_a_deeper_buffer_did_not_bridge():
     assert (found.stage, found.suggestion, found.advice) == (
         None,
         None,
-        "prefetch 8 gave no more: make the training loop's pauses shorter",
+        "Make the pauses of the training loop shorter. A prefetch of 8 gave no more.",
     )
 
 
@@ -506,7 +546,8 @@ def test_memory_budget():
     status = replace(RUNNING, held_bytes=20_000_000, limit_bytes=30_000_000)
     rows = {"files": (0, 0, 0.9), "decode": (0.4, 0, 0), "batch": STARVED}
     found = decide(case(rows, 0.9, status=status))
-    assert (found.stage, "memory budget of 30 MB" in found.text) == ("decode", True)
+    assert (found.stage, found.cause) == ("decode", "memory")
+    assert "budget 30 MB" in found.evidence
     assert found.code == 'memory="60MB"'
 
 
@@ -517,7 +558,7 @@ def test_memory_budget_of_few_results(item_bytes, stage):
     decode = row(0.1, 0, 0, 100.0, latency_p50_s=0.0005, bytes_out=3300 * item_bytes)
     rows = {"files": (0, 0, 0.9), "decode": decode, "batch": STARVED}
     found = decide(case(rows, 0.9, status=status))
-    assert (found.stage, "memory budget" in found.text) == (stage, stage is not None)
+    assert (found.stage, found.cause == "memory") == (stage, stage is not None)
 
 
 def test_rather_busy_stage():
@@ -530,35 +571,61 @@ def test_a_loader_is_advised_in_its_arguments():
     """The stage that a loader makes has knobs that are set by the loader's arguments."""
     rows = {"files": IDLE, "decode": (0.7, 0.3, 0), "batch": STARVED}
     found = decide(case(rows, 0.5, status=replace(RUNNING, called="loader.run")))
-    assert found.advice == "set num_workers=6"
+    assert found.advice == "Set num_workers to 6."
+
+
+def test_prefetch_of_a_loader_is_its_prefetch_factor():
+    """It counts batches for each worker."""
+    slow = row(0.2, 0, 0.8, 50.0, latency_p95_s=0.4)
+    pipe = nbpipe.source(range(9), name="files").map(abs, name="fetch", concurrency=4)
+    status = replace(RUNNING, called="loader.run")
+    found = decide(case({"files": IDLE, "fetch": slow}, 0.9, addresses(pipe.chain), status))
+    value = found.suggestion[2]
+    assert found.suggestion[:2] == ("fetch", "prefetch")
+    assert found.advice == f"Set prefetch_factor to {-(-value // 4)}."
 
 
 def test_nothing_stands_out():
     """Where no rule fits, that is said."""
     rows = {"files": (0, 1, 0), "decode": (0, 1, 0), "batch": (0, 1, 0)}
-    assert decide(case(rows, 0.5)).text == (
-        "no stage limits for long: the training loop waits for data 50% of the time"
+    found = decide(case(rows, 0.5))
+    assert (found.stage, found.cause) == (None, "changing")
+    assert str(found) == (
+        "No stage is the bottleneck for long: training waits 50% of the time. Look again in a few "
+        "seconds."
     )
+
+
+def test_verdict_of_an_epoch_that_is_over():
+    """It is in the past, and names the share of the last seconds, and that of the whole epoch."""
+    status = replace(RUNNING, state="finished", waited_s=10.0, elapsed_s=40.0)
+    waited = decide(case(DECODE_LIMITS, 0.62, status=status)).after("finished")
+    assert str(waited) == (
+        "Finished. decode was the bottleneck: training waited 62% of the time in the last seconds, "
+        "25% in the whole epoch (busy 97%, 4 ms a call). Set concurrency to 8."
+    )
+    kept_up = decide(case(DECODE_LIMITS, 0.02, status=status)).after("stopped")
+    assert kept_up.text.startswith("Stopped. The data kept up: training waited 2% of the time")
 
 
 @pytest.mark.parametrize(
     ("advice", "code"),
     [
         (
-            'more threads will not help: run it in processes, executor="process"',
+            'Run it in worker processes: executor="process". They take seconds to start.',
             'executor="process"',
         ),
-        ("give it executor='thread' and concurrency=2", "executor='thread', concurrency=2"),
-        ("set num_workers=2, and they are made beside it", "num_workers=2"),
-        ("on_error=nbpipe.Retry(2) tries such items again", "on_error=nbpipe.Retry(2)"),
-        ("its calls are short: run it in threads, without executor=", ""),
-        ("make its function cheaper", ""),
+        ("Give it threads: executor='thread', concurrency=2.", "executor='thread', concurrency=2"),
+        ("Set num_workers=2: from then on, workers make them.", "num_workers=2"),
+        ("Write on_error=nbpipe.Retry(2) to try such items again.", "on_error=nbpipe.Retry(2)"),
+        ("Run it in threads: leave out executor=.", ""),
+        ("Make its function cheaper.", ""),
     ],
 )
 def test_advice_that_is_code(advice, code):
     """Advice that no knob can carry out names the arguments to write."""
-    assert Diagnosis(None, "", advice).code == code
-    assert not Diagnosis(None, "", advice, ("decode", "concurrency", 2)).code
+    assert Diagnosis(text="", advice=advice).code == code
+    assert not Diagnosis(text="", advice=advice, suggestion=("decode", "concurrency", 2)).code
 
 
 # -- whatever the numbers --------------------------------------------------------------------------
@@ -642,10 +709,10 @@ def test_stages_that_share_workers_are_one_load():
 @pytest.mark.parametrize(
     ("stages", "name", "words"),
     [
-        ({"decode": {}}, "decode", "let them stay where they are, copy=False"),
-        ({"decode": {}, "batch": {}}, "batch", "copy=False in decode"),
-        ({"decode": {"copy": False}, "batch": {}}, "batch", "give smaller ones, or run it in"),
-        ({"batch": {}}, "batch", "give smaller ones, or run it in threads, without executor="),
+        ({"decode": {}}, "decode", "in shared memory: copy=False."),
+        ({"decode": {}, "batch": {}}, "batch", "copy=False in decode."),
+        ({"decode": {"copy": False}, "batch": {}}, "batch", "Give smaller results, or run it in"),
+        ({"batch": {}}, "batch", "Give smaller results, or run it in threads: leave out executor="),
     ],
 )
 def test_large_results_of_workers(stages, name, words):
@@ -660,7 +727,7 @@ def test_large_results_of_workers(stages, name, words):
     last = list(stages)[-1]
     told[last] = replace(told[last], bytes_out=told[last].items_out << 20)
     found = decide(case({"files": IDLE, **told}, 0.9, addresses(pipe.chain)))
-    assert (found.stage, words in found.advice) == (name, True)
+    assert (found.stage, found.cause, words in found.advice) == (name, "sending", True)
 
 
 def test_the_way_to_a_worker_is_named():

@@ -12,7 +12,6 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine import record
 from nbpipe.ops.stage import changed as stage_with
 from nbpipe.run import iterator
-from nbpipe.show import rules
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import (
     last_stretch,
@@ -23,6 +22,7 @@ from nbpipe.show.history import (
     trials_in,
 )
 from nbpipe.show.snapshot import snapshot
+from nbpipe.show.verdict import case
 from tests.gates import HANG_S, HangError, set_clock, stacks
 from tests.show.fakes import BEGUN_S, NOW_S, past_of, photographs
 
@@ -113,11 +113,11 @@ def test_stretch_of_a_short_epoch():
 def test_epoch_without_a_row():
     """An epoch too short for a row is not judged by the one before it."""
     found = diagnose(watched(state="finished", epoch=7, delivered=3))
-    assert str(found).startswith("finished; 3 batches were delivered")
+    assert str(found).startswith("Finished after 3 batches: ")
 
 
 def told(run):
-    """Give the shares of waiting that the sentence and the row of the loop tell."""
+    """Give the shares of waiting in the sentence and in the row of the loop."""
     shares = re.findall(r"([\d.]+%) (?:of the time|in the whole)", diagnose(run).text)
     return shares, snapshot(run)["waited_share"]
 
@@ -167,26 +167,27 @@ def test_latency_that_grows_with_concurrency(stretches, changes, grown):
 @pytest.mark.parametrize(("cores", "cpu"), [(8, 0.1), (2, None)])
 def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, cpu):
     """Such a stage is never advised more concurrency, in no words."""
-    monkeypatch.setattr(rules, "cores", lambda: cores)
+    monkeypatch.setattr(case, "cores", lambda: cores)
     other = turn(13, 8, 16, "read.prefetch")
     run = watched(turn(12, 2, 5), other, past=settings_of((2, 100), (5, 103)), cpu_cores=cpu)
     run.stages["decode"].knobs["concurrency"]._last = run.events[0]
     found = diagnose(run)
-    assert "2.4 times as long at concurrency 5 as at 2, so they wait" in found.text
+    assert "2.4 times as long at concurrency 5 as at 2" in found.evidence
     assert (found.stage, found.suggestion) == ("decode", ("decode", "concurrency", 2))
+    assert (found.cause, "wait for one another" in found.advice) == ("calls-in-turn", True)
 
 
 # -- a turn that made it slower --------------------------------------------------------------------
 
 
 def test_raise_that_made_it_slower(at_now, monkeypatch):
-    """It is said, with both rates; the value before is the suggestion, and is not undone again."""
-    monkeypatch.setattr(rules, "cores", lambda: 8)
+    """It is reported with both rates; the value before is suggested, and is not undone again."""
+    monkeypatch.setattr(case, "cores", lambda: 8)
     run = watched(turn(12, 2, 5), past=settings_of((2, 100), (5, 60)), cpu_cores=0.1)
     found = diagnose(run)
     assert str(found) == (
-        "decode.concurrency 2 → 5 made it slower: 100 items/s before, 60 items/s since, try "
-        "concurrency 2 again"
+        "Raising decode.concurrency from 2 to 5 made it slower (100 items/s before, 60 items/s "
+        "since). Set concurrency to 2 again."
     )
     assert (found.kind, found.suggestion) == ("slower", ("decode", "concurrency", 2))
     back = watched(
@@ -203,11 +204,8 @@ def test_raise_that_made_it_slower(at_now, monkeypatch):
     back.stages["decode"].knobs["concurrency"]._last = None
     back.rows["decode"] = replace(back.rows["decode"], concurrency=2, busy=0.97)
     found = diagnose(back)
-    assert (found.kind, found.suggestion, found.advice) == (
-        "limits",
-        None,
-        "concurrency 5 gave no more: make what its calls wait for quicker",
-    )
+    assert (found.kind, found.cause, found.suggestion) == ("limits", "tried", None)
+    assert found.advice == "Make what its calls wait for faster: concurrency 5 gave no more."
     back.stages["read"].knobs["prefetch"].set(9)  # with that it may be otherwise
     assert diagnose(back).suggestion == ("decode", "concurrency", 4)
 
@@ -362,7 +360,7 @@ def run_at(first, concurrency, rate, **changes):
 
 def test_what_earlier_runs_tried_is_remembered(at_now, monkeypatch):
     """A stage that waits for a lock is advised one raise, not one in each new run."""
-    monkeypatch.setattr(rules, "cores", lambda: 8)
+    monkeypatch.setattr(case, "cores", lambda: 8)
     first = watched(cpu_cores=0.1)
     said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 101.0), (2, 100.0))]
     assert [one.suggestion for one in said] == [
@@ -370,13 +368,13 @@ def test_what_earlier_runs_tried_is_remembered(at_now, monkeypatch):
         ("decode", "concurrency", 2),
         None,
     ]
-    assert "2.0 times as long at concurrency 4 as at 2" in said[1].text
+    assert "2.0 times as long at concurrency 4 as at 2" in said[1].evidence
     assert "concurrency 4 gave no more" in said[2].advice
 
 
 def test_raises_of_new_runs_that_help_go_further(at_now, monkeypatch):
     """Where a raise brought as much more, the next one is advised."""
-    monkeypatch.setattr(rules, "cores", lambda: 8)
+    monkeypatch.setattr(case, "cores", lambda: 8)
     first = watched(cpu_cores=0.1)
     said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 199.0), (2, 100.0))]
     assert [one.suggestion[2] for one in said] == [4, 8, 4]
@@ -385,7 +383,7 @@ def test_raises_of_new_runs_that_help_go_further(at_now, monkeypatch):
 @pytest.mark.parametrize("changed", ["decode", "read"])
 def test_what_was_tried_of_another_function_is_forgotten(at_now, monkeypatch, changed):
     """A new function, of the stage or before it, begins without what was tried."""
-    monkeypatch.setattr(rules, "cores", lambda: 8)
+    monkeypatch.setattr(case, "cores", lambda: 8)
     first = watched(cpu_cores=0.1)
     diagnose(run_at(first, 2, 100.0))
     old = first.stages[changed]
@@ -406,7 +404,7 @@ def test_what_is_remembered_is_bounded():
 
 def test_a_busy_machine_does_not_undo_what_was_tried(at_now, monkeypatch):
     """A value that did worse in a later run is still known by its best."""
-    monkeypatch.setattr(rules, "cores", lambda: 8)
+    monkeypatch.setattr(case, "cores", lambda: 8)
     first = watched(cpu_cores=0.1)
     said = [diagnose(run_at(first, *each)) for each in ((2, 100.0), (4, 110.0), (2, 60.0))]
     assert (said[1].suggestion[2], said[2].suggestion) == (2, None)

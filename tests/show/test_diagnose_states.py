@@ -9,11 +9,12 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import core
-from nbpipe.show import diagnose as diagnose_file
-from nbpipe.show.diagnose import diagnose, hang_of
+from nbpipe.show.diagnose import diagnose
 from nbpipe.show.picture import picture_html, picture_text
-from nbpipe.show.rules import quota_cores
 from nbpipe.show.snapshot import snapshot
+from nbpipe.show.verdict import hang as hang_file
+from nbpipe.show.verdict.case import quota_cores
+from nbpipe.show.verdict.hang import hang_of
 from tests.gates import Gate, drained, finished, held, stage
 from tests.show.fakes import STATUS, FakeWatched, photographs
 
@@ -21,26 +22,46 @@ from tests.show.fakes import STATUS, FakeWatched, photographs
 @pytest.mark.parametrize(
     ("state", "changes", "start"),
     [
-        ("ready", {}, "not started"),
-        ("paused", {}, "paused"),
-        ("running", {"elapsed_s": 0.4}, "too early to tell"),
-        ("running", {"since_pause_s": 0.4}, "too early to tell"),
-        ("running", {}, "decode limits"),
-        ("finished", {}, "finished; in its last seconds decode limits"),
-        ("cancelled", {}, "cancelled; in its last seconds decode limits"),
-        ("closed", {}, "closed; in its last seconds decode limits"),
+        ("ready", {}, "Waiting for your loop."),
+        ("paused", {}, "Paused."),
+        ("running", {"elapsed_s": 0.4}, "Too early to tell."),
+        ("running", {"since_pause_s": 0.4}, "Too early to tell."),
+        ("running", {}, "decode is the bottleneck: "),
+        ("finished", {}, "Finished. decode was the bottleneck: "),
+        ("cancelled", {}, "Cancelled. decode was the bottleneck: "),
+        ("closed", {}, "Closed. decode was the bottleneck: "),
         ("failed", {"error": "StageError: stage 'read' failed on item 3: no"}, "read failed: "),
-        ("failed", {"error": "KeyError: 1"}, "decode failed: KeyError: 1"),  # the last failure
-        ("failed", {"error": "", "epoch": 7}, "the epoch failed"),
+        ("failed", {"error": "KeyError: 1"}, "decode failed: KeyError: 1."),  # the last failure
+        ("failed", {"error": "", "epoch": 7}, "The epoch failed."),
     ],
 )
 def test_states(state, changes, start):
     """Each state is told in words of its own."""
     said = diagnose(photographs(state=state, **changes))
-    assert (said.text[: len(start)], said.suggestion is None or "decode" in said.text) == (
-        start,
-        True,
-    )
+    assert (said.text[: len(start)], said.text[-1]) == (start, ".")
+    assert said.suggestion is None or "decode" in said.text
+
+
+def test_what_to_do_before_and_in_a_pause():
+    """The advice names the loop and the run as the code has them."""
+    said = [
+        str(diagnose(photographs(state=state, called=called)))
+        for state, called in (("ready", "run"), ("ready", "loader.run"), ("paused", "run"))
+    ]
+    assert said == [
+        "Waiting for your loop. Run `for batch in run:` in a cell.",
+        "Waiting for your loop. Run `for batch in loader:` in a cell.",
+        "Paused. Press Resume or call run.resume().",
+    ]
+
+
+def test_workers_that_start():
+    """Before the first result of workers nothing else limits."""
+    run = photographs()
+    run.rows["batch"] = replace(run.rows["batch"], workers=2, starting=2, items_out=0)
+    found = diagnose(run)
+    assert str(found) == "Starting 2 worker processes for batch..."
+    assert (found.stage, found.kind) == ("batch", "starts")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +108,8 @@ def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
 
 
 THREAD_WAY_OUT = (
-    "A thread cannot be stopped, a process can: write "
-    'executor="process", timeout_s=30 to end such calls.'
+    'Write executor="process", timeout_s=30 to end such calls: a thread cannot be stopped, a '
+    "process can."
 )
 
 
@@ -112,7 +133,7 @@ THREAD_WAY_OUT = (
         ),
         (
             *({"executor": "process", "timeout_s": 9e3}, "run", 1.5),
-            "Its time limit of 9000 s ends it; a lower timeout_s ends it sooner.",
+            "Set a timeout_s below 9000 to end such calls sooner.",
             "",
         ),
         (
@@ -158,7 +179,7 @@ def test_call_that_hung_when_the_epoch_ended(state, running, words):
     hung = {"oldest_s": 32.4, "oldest_item": "40", "running": running}
     run.rows["decode"] = replace(run.rows["decode"], **hung)
     found = diagnose(run)
-    assert (found.text, found.severity) == (f"{state}; {words}", "error")
+    assert (found.text, found.severity) == (f"{state.capitalize()}. {words}", "error")
     assert "timeout_s=30" in found.code
 
 
@@ -200,8 +221,8 @@ def test_real_call_that_hangs(monkeypatch, executor):
         now_ns += 32 * 10**9 - round(run.stats()["fetch"].oldest_s * 1e9)
         found, seen = diagnose(run).text, snapshot(run)
         monkeypatch.undo()
-        monkeypatch.setattr(diagnose_file, "LEAST_S", 0.0)
-        monkeypatch.setattr(diagnose_file, "TIMES", 0.0)
+        monkeypatch.setattr(hang_file, "LEAST_S", 0.0)
+        monkeypatch.setattr(hang_file, "TIMES", 0.0)
         run.stop()
         after = diagnose(run)
         gate.open()
@@ -213,7 +234,7 @@ def test_real_call_that_hangs(monkeypatch, executor):
     ]
     assert (found, shown, seen["left_s"]) == (sentence, [True, True], None)
     assert [(one.kind, "on item 1" in one.text) for one in (after, closed)] == [("hangs", True)] * 2
-    assert (after.text[:8], closed.text[:7]) == ("stopped;", "closed;")
+    assert (after.text[:8], closed.text[:7]) == ("Stopped.", "Closed.")
 
 
 def test_few_items():
@@ -221,16 +242,14 @@ def test_few_items():
     rows = {name: replace(one, items_out=2) for name, one in photographs().rows.items()}
     run = photographs(elapsed_s=3, delivered=0)
     run.rows = rows
-    assert diagnose(run).text == "too early to tell"
+    assert str(diagnose(run)) == "Too early to tell. Look again in a few seconds."
 
 
 def test_over_without_history():
     """An epoch too short for the history is summed up."""
     run = photographs(state="finished", elapsed_s=0.5, waited_s=0.25, delivered=100)
     run.past = []
-    assert str(diagnose(run)) == (
-        "finished; 100 batches were delivered, the training loop waited for data 50% of the time"
-    )
+    assert str(diagnose(run)) == "Finished after 100 batches: training waited 50% of the time."
 
 
 def test_turned_after_the_epoch():
@@ -238,20 +257,17 @@ def test_turned_after_the_epoch():
     run = photographs(state="finished")
     run.stages["decode"].concurrency = 9
     found = diagnose(run)
-    assert (found.stage, found.suggestion, "run another epoch" in found.advice) == (
-        "decode",
-        None,
-        True,
-    )
+    assert (found.stage, found.cause, found.suggestion) == ("decode", "turned-since", None)
+    assert found.advice == "Run another epoch: decode.concurrency has changed since."
 
 
 @pytest.mark.parametrize(
     ("error", "way"),
     [
-        ("ValueError: bad header", "on_error='skip' leaves such items out"),
-        ("TimeoutError: ", "on_error=nbpipe.Retry(2) tries such items again"),
-        ("ConnectionResetError: [Errno 104]", "on_error=nbpipe.Retry(2) tries such items again"),
-        ("FileNotFoundError: ConnectionError", "on_error='skip' leaves such items out"),
+        ("ValueError: bad header", "on_error='skip' to leave such items out"),
+        ("TimeoutError: ", "on_error=nbpipe.Retry(2) to try such items again"),
+        ("ConnectionResetError: [Errno 104]", "on_error=nbpipe.Retry(2) to try such items again"),
+        ("FileNotFoundError: ConnectionError", "on_error='skip' to leave such items out"),
     ],
 )
 def test_failed_stage_says_where_to_look(error, way):
@@ -262,7 +278,7 @@ def test_failed_stage_says_where_to_look(error, way):
     assert (found.stage, found.kind, found.advice) == (
         "decode",
         "failed",
-        f"run.failures() gives inputs and tracebacks; {way}",
+        f"See run.failures() for inputs and tracebacks. Write {way}.",
     )
 
 
@@ -301,5 +317,5 @@ def test_run_that_was_closed_before_its_first_epoch():
     run = nbpipe.source(range(9)).map(abs).start()
     run.close()
     seen = snapshot(run)
-    assert str(diagnose(run)) == "closed; no epoch was begun"
+    assert str(diagnose(run)) == "Closed before the first epoch."
     assert [stage["waiting"] for stage in seen["stages"]] == [0.0, 0.0]

@@ -31,10 +31,10 @@ def none_of(item):
 
 
 NONE = {
-    "list": (nbpipe.source([]), "the source gave 0 items."),
-    "behind stages": (nbpipe.source([]).map(abs).batch(2), "the source gave 0 items."),
-    "function": (nbpipe.source(lambda: iter(())).map(abs), "the source gave 0 items."),
-    "shuffled": (nbpipe.source([]).shuffle(seed=1).map(abs), "the source gave 0 items."),
+    "list": (nbpipe.source([]), "The source gave 0 items."),
+    "behind stages": (nbpipe.source([]).map(abs).batch(2), "The source gave 0 items."),
+    "function": (nbpipe.source(lambda: iter(())).map(abs), "The source gave 0 items."),
+    "shuffled": (nbpipe.source([]).shuffle(seed=1).map(abs), "The source gave 0 items."),
     "filter": (
         nbpipe.source(range(1000)).map(abs).filter(keep).batch(4),
         "keep let none of 1,000 items pass.",
@@ -45,21 +45,21 @@ NONE = {
     ),
     "flat_map": (
         nbpipe.source(range(7)).flat_map(none_of).batch(4),
-        "none_of made nothing of 7 items.",
+        "none_of gave nothing for 7 items.",
     ),
     "skipped": (
         nbpipe.source(range(7)).map(bad, on_error="skip").batch(4),
-        "bad failed on 7 of 7 items, and no other was left.",
+        "bad failed on 7 of 7 items, and nothing was left.",
     ),
-    "take": (nbpipe.source(range(7)).take(0).map(abs), "take leaves none of 7 items."),
-    "skip": (nbpipe.source(range(7)).skip(7).map(abs), "skip leaves none of 7 items."),
+    "take": (nbpipe.source(range(7)).take(0).map(abs), "take left none of 7 items."),
+    "skip": (nbpipe.source(range(7)).skip(7).map(abs), "skip left none of 7 items."),
     "shard": (
         nbpipe.source(range(1)).shard(1, 2, tail="drop").map(abs),
-        "shard leaves none of 1 item.",
+        "shard left none of 1 item.",
     ),
     "drop_last": (
         nbpipe.source(range(7)).map(abs).batch(8, drop_last=True),
-        "drop_last of batch dropped the only 7 items.",
+        "batch dropped the only 7 items, which fill no batch.",
     ),
     "batches": (
         nbpipe.source(range(6)).batch(3).filter(keep),
@@ -87,7 +87,7 @@ def test_stage_that_gives_nothing(name):
             said.append(run.diagnose())
     said.append(run.diagnose())
     assert [one.text for one in said] == [
-        f"{state}; {words}" for state in ("finished", "finished", "closed")
+        f"{state}. {words}" for state in ("Finished", "Finished", "Closed")
     ]
     assert [(one.kind, one.severity, bool(one.advice)) for one in said] == [
         ("empty", "warning", True)
@@ -102,7 +102,7 @@ def test_pictures_of_an_empty_epoch():
     part = seen["diagnosis"]
     assert (part["kind"], part["severity"], part["stage"]) == ("empty", "warning", "source")
     shown = [text.replace("\xa0", " ") for text in drawn.values()]
-    assert [("the source gave 0 items" in text, "keeps up" in text) for text in shown] == [
+    assert [("The source gave 0 items" in text, "keeps up" in text) for text in shown] == [
         (True, False)
     ] * 3
 
@@ -113,14 +113,14 @@ def test_second_epoch_of_a_used_iterator():
     with nbpipe.source(lambda: (n for n in once)).start() as run:
         assert (finished(list, run), finished(list, run)) == ([0, 1, 2, 3], [])
         found = run.diagnose()
-    assert found.text == "finished; source gave 0 items, and 4 in earlier epochs."
+    assert found.text == "Finished. source gave 0 items, and 4 in earlier epochs."
     assert found.advice == "Return a new iterator at each call of its function."
 
 
 def test_progress_of_an_empty_epoch(capsys):
     """The last line of `progress` says it."""
     assert list(nbpipe.progress(nbpipe.source([]))) == []
-    assert "; the source gave 0 items. Check its path" in capsys.readouterr().err
+    assert ". The source gave 0 items. Check its path" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,13 @@ def test_what_it_says():
     words = " ".join(Reader(picture_html(snapshot(photographs()))).words)
     expected = (
         *("running", "412/1,563 batches (26%)", "13.1 batches/s", "1 min 28 s left"),
-        *("decode limits", "try concurrency", "840 items/s", "busy 97%", "blocked 69%"),
+        *(
+            "decode is the bottleneck",
+            "Set concurrency to",
+            "840 items/s",
+            "busy 97%",
+            "blocked 69%",
+        ),
         *("31/32", "5/5", "4 ms / 7.5 ms", "1, 2 retried", "concurrency 16, prefetch 16"),
         *("export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2",),
         *("training loop", "2 → 4", "item (1204, 3)", "imread", HOSTILE, "limits"),
@@ -190,7 +196,7 @@ def test_words():
     """In a terminal: title, state, diagnosis, what was turned, and a table of the stages."""
     lines = picture_text(snapshot(photographs())).splitlines()
     assert lines[1].startswith("running, epoch 1 (2 of 3), 412/1,563 batches (26%)")
-    assert lines[2].startswith("decode limits: busy")
+    assert lines[2].startswith("decode is the bottleneck: training waits 62% of the time (busy 97%")
     assert lines[3] == (
         "changed since export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2"
     )

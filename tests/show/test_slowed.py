@@ -8,8 +8,10 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import diagnose
-from nbpipe.show.rules import Case, decide, is_crowded, loads_of
-from nbpipe.show.slowed import slowed
+from nbpipe.show.verdict.case import Case, is_crowded
+from nbpipe.show.verdict.decide import decide
+from nbpipe.show.verdict.load import loads_of
+from nbpipe.show.verdict.slowed import slowed
 from tests.show.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
 
 SLOWED = replace(
@@ -37,28 +39,19 @@ def case(given, rows=None, status=SLOWED, starved=0.01):
     return Case(given, stats, starved, loads, status, 8, locked=True, now_s=NOW_S)
 
 
-THREADS = (
-    "the loader slows the loop: a step takes 97 ms, but 30 ms while workers rest; threads of "
-    "decode hold the interpreter lock"
+TEXT = "Data loading slows training: a step takes 97 ms, and 30 ms while workers rest."
+APART = "Start with isolate=True. Its process takes seconds to start, and copies each batch once."
+JOINED = (
+    'Make batches in its workers too, with executor="process". The first batch then comes later.'
 )
-APART = (
-    "start with isolate=True: a process of its own takes seconds to start, and each batch is "
-    "copied once"
-)
-
-JOINED = 'make batches in its workers, with executor="process": the first one comes later'
-PROCESSES = (
-    'set workers="process": they take seconds to start, and the memory of an interpreter each'
-)
+PRICE = "They take seconds to start and the memory of an interpreter each."
 
 
 def test_threads_that_hold_the_lock():
     """The stage whose threads compute is named, with the line that helps and its price."""
     found = slowed(case(stages(concurrency=4)))
-    assert str(found) == (
-        f'{THREADS}, try executor="process" for decode: its workers take seconds to start, and '
-        "the memory of an interpreter each"
-    )
+    assert (found.text, found.evidence) == (TEXT, "threads of decode hold the interpreter lock")
+    assert found.advice == f'Run decode in worker processes: executor="process". {PRICE}'
     assert (found.stage, found.kind, found.severity) == (CONSUMER, "slows", "warning")
     assert found.code == 'executor="process"'
 
@@ -73,13 +66,13 @@ def test_threads_that_hold_the_lock():
 def test_source_that_holds_the_lock(rows, named):
     """What cannot be done in workers is done apart with all the rest."""
     found = slowed(case(stages(concurrency=4), rows))
-    assert (f"threads of {named} hold" in found.text, found.advice) == (True, APART)
+    assert (f"threads of {named} hold" in found.evidence, found.advice) == (True, APART)
 
 
 def test_event_loop_that_holds_the_lock():
     """Calls on the event loop compute in one thread of the run's process."""
     found = slowed(case(stages(is_async=True)))
-    assert ("threads of decode hold" in found.text, found.advice) == (True, APART)
+    assert ("threads of decode hold" in found.evidence, found.advice) == (True, APART)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +90,7 @@ def test_messages_that_hold_the_lock(batch, advice):
     given = stages(batch=batch, executor="process", concurrency=4)
     found = slowed(case(given))
     text = "threads that serve the workers of decode hold the interpreter lock"
-    assert (text in found.text, found.advice) == (True, advice)
+    assert (text in found.evidence, found.advice) == (True, advice)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +113,8 @@ def test_cores_that_workers_take():
     given = stages(executor="process", concurrency=8)
     found = slowed(case(given, status=status))
     assert found.suggestion == ("decode", "concurrency", 5)
-    assert str(found) == (
-        "the loader slows the loop: a step takes 97 ms, but 30 ms while workers rest; workers take "
-        "its cores, try concurrency 5 of decode: fewer calls use fewer cores, and fewer batches "
-        "are ready"
-    )
+    assert (found.text, found.cause) == (TEXT, "slowed-by-cores")
+    assert found.advice == "Set decode.concurrency to 5. Fewer batches are then ready."
     busy = slowed(case(stages(concurrency=4), {"decode": (0.99, 0, 0)}, status))
     assert busy.suggestion == ("decode", "concurrency", 3)
 
@@ -134,39 +124,31 @@ def test_cores_that_one_call_takes():
     found = slowed(case(stages(), status=replace(SLOWED, slowed_by="cores")))
     assert (found.suggestion, found.advice) == (
         None,
-        "no call can be left out: make a function cheaper, or take a machine with more cores",
+        "Make a function cheaper, or use a machine with more cores.",
     )
 
 
 @pytest.mark.parametrize(
-    ("cause", "text", "advice"),
+    ("cause", "advice"),
     [
-        ("unknown", "", "lower the concurrency of its stages: fewer batches are ready then"),
-        ("lock", "", "its process sends many messages: let batches be larger"),
+        ("unknown", "Lower the concurrency of its stages. Fewer batches are then ready."),
+        ("lock", "Make batches larger: its process then sends fewer messages."),
     ],
 )
-def test_isolated_pipeline_that_slows_the_loop(cause, text, advice):
+def test_isolated_pipeline_that_slows_the_loop(cause, advice):
     """Its threads hold another interpreter's lock."""
     isolated = replace(SLOWED, slowed_by=cause, isolated=("files", "decode", "batch"))
     found = slowed(case(stages(concurrency=4), status=isolated))
-    assert (found.text, found.advice) == (f"{THREADS.partition(';')[0]}{text}", advice)
+    assert (found.text, found.evidence, found.advice) == (TEXT, "", advice)
 
 
 @pytest.mark.parametrize(
     ("cause", "executor", "advice"),
     [
-        (
-            "lock",
-            "thread",
-            PROCESSES,
-        ),
-        ("lock", "process", "set a smaller num_workers: fewer batches are ready then"),
-        (
-            "cores",
-            "thread",
-            "set num_workers=3: fewer calls use fewer cores, and fewer batches are ready",
-        ),
-        ("unknown", "thread", "set a smaller num_workers: fewer batches are ready then"),
+        ("lock", "thread", f'Set workers="process". {PRICE}'),
+        ("lock", "process", "Set a smaller num_workers. Fewer batches are then ready."),
+        ("cores", "thread", "Set num_workers to 3. Fewer batches are then ready."),
+        ("unknown", "thread", "Set a smaller num_workers. Fewer batches are then ready."),
     ],
 )
 def test_loader_hears_of_its_arguments(cause, executor, advice):
@@ -182,7 +164,7 @@ def test_larger_loss_is_told(starved, says):
     found = slowed(case(stages(concurrency=4), starved=starved))
     assert (found is not None) == says
     if found is not None:
-        assert f"rest, and it waits for data {starved:.0%} of the time" in (found.text)
+        assert found.evidence.endswith(f", training waits {starved:.0%} of the time")
 
 
 def test_longer_step_is_told_before_its_cause_is_known():
@@ -191,16 +173,16 @@ def test_longer_step_is_told_before_its_cause_is_known():
     one = case(stages(concurrency=4), status=status)
     assert (decide(one).kind, slowed(one).kind, slowed(one).stage) == ("keeps_up", "limits", None)
     assert str(slowed(one)) == (
-        "a step of the training loop takes longer: 97 ms, 30 ms before; whether the loader is why "
-        "is being checked: look again soon"
+        "A training step takes longer: 97 ms, 30 ms before. Look again soon: whether the workers "
+        "are the cause is being checked."
     )
     over = slowed(case(stages(), status=replace(status, state="finished")))
-    assert over.advice == "whether the loader is why shows in a longer epoch"
+    assert over.advice == "Run a longer epoch to see whether the workers are the cause."
     untold = slowed(case(stages(), status=replace(status, step_untold=True)))
-    assert "too few batches are ready, or steps are too long" in untold.text
-    assert untold.advice == "give the last stage a larger prefetch"
+    assert "too few batches are ready, or steps are too long" in untold.evidence
+    assert untold.advice == "Set a larger prefetch for the last stage."
     loader = replace(status, step_untold=True, called="loader.run")
-    assert slowed(case(stages(), status=loader)).advice == "set a larger prefetch_factor"
+    assert slowed(case(stages(), status=loader)).advice == "Set a larger prefetch_factor."
     assert slowed(case(stages(), status=status, starved=0.06)) is None  # then others limit
 
 
@@ -214,10 +196,10 @@ def test_diagnose_says_it_of_a_run_and_of_its_last_epoch():
     """In an epoch and after it."""
     run = photographs(step_s=0.097, step_at_rest_s=0.03, slowed_by="lock")
     run.rows["consumer"] = row(0.99, 0.01, 0, 13.12)
-    assert "hold the interpreter lock" in diagnose(run).text
+    assert "hold the interpreter lock" in diagnose(run).evidence
     over = FakeWatched(run.stages, run.rows, replace(run.now, state="finished"), (), (), run.past)
     for one in over.past:
         one["starved"] = 0.01 if one["stage"] == CONSUMER else one["starved"]
     over.now = replace(over.now, waited_s=0.3)
     text = diagnose(over).text
-    assert text.startswith("finished; in its last seconds the loader slows the loop")
+    assert text.startswith("Finished. Data loading slowed training: a step took 97 ms, ")

@@ -16,9 +16,9 @@ import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
-from nbpipe.show import rules
 from nbpipe.show.picture import headline
 from nbpipe.show.snapshot import Limits, Snapshot, snapshot, snapshot_key
+from nbpipe.show.verdict import case
 from nbpipe.show.watch import record_export
 from tests.gates import finished
 from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
@@ -30,8 +30,8 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 def at_now(monkeypatch):
     """Stop the clock, on a machine of 8 cores with an interpreter lock."""
     monkeypatch.setattr(time, "time", lambda: NOW_S)
-    monkeypatch.setattr(rules, "cores", lambda: 8)
-    monkeypatch.setattr(rules, "is_locked", lambda: True)
+    monkeypatch.setattr(case, "cores", lambda: 8)
+    monkeypatch.setattr(case, "is_locked", lambda: True)
 
 
 def test_file_for_the_front_end(at_now):

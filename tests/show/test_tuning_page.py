@@ -1,60 +1,43 @@
-"""The tuning guide and the rules of `diagnose()`: each sentence has an entry, each entry one."""
+"""The tuning guide has a row for each cause of a diagnosis, and the rules make each of them."""
 
 import ast
 import re
 from pathlib import Path
+from typing import get_args
+
+from nbpipe.show.verdict import diagnosis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tuning.md"
-NAMES = ("rules.py", "diagnose.py", "empty.py", "slowed.py")
-FILES = [ROOT / "nbpipe" / "show" / name for name in NAMES]
-WORDS = 3  # what is shorter is no part of a sentence that one could look up
+SHOW = ROOT / "nbpipe" / "show"
+RULES = [SHOW / "diagnose.py", *sorted((SHOW / "verdict").glob("*.py"))]
+CAUSES = [cause for cause in get_args(diagnosis.Cause) if cause]
 
 
-def plain(text):
-    """Return words alone, parted by one space."""
-    return " ".join(re.findall(r"[\w%=()'/.-]+", text.replace("`", ""))).strip()
+def test_every_cause_has_a_row():
+    """`cause` is the anchor of a row of the guide, and each row is of one cause."""
+    rows = re.findall(r'^\| <a id="([^"]+)"></a>', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(CAUSES)
 
 
-def docstrings(tree):
-    """Return the nodes that are docstrings."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, kinds)]
-    return {body[0].value for body in bodies if isinstance(body[0], ast.Expr)}
+def test_every_cause_is_made_by_a_rule():
+    """A row of the guide is of something that can be seen."""
+    made = {
+        node.value
+        for path in RULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and path.name != "diagnosis.py"
+    }
+    assert [cause for cause in CAUSES if cause not in made] == []
 
 
-def patterns(tree):
-    """Return the nodes that are arguments of the functions of `re`."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    of_re = [call for call in calls if getattr(getattr(call.func, "value", None), "id", "") == "re"]
-    return {argument for call in of_re for argument in call.args}
-
-
-def said():
-    """Return all that the rules say: what stands between values."""
-    for file in FILES:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        aside = docstrings(tree) | patterns(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in aside:
-                yield plain(node.value)
-
-
-def test_every_sentence_has_an_entry():
-    """Whatever `diagnose()` can say stands in the guide, word for word."""
-    page = plain(PAGE.read_text(encoding="utf-8"))
-    missing = {one for one in said() if len(one.split()) >= WORDS and one not in page}
-    assert sorted(missing) == []
-
-
-def test_every_entry_is_a_sentence():
-    """A heading is of words that can be said, and of `…` for what stands between them."""
-    known = set(said())
-    heads = re.findall(r"^### (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    pieces = {head: [one for one in map(plain, head.split("…")) if one] for head in heads}
-    idle = [
-        head
-        for head, parts in pieces.items()
-        if not any(part in one for part in parts for one in known)
+def test_every_diagnosis_has_a_cause():
+    """No rule makes one without."""
+    calls = [
+        node
+        for path in RULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnosis"
     ]
-    assert (idle, len(heads) > 0) == ([], True)
+    without = [one.lineno for one in calls if "cause" not in {word.arg for word in one.keywords}]
+    assert (without, len(calls) > 10) == ([], True)

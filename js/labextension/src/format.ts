@@ -42,13 +42,13 @@ export function leftOf({ left_s }: Row): string {
   return left_s === null ? "" : `${formatClock(left_s)} left`;
 }
 
-/** "12.3 k batches/s · decode limits", and how many more run. */
+/** "12.3 k batches/s · bottleneck: decode", and how many more run. */
 export function briefOf(row: Row, others: number): string {
   const limit = isHung(row)
     ? " · a call hangs"
     : row.limit === ""
       ? ""
-      : ` · ${isolated(row.limit)} limits`;
+      : ` · bottleneck: ${isolated(row.limit)}`;
   const more = others > 0 ? ` (+${others})` : "";
   return `${rateOf(row)}${limit}${more}`;
 }

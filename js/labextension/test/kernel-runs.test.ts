@@ -212,7 +212,7 @@ describe("a run", () => {
     expect(first && [nameOf(first), progressOf(first), briefOf(first, 1)]).toEqual([
       "files > decode",
       "12 of 40 batches",
-      "3.50 batches/s · decode limits (+1)",
+      "3.50 batches/s · bottleneck: decode (+1)",
     ]);
     expect(second && [nameOf(second), progressOf(second), briefOf(second, 0)]).toEqual([
       "run",

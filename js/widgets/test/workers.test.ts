@@ -168,7 +168,9 @@ describe("stages that share their workers", () => {
 
   test("take what is suggested for another of them at the first", () => {
     const suggestion = { stage: "normalise", knob: "concurrency", value: 5 };
-    model.tick({ diagnosis: { stage: "normalise", text: "", evidence: "", advice: "", suggestion } });
+    model.tick({
+      diagnosis: { stage: "normalise", text: "", evidence: "", advice: "", suggestion },
+    });
     frame();
     shown.one("button.nbp-apply").click();
     frame();

@@ -9,7 +9,7 @@ import nbpipe
 from nbpipe.debug import leaks
 from nbpipe.ops.stage import addresses
 from nbpipe.show.picture import knob_words, worker_words
-from nbpipe.show.rules import decide
+from nbpipe.show.verdict.decide import decide
 from tests.executors.transfer.fake import host
 from tests.gates import Calls, Gate, finished, quiet
 from tests.show.test_diagnose import case
@@ -204,7 +204,8 @@ def test_a_device_that_limits_is_named_with_what_helps():
     rows = {"files": (0.01, 0, 0.9), "to_device": (0.1, 0, 0), "abs": (0.88, 0, 0)}
     found = decide(case(rows, 0.62, addresses(PIPE.chain)))
     assert (found.stage, found.suggestion) == ("abs", None)
-    assert "one batch after the other: do less on the device" in found.advice
+    assert (found.cause, "one batch at a time" in found.evidence) == ("device", True)
+    assert "Do less on the device" in found.advice
 
 
 def test_the_panel_shows_depth_and_no_workers(world):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..base.format import unit_of
-from ..engine.stats import StageStats, Status
-from ..ops.chain import emptied_by, known_length
-from ..ops.stage import CONSUMER, Stage
-from .rules import EMPTY, Diagnosis, short_name
+from ...base.format import unit_of
+from ...engine.stats import StageStats, Status
+from ...ops.chain import emptied_by, known_length
+from ...ops.stage import CONSUMER, Stage
+from .diagnosis import EMPTY, Diagnosis, short_name
 
-_MANY = 100  # so many items that a filter lets none of pass are worth a word [items]
+_MANY = 100  # a filter that lets none of so many items pass is reported [items]
 
 
 class _Lost(NamedTuple):
@@ -48,19 +48,22 @@ def nothing_came(
     if not status.came_to_its_end:
         return None
     if status.called != "run":
-        return Diagnosis(
+        return _empty(
             next(iter(stages)),
-            "the loader gave 0 batches.",
+            "The loader gave 0 batches.",
             "Check that the dataset and the sampler have items: drop_last drops a last batch that "
             "is not full.",
-            kind=EMPTY,
         )
     address, count, unit = _culprit(stages, status, stats)
     lost = _Lost(
         short_name(address), stages[address], stats.get(address, StageStats()), count, unit
     )
     finding, advice = _words(lost, status, alone=sum(one.op == "source" for one in stages.values()))
-    return Diagnosis(address, f"{finding}.", advice, kind=EMPTY)
+    return _empty(address, f"{finding}.", advice)
+
+
+def _empty(address: str, text: str, advice: str) -> Diagnosis:
+    return Diagnosis(stage=address, cause="empty", text=text, advice=advice, kind=EMPTY)
 
 
 def _so_far(
@@ -73,7 +76,7 @@ def _so_far(
         if row.epoch_in >= _MANY:
             lost = _Lost(short_name(address), stages[address], row, row.epoch_in, "items")
             finding, advice = _words(lost, status, alone=1)
-            return Diagnosis(address, f"{finding} so far.", advice, kind=EMPTY)
+            return _empty(address, f"{finding} so far.", advice)
     return None
 
 
@@ -141,23 +144,23 @@ def _words(lost: _Lost, status: Status, *, alone: int) -> tuple[str, str]:
             "Return a new iterator at each call of its function.",
         )
     if op == "source":
-        who = "the source" if alone == 1 else name
+        who = "The source" if alone == 1 else name
         return f"{who} gave 0 items", "Check its path or pattern: print the items before the run."
     if status.skipped and lost.row.errors:
         return (
-            f"{name} failed on {status.skipped:,} of {items}, and no other was left",
-            f"{status.called}.failures() gives inputs and tracebacks.",
+            f"{name} failed on {status.skipped:,} of {items}, and nothing was left",
+            f"See {status.called}.failures() for inputs and tracebacks.",
         )
     if op == "batch" and getattr(lost.stage.spec, "drop_last", False):
         return (
-            f"drop_last of {name} dropped the only {items}",
-            f"Write a batch size of at most {lost.came}, or leave drop_last out.",
+            f"{name} dropped the only {items}, which fill no batch",
+            f"Set a batch size of at most {lost.came}, or leave out drop_last.",
         )
     if op in _SETTINGS:
-        return f"{name} leaves none of {items}", _SETTINGS[op]
+        return f"{name} left none of {items}", _SETTINGS[op]
     if op == "filter":
         return f"{name} let none of {items} pass", "Call its function on one item."
-    return f"{name} made nothing of {items}", "Call its function on one item, or see pipe.peek()."
+    return f"{name} gave nothing for {items}", "Call its function on one item, or see pipe.peek()."
 
 
 _SETTINGS = {  # what to change in the arguments of an operation that leaves no item

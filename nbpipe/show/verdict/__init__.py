@@ -1,0 +1,1 @@
+"""The rules that find what limits a run, each with its finding, its evidence and its advice."""
