@@ -125,7 +125,7 @@ describe("a panel shows", () => {
   test("the diagnosis, and marks the stage", () => {
     const shown = live();
     expect([
-      shown.text("[data-field=diagnosis]").startsWith("decode limits"),
+      shown.text("[data-field=diagnosis]").startsWith("decode is the bottleneck"),
       shown.stage("decode").classList.contains("nbp-limits"),
       shown.stage("read").classList.contains("nbp-limits"),
     ]).toEqual([true, true, false]);
