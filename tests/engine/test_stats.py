@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import UnknownStageError
-from nbpipe.engine.stats import WINDOW_NS, Counters, RunStats, StageRuntime, StageStats, stats_of
+from nbpipe.engine.stats import (
+    WINDOW_NS,
+    Counters,
+    RunStats,
+    StageRuntime,
+    StageStats,
+    Status,
+    stats_of,
+)
 
 SECOND_NS = 1_000_000_000
 
@@ -198,6 +206,30 @@ def test_stats_of_a_stage_as_html():
     html = shown._repr_html_()
     found = [word in html for word in ("12.3 k items/s", "50%", "4 ms", "1 MB", "latency_p50_s")]
     assert found == [True] * 5
+
+
+def test_status_as_html():
+    """Fields that hold something are rows, with units; long values wrap, and all is escaped."""
+    status = Status(
+        "failed",
+        epoch=0,
+        delivered=1200,
+        units={"files": "items"},
+        elapsed_s=3.2,
+        held_bytes=1_000_000,
+        isolated=("files", "read"),
+        ahead=True,
+        error="ValueError: <b>" + "long " * 50,
+    )
+    html = status._repr_html_()
+    words = ("1,200", "files: items", "3.2 s", "1 MB", "files, read", "yes", "&lt;b&gt;long")
+    assert [word for word in words if word not in html] == []
+    assert (html.count("long "), "white-space:normal" in html) == (50, True)
+    assert ["<td>epoch</td>" in html, "limit_bytes" in html, "skipped" in html] == [
+        True,
+        False,
+        False,
+    ]
 
 
 # -- in words --------------------------------------------------------------------------------------
