@@ -196,7 +196,7 @@ def test_words():
     """In a terminal: title, state, diagnosis, what was turned, and a table of the stages."""
     lines = picture_text(snapshot(photographs())).splitlines()
     assert lines[1].startswith("running, epoch 1 (2 of 3), 412/1,563 batches (26%)")
-    assert lines[2].startswith("decode is the bottleneck: training waits 62% of the time (busy 97%")
+    assert lines[2].startswith("decode is the bottleneck: training waits 62% of the time (busy 99%")
     assert lines[3] == (
         "changed since export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2"
     )
