@@ -17,12 +17,13 @@ _PAUSE_S, _PAUSE_STEPS = 0.3, 8.0  # a step that is longer than both is a pause 
 _FEW_STEPS = 8  # with fewer, a pause is not told from a step
 _PARTS = 6  # of a window, for the error of its rate
 _LEAST_PARTS = 3
-_HELD, _FULL, _WAITS = 0.2, 0.7, 0.1  # shares: blocked, busy, of the loop's time
+_HELD, _FULL, _WAITS = 0.2, 0.7, 0.05  # shares: blocked, busy, of the loop's time
 _CUT_S, _CUT = 0.5, 0.85  # after so long, a rate of so much of the floor ends a window,
 _SURELY_S = 2.5  # or after so long, where late results hold back others
 _LONGEST_S, _LEAST_BATCHES = 15.0, 5  # a window is longer until it has so many batches
 _REGULAR = 0.1  # pauses come after so equally many batches
-_KEEP = 0.015  # of the best rate: fewer calls may give so much less
+_KEEP = 0.015  # of the best rate: fewer calls may give so much less,
+_MANY_FEWER = 1.5  # and `SAME` where they are so many times fewer
 
 
 class Observation(NamedTuple):
@@ -374,9 +375,16 @@ def error_of(marks: Sequence[_Mark], look_s: float) -> float:
 
 
 def best_of(known: Mapping[int, Point]) -> int:
-    """Return the fewest calls that are as fast as any."""
-    top = max(point.rate for point in known.values())
-    return min(calls for calls, point in known.items() if point.rate >= (1 - _KEEP) * top)
+    """Return the fewest calls that are as fast as any; many fewer may be a little slower."""
+    most = max(known, key=lambda calls: known[calls].rate)
+    top = known[most]
+
+    def is_equal(calls: int) -> bool:
+        doubt = math.hypot(known[calls].error, top.error) / top.rate
+        share = SAME if most >= _MANY_FEWER * calls else min(SAME, max(_KEEP, doubt))
+        return known[calls].rate >= (1 - share) * top.rate
+
+    return min(filter(is_equal, known))
 
 
 def scalable(known: Mapping[int, Point]) -> int | None:

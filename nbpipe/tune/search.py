@@ -20,10 +20,12 @@ _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the loa
 _FULL = 0.7  # a stage so busy may be the one that limits
 _HELD = 0.2  # blocked or empty for so much of the time
 _TRIALS, _ROUNDS = 5, 2
+_ROUGH = 0.02  # of the rate: a point with such an error is measured again
+_MAYBE = 0.95  # of the best rate: what may be as good if it is measured again
 _NEAR = 1.3  # calls that lie so near on both sides of the best end a search
 _SURE = Measure(least_s=2.5, batches=40, within=0.01, settles=False)  # that the load has changed
 _REST = Measure(least_s=8.0, most_s=8.0, settles=False)  # after a trial that cost much
-_MANY, _SLOWED = 20, 1.1  # batches that show how long a step is; a step so much longer is slowed
+_MANY, _SLOWED = 10, 1.1  # batches that show how long a step is; a step so much longer is slowed
 _TINY = 0.02  # of a call
 
 
@@ -128,7 +130,7 @@ class Search:
     def _tuned(self, point: Point) -> Steps:
         for _ in range(_ROUNDS):
             before = point.rate
-            for part in (self._leapt, self._searched, self._buffered):
+            for part in (self._leapt, self._buffered, self._searched):
                 if point.wait >= CONTENT:
                     point = yield from part(point)
             if point.wait < CONTENT or point.rate < (1 + SAME) * before:
@@ -288,6 +290,8 @@ class Search:
 
     def _search(self, stage: str, point: Point) -> Steps:
         begun = point.calls[stage]
+        if point.error > _ROUGH * point.rate:
+            point = point.averaged((yield from self._measured(Measure(settles=False))))
         known = {**self._curve[stage], begun: point}
         for _ in range(_TRIALS):
             value = self._next_value(stage, known, point)
@@ -295,12 +299,13 @@ class Search:
             top = max(one.rate for one in known.values())
             if value is None or not (yield from self._turned(stage, value, f"trying ({rates})")):
                 break
-            found = yield from self._measured(Measure(within=0.03, floor=top))
+            found = yield from self._measured(Measure(most_s=3.0, within=0.03, floor=top))
             known[self._board.value(stage)] = found
             if found.wait < CONTENT:
                 break
             if value > begun and not found.worse and self._limiting(found) not in (stage, None):
                 break
+        yield from self._compared(stage, known)
         best = best_of(known)
         if self._board.value(stage) == best:
             return known[best]
@@ -314,32 +319,52 @@ class Search:
         yield from self._turned(stage, begun, f"{best} calls gave {new.rate:.3g}/s this time")
         return (yield from self._measured(Measure()))
 
+    def _compared(self, stage: str, known: dict[int, Point]) -> Turns:
+        """Measure once more, in turn, the best and the fewest calls that may be as good."""
+        best = best_of(known)
+        fewest = min(n for n, one in known.items() if one.rate >= _MAYBE * known[best].rate)
+        for calls in (best, fewest) if fewest < 0.75 * best else ():
+            yield from self._turned(stage, calls, "for comparison")
+            point = yield from self._measured(Measure(most_s=3.0, within=0.03))
+            known[calls] = known[calls].averaged(point)
+        return True
+
     def _next_value(self, stage: str, known: Mapping[int, Point], point: Point) -> int | None:
         """Return what to try: the law's best, the open side of the bracket, or inside it."""
         best, most = best_of(known), self._board.limit(stage, point)
         light_s, at = self._light.get(stage, (0.0, best))
-        bound = light_s * (1 - SAME) * self._top  # fewer calls cannot be as fast
-        bound = 1 if bound < at else bound
         up = min((calls for calls in known if calls > best), default=None)
         down = max((calls for calls in known if calls < best), default=None)
+        if up is not None and down is not None and up <= _NEAR * best <= _NEAR**2 * down:
+            return None
+
+        def is_open(calls: int) -> bool:  # too few cannot be the best, as far as is known
+            enough = calls < at or calls >= light_s * (1 - SAME) * self._top
+            return enough and (down or 1) <= calls <= (up or most) and calls not in known
+
         guess = scalable(known)
-        if (
-            guess is not None
-            and guess not in known
-            and max(bound, down or 1) <= guess <= (up or most)
-        ):
+        apart = guess is not None and all(abs(guess - n) >= max(1, 0.15 * best) for n in known)
+        if guess is not None and apart and is_open(guess):
             return guess
         if up is None and best < most:
             return min(most, max(best + 1, round(1.5 * best)))
-        if down is None and best > 1 and round(best / 1.6) >= bound:
+        if down is None and best > 1 and is_open(round(best / 1.6)):
             return round(best / 1.6)
         sides = []
         if up is not None and up - best > max(1, 0.12 * best):
             sides.append((known[up].rate, round(math.sqrt(up * best))))
         if down is not None and best - down > max(1, 0.12 * best):
             sides.append((known[down].rate, round(math.sqrt(best * down))))
-        sides = [side for side in sides if side[1] not in known and side[1] >= bound]
-        return max(sides)[1] if sides else None
+        sides = [side for side in sides if is_open(side[1])]
+        return max(sides)[1] if sides else self._fewer(known, at)
+
+    @staticmethod
+    def _fewer(known: Mapping[int, Point], at: int) -> int | None:
+        """Return fewer calls than any that were tried, where more of them bring little."""
+        best, lowest = best_of(known), min(known)
+        gain, fewer = known[best].rate / known[lowest].rate - 1, round(lowest / 1.6)
+        flat = gain < (best / lowest - 1) / 2
+        return fewer if flat and 1 <= fewer < min(lowest, at) else None
 
     # -- a loop that its workers slow ---------------------------------------------------------
     def _lowered(self, point: Point) -> Steps:
@@ -407,18 +432,25 @@ class Search:
         return (yield from self._measured(Measure()))
 
     # -- idle calls ---------------------------------------------------------------------------
+    def _idle(self, point: Point) -> dict[str, int]:
+        """Return the calls that are needed of each stage that has many more."""
+        rate = max(point.rate, self._top)
+        needed = {
+            name: max(1, math.ceil(1.08 * point.slots_s[name] * rate + 0.2))
+            for name in self._tunable
+            if not self._is_quiet(name, "trim")
+        }
+        return {name: need for name, need in needed.items() if need < 0.9 * point.calls[name]}
+
     def _trimmed(self, point: Point) -> Steps:
         """Take away calls that are idle; restore them at once if that costs."""
         old: dict[str, int] = {}
         last = list(point.busy)[-1]
         deep, needed = self._board.value(last, "prefetch"), math.ceil(1.2 * point.burst)
-        for name in self._tunable:
-            need = math.ceil(1.08 * point.slots_s[name] * max(point.rate, self._top) + 0.2)
-            calls = point.calls[name]
-            if need < 0.9 * calls and not self._is_quiet(name, "trim"):
-                why = f"they are idle {1 - point.busy[name]:.0%} of the time"
-                if (yield from self._turned(name, max(1, need), why)):
-                    old[name] = calls
+        for name, need in self._idle(point).items():
+            why = f"they are idle {1 - point.busy[name]:.0%} of the time"
+            if (yield from self._turned(name, need, why)):
+                old[name] = point.calls[name]
         if not old:
             return point
         if needed > deep:
@@ -426,7 +458,8 @@ class Search:
             yield from self._turned(last, needed, why, "prefetch")
         new = yield from self._measured(Measure(least_s=1.5, floor=point.rate))
         waits = point.wait < CONTENT <= new.wait
-        if new.rate < (1 - SAME) * point.rate or waits:
+        least = max((1 - SAME / 2) * point.rate, (1 - 1.5 * SAME) * self._top)
+        if new.rate < least or waits:
             for name, value in old.items():
                 yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
                 self._leave(name, "trim", 2.0)
@@ -452,6 +485,7 @@ class Search:
             waits = waits and now.rate < 0.95 * point.rate
             gap = abs(now.rate / point.rate - 1)
             differs = gap > max(0.1, 4 * now.error / now.rate)
-            odd = odd + 1 if waits or (differs and max(now.wait, point.wait) >= CONTENT) else 0
+            changed = waits or (differs and max(now.wait, point.wait) >= CONTENT)
+            odd = odd + 1 if changed or self._idle(now) else 0
             if odd > 1:
                 return now

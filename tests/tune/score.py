@@ -159,13 +159,11 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND")
     parser.add_argument("--seeds", type=int, default=100)
     options = parser.parse_args()
-    rows = {
-        kind: [score(KINDS[kind], seed) for seed in range(options.seeds)] for kind in options.kinds
-    }
-    print(table(rows))
-    for kind, scores in rows.items():
+    for number, kind in enumerate(options.kinds):
+        scores = [score(KINDS[kind], seed) for seed in range(options.seeds)]
+        print("\n".join(table({kind: scores}).splitlines()[number > 0 :]), flush=True)
         for line in missed(kind, scores):
-            print("missed:", line)
+            print("  missed:", line, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ import pytest
 from tests.tune.kinds import KINDS
 from tests.tune.score import GOALS, missed, score, table
 
-QUICK = [name for name in KINDS if name != "mixed"]  # whose oracle tries few settings
+EVERYDAY = ("io", "consumer", "lock", "growing")
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(
+    "kind", [one if one in EVERYDAY else pytest.param(one, marks=pytest.mark.slow) for one in KINDS]
+)
 def test_goals(kind):
     """With one seed, each goal holds."""
     assert missed(kind, [score(KINDS[kind], 0)]) == []
