@@ -96,6 +96,7 @@ class Point(NamedTuple):
         slots_s: by stage, the slot-time of its calls per batch [s].
         busy: by stage, the share of its slots that calls took.
         blocked: by stage, the share of its slots that had no room for a result.
+        starved: by stage, the share of its slots that had no input.
         calls: by stage, the limit in force.
         cores: by stage, the share of its calls' time in which they compute; 0 if not known.
         short: stages whose calls are so short that they run in chunks.
@@ -112,6 +113,7 @@ class Point(NamedTuple):
     slots_s: Mapping[str, float]
     busy: Mapping[str, float]
     blocked: Mapping[str, float]
+    starved: Mapping[str, float]
     calls: Mapping[str, int]
     cores: Mapping[str, float]
     short: frozenset[str] = frozenset()
@@ -126,7 +128,8 @@ class Point(NamedTuple):
             below = names[names.index(name) + 1 :]
             if self.blocked[name] <= _HELD or self.wait <= _WAITS:
                 return None
-            if not any(self.busy[one] > _FULL for one in below):
+            waits = not below or self.starved[below[0]] > _HELD
+            if waits and not any(self.busy[one] > _FULL for one in below):
                 return name
         return None
 
@@ -333,7 +336,7 @@ class Measurement:
         self, old: Mapping[str, StageStats], new: Mapping[str, StageStats], made: float
     ) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {
-            name: {} for name in ("slots_s", "busy", "blocked", "cores")
+            name: {} for name in ("slots_s", "busy", "blocked", "starved", "cores")
         }
         for group in self._groups:
             name, last = group.address, group.members[-1]
@@ -343,6 +346,8 @@ class Measurement:
             found["slots_s"][name] = used_s / made
             found["busy"][name] = used_s / slot_s
             found["blocked"][name] = min(1.0, max(0.0, blocked_s / slot_s))
+            starved_s = new[last].starved_s - old[last].starved_s
+            found["starved"][name] = min(1.0, max(0.0, starved_s / slot_s))
             found["cores"][name] = new[name].cpu_share or 0.0
         return found
 

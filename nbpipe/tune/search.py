@@ -21,6 +21,7 @@ _FULL = 0.7  # a stage so busy may be the one that limits
 _HELD = 0.2  # blocked or empty for so much of the time
 _TRIALS, _ROUNDS = 5, 2
 _ROUGH = 0.02  # of the rate: a point with such an error is measured again
+_BOUND = 0.92  # of the calls that a rate needs by the slot-time of few calls: fewer are too few
 _MAYBE = 0.95  # of the best rate: what may be as good if it is measured again
 _NEAR = 1.3  # calls that lie so near on both sides of the best end a search
 _SURE = Measure(least_s=2.5, batches=40, within=0.01, settles=False)  # that the load has changed
@@ -110,6 +111,7 @@ class Search:
         self._own_s = math.inf  # likewise, of windows with many batches
         # By stage: the least slot-time per batch [s], and the calls with which it was measured.
         self._light: dict[str, tuple[float, int]] = {}
+        self._few: dict[str, tuple[int, float]] = {}  # the fewest calls, and their slot-time [s]
         self._curve: dict[str, dict[int, Point]] = defaultdict(dict)  # by calls, while it limited
 
     # -- the whole ----------------------------------------------------------------------------
@@ -157,6 +159,8 @@ class Search:
             if point.busy[name] > 0.05:  # noqa: PLR2004  of a stage that hardly works
                 least = self._light.get(name, (math.inf, 0))
                 self._light[name] = min(least, (slots_s, point.calls[name]))
+                new, old = (point.calls[name], slots_s), self._few.get(name)
+                self._few[name] = new if old is None or new[0] < old[0] else old
             if point.busy[name] > 0.75 and point.wait >= CONTENT:  # noqa: PLR2004  it limits
                 self._curve[name][point.calls[name]] = point
 
@@ -323,7 +327,7 @@ class Search:
         """Measure once more, in turn, the best and the fewest calls that may be as good."""
         best = best_of(known)
         fewest = min(n for n, one in known.items() if one.rate >= _MAYBE * known[best].rate)
-        for calls in (best, fewest) if fewest < 0.75 * best else ():
+        for calls in (best, fewest) if fewest < best else ():
             yield from self._turned(stage, calls, "for comparison")
             point = yield from self._measured(Measure(most_s=3.0, within=0.03))
             known[calls] = known[calls].averaged(point)
@@ -332,14 +336,14 @@ class Search:
     def _next_value(self, stage: str, known: Mapping[int, Point], point: Point) -> int | None:
         """Return what to try: the law's best, the open side of the bracket, or inside it."""
         best, most = best_of(known), self._board.limit(stage, point)
-        light_s, at = self._light.get(stage, (0.0, best))
+        few, few_s = self._few.get(stage, (best, 0.0))
         up = min((calls for calls in known if calls > best), default=None)
         down = max((calls for calls in known if calls < best), default=None)
         if up is not None and down is not None and up <= _NEAR * best <= _NEAR**2 * down:
             return None
 
         def is_open(calls: int) -> bool:  # too few cannot be the best, as far as is known
-            enough = calls < at or calls >= light_s * (1 - SAME) * self._top
+            enough = calls < few or calls >= _BOUND * few_s * self._top
             return enough and (down or 1) <= calls <= (up or most) and calls not in known
 
         guess = scalable(known)
@@ -356,15 +360,15 @@ class Search:
         if down is not None and best - down > max(1, 0.12 * best):
             sides.append((known[down].rate, round(math.sqrt(best * down))))
         sides = [side for side in sides if is_open(side[1])]
-        return max(sides)[1] if sides else self._fewer(known, at)
+        return max(sides)[1] if sides else self._fewer(known, few)
 
     @staticmethod
-    def _fewer(known: Mapping[int, Point], at: int) -> int | None:
+    def _fewer(known: Mapping[int, Point], few: int) -> int | None:
         """Return fewer calls than any that were tried, where more of them bring little."""
         best, lowest = best_of(known), min(known)
         gain, fewer = known[best].rate / known[lowest].rate - 1, round(lowest / 1.6)
         flat = gain < (best / lowest - 1) / 2
-        return fewer if flat and 1 <= fewer < min(lowest, at) else None
+        return fewer if flat and 1 <= fewer < min(lowest, few) else None
 
     # -- a loop that its workers slow ---------------------------------------------------------
     def _lowered(self, point: Point) -> Steps:
@@ -378,14 +382,15 @@ class Search:
             if stage is None or point.calls[stage] <= 1:
                 return point
             value = min(point.calls[stage] - 1, round(point.calls[stage] / 1.25))
-            if value < self._light_s(stage) * (1 - SAME) * point.rate:
+            if value < _BOUND * self._few.get(stage, (1, 0.0))[1] * point.rate:
                 return point  # fewer cannot be as fast
             took = f"a step of the loop takes {1e3 * point.step_s:.3g} ms"
             why = f"{took}, {1e3 * self._own_s:.3g} with fewer calls"
             if not (yield from self._turned(stage, value, why)):
                 return point
             new = yield from self._measured(Measure(floor=point.rate))
-            if new.rate < (1 + SAME / 3) * point.rate:
+            gains = new.differs(point) and new.rate > (1 + SAME) * point.rate
+            if not gains:
                 yield from self._turned(
                     stage, point.calls[stage], f"{value} calls gave {new.rate:.3g}/s"
                 )

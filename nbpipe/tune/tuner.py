@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple, SupportsIndex, final
 
@@ -18,7 +18,7 @@ from ..base.machine import Machine, release_free_memory
 from ..base.names import shown
 from ..base.threads import holds
 from ..errors import ArgumentError, ArgumentTypeError, RunClosedError
-from ..ops.stage import Stage, stage_at
+from ..ops.stage import CONSUMER, Stage, stage_at
 from ..show.watch import RunView, title_of
 from .board import MOST, Board
 from .point import Observation
@@ -173,10 +173,11 @@ class Tuner:
 
     def _begun(self, run: RunView) -> TuningSession:
         """Return a session with the stages as they are now."""
-        limits, stages = self._limits, dict(run.stages)
+        limits, stages = self._limits, run.stages
         keep = [limits.keep] if isinstance(limits.keep, str) else list(limits.keep)
         for address in keep:
             stage_at(stages, address, "run")
+        stages = _measured(stages, run.stats()) or stages
         most = MOST if limits.most is None else integer("autotune most", limits.most, minimum=1)
         ceiling = self._ceiling(limits.memory)
         cores = self._machine.cores() / ranks_here() if self._cores is None else self._cores
@@ -239,10 +240,10 @@ class Tuner:
         status = run.status()
         stats = run.stats()
         now_s = perf_counter()
-        if not _same(run.stages, self._session.board.stages):
-            self._begin_again(run, "the stages have changed")
-        if any(name not in stats for name in self._session.board.stages):
+        if CONSUMER not in stats or not _measured(run.stages, stats):
             return _REST_S  # before the first epoch
+        if not _same(_measured(run.stages, stats), self._session.board.stages):
+            self._begin_again(run, "the stages have changed")
         one = Observation(now_s, status.state, status.epoch, stats, self._resident_bytes(now_s))
         self._session.look(one)
         if status.state != "running":
@@ -262,6 +263,11 @@ class Tuner:
             _thread.warn(error)
             self._resident = None
         return self._resident
+
+
+def _measured(stages: Mapping[str, Stage], stats: Container[str]) -> dict[str, Stage]:
+    """Return the stages that are measured: some only set an order."""
+    return {name: stage for name, stage in stages.items() if name in stats}
 
 
 def _same(stages: Mapping[str, Stage], known: Mapping[str, Stage]) -> bool:
