@@ -45,6 +45,13 @@ def test_run(setting, module, tmp_path):
 
 
 @pytest.mark.slow
+def test_run_with_a_tuner(module, tmp_path):
+    """The last line has what the tuner came to."""
+    done = command("run", module, "--autotune", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "autotune: measuring")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "code", "says"),
     [

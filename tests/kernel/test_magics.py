@@ -77,6 +77,15 @@ def test_a_run_is_listed_tuned_and_stopped(magic):
     assert state == "5 ['%nbpipe', '%nbpipe']\n"
 
 
+def test_the_changes_of_a_tuner_are_undone(magic):
+    """A run without a tuner is told; else its knobs are as they were."""
+    with pytest.raises(CellError, match="has no tuner; start one with run.autotune"):
+        magic("%nbpipe undo")
+    magic("tuner = run.autotune(); pipe['decode'].knob('concurrency').set(7, by='autotune')")
+    assert magic("%nbpipe undo").startswith("nothing to undo")  # it was no turn of the tuner
+    assert magic("print(tuner.state)") == "undone\n"
+
+
 def test_knobs_of_a_pipeline_are_turned_before_it_runs(magic):
     """A pipeline in a variable is as good as a run; its runs begin with the values."""
     magic("other = nbpipe.source(range(9)).map(abs, concurrency=1)")

@@ -207,7 +207,7 @@ def test_batches_are_the_same(isolate):
     assert order == [number for batch in plain for number in batch]
     again = nbpipe.source(range(1200), name="numbers").shuffle(seed=3).batch(4, collate=list)
     assert batches == list(again)
-    assert pipe["read"].concurrency > 4
+    assert pipe["read"].concurrency > 1
     assert turns[0].why.startswith("the loop waits")
     assert str(tuner.log[0]).startswith("read.concurrency 1 → 4: the loop waits")
     tuner.undo()
