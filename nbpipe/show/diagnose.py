@@ -60,7 +60,16 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
         return Diagnosis(
             cause="early", text="Too early to tell.", advice="Look again in a few seconds."
         )
-    return patient(case, slowed(case) or decide(case))
+    return patient(case, attended(watched, slowed(case) or decide(case)))
+
+
+def attended(watched: RunView, found: Diagnosis) -> Diagnosis:
+    """Take a suggestion back while a tuner turns its knob."""
+    tuner = watched.tuner
+    if tuner is None or found.suggestion is None or not tuner.turns(*found.suggestion[:2]):
+        return found
+    advice = f"Autotune is working on it: {tuner.state}."
+    return replace(found, cause="autotune", advice=advice, suggestion=None)
 
 
 def _starting(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Diagnosis | None:

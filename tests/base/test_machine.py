@@ -80,6 +80,14 @@ def test_the_limit_of_a_group_above(machine, tmp_path, files):
     assert machine.cores() == 0.5
 
 
+@pytest.mark.parametrize("text", ["max 100000", "", "1 0"])
+def test_no_quota(machine, tmp_path, text):
+    """Without a quota that can be read, every core counts."""
+    cores = machine.cores()
+    write(tmp_path, {"proc/1/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text})
+    assert machine.cores() == cores
+
+
 def test_this_machine():
     """The system that runs this test reports all of it, in any control group."""
     release_free_memory()

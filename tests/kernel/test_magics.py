@@ -127,7 +127,7 @@ def test_of_several_knobs_all_are_turned_or_none(magic):
     [
         (
             "rns",
-            "must be followed by one of runs, knobs, pause, resume, stop, undo, export, help, got 'rns'",
+            "one of runs, knobs, pause, resume, stop, undo, export, help, got 'rns'",
         ),
         ("rns", "did you mean 'runs'?"),
         ("runs all", "%nbpipe runs takes nothing more, got 'all'"),

@@ -10,13 +10,13 @@ import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
-from nbpipe.show.diagnose import diagnose, patient
+from nbpipe.show.diagnose import attended, diagnose, patient
 from nbpipe.show.history import Past, Trial
 from nbpipe.show.verdict.case import Case, is_crowded
 from nbpipe.show.verdict.decide import decide
 from nbpipe.show.verdict.diagnosis import Diagnosis
 from nbpipe.show.verdict.load import loads_of
-from tests.show.fakes import NOW_S, STATUS, photographs, read, row
+from tests.show.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
 
@@ -457,6 +457,30 @@ def test_turned_just_now():
     found = patient(looked, decide(looked))
     assert (found.stage, found.suggestion, found.cause) == ("decode", None, "just-turned")
     assert "decode.concurrency has just changed" in found.advice
+
+
+class FakeTuner:
+    """Stands for a tuner that turns the concurrency of one stage."""
+
+    state = "searching decode"
+
+    def turns(self, stage, knob):
+        return (stage, knob) == ("decode", "concurrency")
+
+
+@pytest.mark.parametrize("stage", ["decode", "other"])
+def test_a_tuner_works_on_it(stage):
+    """The bottleneck is named; what the tuner turns is not suggested, what it leaves alone is."""
+    looked = case(DECODE_LIMITS, 0.62, chain())
+    found = replace(decide(looked), suggestion=(stage, "concurrency", 4))
+    told = attended(FakeWatched(tuner=FakeTuner()), found)
+    assert (told.stage, told.text) == ("decode", found.text)
+    if stage == "other":
+        assert told == found
+    else:
+        assert (told.suggestion, told.cause) == (None, "autotune")
+        assert told.advice == "Autotune is working on it: searching decode."
+    assert attended(FakeWatched(), found) == found
 
 
 # -- no stage is full ------------------------------------------------------------------------------

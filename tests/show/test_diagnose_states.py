@@ -13,7 +13,6 @@ from nbpipe.show.diagnose import diagnose
 from nbpipe.show.picture import picture_html, picture_text
 from nbpipe.show.snapshot import snapshot
 from nbpipe.show.verdict import hang as hang_file
-from nbpipe.show.verdict.case import quota_cores
 from nbpipe.show.verdict.hang import hang_of
 from tests.gates import Gate, drained, finished, held, stage
 from tests.show.fakes import STATUS, FakeWatched, photographs
@@ -280,23 +279,6 @@ def test_failed_stage_says_where_to_look(error, way):
         "failed",
         f"See run.failures() for inputs and tracebacks. Write {way}.",
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"), [("200000 100000", 2), ("150000 100000", 2), ("50000 100000", 1)]
-)
-def test_quota(tmp_path, text, cores):
-    """A container's quota is read, part of a core counts as one."""
-    (tmp_path / "cpu.max").write_text(text, encoding="ascii")
-    assert quota_cores(tmp_path / "cpu.max") == cores
-
-
-@pytest.mark.parametrize("text", ["max 100000", "", "1 0", None])
-def test_no_quota(tmp_path, text):
-    """Without a quota that can be read, every core counts."""
-    if text is not None:
-        (tmp_path / "cpu.max").write_text(text, encoding="ascii")
-    assert quota_cores(tmp_path / "cpu.max") > 10**6
 
 
 def test_real_run_that_fails():

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ...base.format import format_share
 from ...base.gil import is_locked
 from ...base.knobs import Knob
+from ...base.machine import Machine
 from ...engine.stats import StageStats, Status
 from ...ops.stage import CONSUMER, Stage
 from ..history import WINDOW_S, Past
@@ -187,15 +185,4 @@ def is_crowded(status: Status, count: int) -> bool:
 @functools.cache
 def cores() -> int:
     """Return the cores that this process may use; a container's quota counts."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    count = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-    return max(1, min(count, quota_cores(Path("/sys/fs/cgroup/cpu.max"))))
-
-
-def quota_cores(file: Path) -> int:
-    """Read the quota of a control group, "max 100000" or "200000 100000"; none is a large one."""
-    try:
-        quota, period = file.read_text(encoding="ascii").split()
-        return math.ceil(int(quota) / int(period))
-    except (OSError, ValueError, ArithmeticError):
-        return sys.maxsize
+    return max(1, math.ceil(Machine().cores()))

@@ -61,6 +61,7 @@ Cause = Literal[
     "starting",
     "early",
     "just-turned",
+    "autotune",
     "turned-since",
     "short-epoch",
     # something is wrong
