@@ -883,12 +883,13 @@ class Status:
             for name, value in values
             if value or name in ("epoch", "delivered")
         ]
-        cell = 'style="text-align:left;white-space:normal;overflow-wrap:anywhere"'
+        left = 'style="text-align:left"'
+        wraps = 'style="text-align:left;white-space:normal;overflow-wrap:anywhere"'
         shown = [
-            f"<tr><td>{name}</td><td {cell}>{escape(plain(words))}</td></tr>"
+            f"<tr><td {left}>{name}</td><td {wraps}>{escape(plain(words))}</td></tr>"
             for name, words in rows
         ]
-        return f'<table style="max-width:60em">{"".join(shown)}</table>'
+        return f'<table style="max-width:60em;color:inherit">{"".join(shown)}</table>'
 
 
 def _status_words(name: str, value: object) -> str:
