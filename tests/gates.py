@@ -321,11 +321,15 @@ def held(run, stage, item):
     return until(rows)
 
 
-def set_clock(monkeypatch, clock):
-    """Have all of nbpipe that is loaded take the time of its stages from a function [ns]."""
-    for name, module in tuple(sys.modules.items()):
-        if name.partition(".")[0] == "nbpipe" and hasattr(module, "perf_counter_ns"):
-            monkeypatch.setattr(module, "perf_counter_ns", clock)
+def set_clock(monkeypatch, clock, name="perf_counter_ns"):
+    """Have all of nbpipe that is loaded take its time from a function.
+
+    By the name of the clock that it replaces: `perf_counter_ns` gives times of stages [ns],
+    `monotonic` limits [s].
+    """
+    for module_name, module in tuple(sys.modules.items()):
+        if module_name.partition(".")[0] == "nbpipe" and hasattr(module, name):
+            monkeypatch.setattr(module, name, clock)
 
 
 def quiet(run):

@@ -9,7 +9,7 @@ import dis
 import sys
 import threading
 
-from nbpipe.base.threads import holds
+from tests.inner import holds, lock_of
 
 MOMENTS = frozenset(
     dis.opmap[name]
@@ -111,7 +111,7 @@ def joined_everywhere(prepare, act, other, *, step=3):
     while where is not None:
         with prepare() as run:
             said = []
-            life, lock = run._core.life, run._core.life.scheduler.lock
+            life, lock = run._core.life, lock_of(run)
             interrupter = Interrupter(
                 number,
                 lambda run=run, said=said: said.append(_answer(other, run)),

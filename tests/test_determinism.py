@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.base.seeding import generator_for
 from tests.chains import build, called, total
+from tests.inner import generator_for
 from tests.strategies import BUFFERS, GATHER_STEPS, HANDS, INDEX_STEPS, JOIN_STEPS
 
 NEVER = threading.Event()

@@ -11,9 +11,8 @@ import pytest
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, KnobError
-from nbpipe.ops.stage import addresses
-from nbpipe.show.watch import changes_since_export
 from tests.scripts import METHODS, ran
+from tests.show.inner import addresses, changes_since_export
 
 CODE = '''
 import enum

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import nbpipe
 import nbpipe.peek  # so that its clock can be set
-from nbpipe.base import gil
 from tests.chains import build, outcome, words_in
+from tests.engine.inner import gil
 from tests.gates import set_clock
 from tests.strategies import RECIPES
 

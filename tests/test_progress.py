@@ -3,16 +3,13 @@
 import contextlib
 import io
 import itertools
+from time import perf_counter_ns
 
 import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.stats import RunStats, StageStats
 from nbpipe.progress import Progress
-from nbpipe.run.run import Run
-from nbpipe.show.verdict import hang
-from nbpipe.show.watch import run_started
 from tests.gates import Gate, finished, held, set_clock, stage
 
 
@@ -27,12 +24,16 @@ class Ticks:
 
 
 @pytest.fixture
-def runs():
+def runs(monkeypatch):
     """Collect the runs that a test starts."""
-    found = []
-    run_started.append(found.append)
-    yield found
-    run_started.remove(found.append)
+    found, start = [], nbpipe.Pipeline.start
+
+    def started(pipe, **options):
+        found.append(start(pipe, **options))
+        return found[-1]
+
+    monkeypatch.setattr(nbpipe.Pipeline, "start", started)
+    return found
 
 
 def watched(pipe_or_run, step_s=0, **options):
@@ -140,13 +141,15 @@ def test_slowest_stage_is_named():
 
 def test_workers_that_start_are_named(monkeypatch):
     """A line says why nothing comes yet."""
-    starting = StageStats(workers=2, starting=2)
+    starting = nbpipe.StageStats(workers=2, starting=2)
     rows = {
-        "files": StageStats(busy=0.1),
+        "files": nbpipe.StageStats(busy=0.1),
         "decode": starting,
-        "embed": StageStats(workers=4, busy=0.5),
+        "embed": nbpipe.StageStats(workers=4, busy=0.5),
     }
-    monkeypatch.setattr(Run, "stats", lambda _: RunStats(rows))
+    with nbpipe.source([]).start() as run:
+        stats = type(run.stats())(rows)
+    monkeypatch.setattr(nbpipe.Run, "stats", lambda _: stats)
     progress, out = watched(nbpipe.source(range(1)))
     list(progress)
     said = "; slowest: embed (busy 50%); decode is starting 2 workers\n"
@@ -155,8 +158,8 @@ def test_workers_that_start_are_named(monkeypatch):
 
 def test_call_that_hangs_is_told(monkeypatch):
     """While others go on, a call that hangs is named, and no time left is told."""
-    monkeypatch.setattr(hang, "LEAST_S", 0.0)
-    monkeypatch.setattr(hang, "TIMES", 0.0)
+    hours = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + hours[0] * 3600 * 10**9)
     gate = Gate()
     fn = stage("thread", gate=lambda n: None if n else gate)
     pipe = nbpipe.source(range(9)).map(fn, name="fetch", concurrency=2, ordered=False)
@@ -164,6 +167,7 @@ def test_call_that_hangs_is_told(monkeypatch):
         items, out = watched(run, 1.5)
         finished(next, items)
         held(run, "fetch", 0)
+        hours[0] = 1
         out.truncate(out.seek(0))
         finished(next, items)
         told = out.getvalue()

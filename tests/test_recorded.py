@@ -16,7 +16,7 @@ import pytest
 import nbpipe
 from nbpipe import CacheError, ModuleEditedError
 from nbpipe.export.store import FOLDER_VARIABLE, stored
-from nbpipe.show.snapshot import snapshot
+from tests.inner import snapshot
 
 DATA = Path(__file__).resolve().parent / "data" / "recorded"
 WRITES = bool(os.environ.get("NBPIPE_WRITE_DATA"))

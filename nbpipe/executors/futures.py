@@ -6,7 +6,6 @@ import copy
 import functools
 import pickle
 import threading
-import time
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Future
 from concurrent.futures import Executor as PoolExecutor
 from contextlib import contextmanager
 from pickle import PickleBuffer
+from time import monotonic
 from typing import Any, ClassVar, final
 
 from ..base.threads import ThreadSettings
@@ -281,7 +281,7 @@ class PendingCall:
         """
         if self.request.timeout_s is not None:
             with self._lock:
-                self._deadline_s = time.monotonic() + calls * self.request.timeout_s
+                self._deadline_s = monotonic() + calls * self.request.timeout_s
                 self._changed.notify_all()
 
     def end(self, _: object = None) -> None:
@@ -308,7 +308,7 @@ class PendingCall:
                 if self._abandoned:
                     raise self.error(StageError, "was abandoned: its epoch is over")
                 ends_s = self._deadline_s
-                left_s = None if ends_s is None else ends_s - time.monotonic()
+                left_s = None if ends_s is None else ends_s - monotonic()
                 if left_s is not None and left_s <= 0:
                     limit = f"took longer than timeout_s={self.request.timeout_s:g}"
                     raise self.error(StageTimeoutError, f"{limit}, and cannot be stopped there")

@@ -9,10 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nbpipe.base.collate import check_options, collate
-from nbpipe.base.tree import leaves
-from nbpipe.errors import ArgumentError, ArgumentTypeError
+import nbpipe
+from nbpipe import ArgumentError, ArgumentTypeError
 from tests.samples import Colour, Pair, Sample
+
+
+def collate(samples, **options):
+    """Make one batch of samples; raise what its stage failed with."""
+    try:
+        (batch,) = nbpipe.source(samples).batch(len(samples), **options)
+    except nbpipe.StageError as error:
+        raise error.__cause__ from None
+    return batch
+
+
+def flat(value):
+    """List what a batch holds, in order."""
+    if isinstance(value, dict | Deep):
+        value = list((value if isinstance(value, dict) else vars(value)).values())
+    return (
+        [leaf for one in value for leaf in flat(one)]
+        if isinstance(value, list | tuple)
+        else [value]
+    )
 
 
 def same(one, other):
@@ -152,7 +171,6 @@ def test_padded_samples_come_back(shapes):
 
 OBJECTS = np.array([1, None])
 BAD = [
-    ([], {}, "a batch must have at least 1 sample, got none"),
     (
         [np.zeros((3, 4)), np.zeros((3, 5))],
         {},
@@ -232,17 +250,16 @@ def test_cycles_are_refused():
     ],
 )
 def test_options_are_checked(options, error, message):
-    """Options are refused before there are samples, and by `collate` alike."""
+    """Options are refused before there are samples."""
     with pytest.raises(error) as caught:
-        check_options(**options)
+        nbpipe.source([(1,)]).batch(1, **options)
     assert message in str(caught.value)
-    with pytest.raises(error):
-        collate([(1,)], **options)
 
 
 def test_good_options():
-    """What `collate` takes passes the check."""
-    assert check_options(names=("a", "b"), dtype="bfloat16", pad=np.float32(0)) is None
+    """A dtype of torch alone and a pad of numpy's are taken."""
+    options = {"names": ("a", "b"), "dtype": "bfloat16", "pad": np.float32(0)}
+    assert nbpipe.source([(1, 2)]).batch(1, **options)["batch"].op == "batch"
 
 
 def test_tensors(torch):
@@ -297,7 +314,7 @@ def test_numbers_beside_tensors_become_tensors(torch):
         {"image": [tensor], **{str(at): number for at, number in enumerate(numbers)}},
         Deep({"a": (tensor,), "b": numbers}, 0.5),
     ):
-        given = [leaf for leaf in leaves(collate([sample] * 3)) if leaf.ndim == 1]
+        given = [leaf for leaf in flat(collate([sample] * 3)) if leaf.ndim == 1]
         assert {type(leaf) for leaf in given} == {torch.Tensor}
         assert [str(leaf.dtype) for leaf in given[:7]] == [f"torch.{name}" for name in names]
         assert [leaf.tolist() for leaf in given[:7]] == [[number] * 3 for number in numbers]

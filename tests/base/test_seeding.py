@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.base.seeding import Permutation, generator_for, order_generator, seed_for
+from nbpipe.base.seeding import Permutation, generator_for, order_generator, seed_for, uniforms
 
 KEY = (0, 1, "decode", 5)
 PATHS = st.integers(0, 2**40) | st.tuples(st.integers(0, 9), st.integers(0, 9))
@@ -117,3 +117,10 @@ def test_permutation_is_even(length):
     shared = np.abs(np.corrcoef(scaled.T) - np.eye(8)) * np.sqrt(1000)
     assert means.max() < 4
     assert shared.max() < 4.5
+
+
+def test_uniform_numbers():
+    """They are those of SplitMix64: its first outputs for the state 1234567 are published."""
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    got = uniforms(np.uint64(1234567), np.arange(3))
+    assert [int(number * 2**53) for number in got] == [number >> 11 for number in published]

@@ -1,17 +1,15 @@
 """`nbpipe run` on real modules."""
 
-import itertools
 import os
 import signal
 import subprocess
 import threading
+from time import perf_counter_ns
 
 import pytest
 
 import nbpipe
 from nbpipe.cli.run import telling_hangs
-from nbpipe.run.run import Run
-from nbpipe.show.verdict import hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
 from tests.gates import HANG_S, Calls, Gate, drained, held, set_clock, stage
 
@@ -130,8 +128,8 @@ def build_pipeline(*, work_concurrency: int = 1):
 
 def test_call_that_hangs_is_told_once(monkeypatch, capsys):
     """Where lines are written, a call that hangs gives one, though nothing else goes on."""
-    monkeypatch.setattr(hang, "LEAST_S", 0.0)
-    set_clock(monkeypatch, itertools.count().__next__)  # so that it has been running for 0 s
+    hours = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + hours[0] * 3600 * 10**9)
     gate, looks = Gate(), Calls()
     with (
         nbpipe.source(range(1))
@@ -141,15 +139,15 @@ def test_call_that_hangs_is_told_once(monkeypatch, capsys):
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
         held(run, "fetch", 0)
-        stats = run.stats
-        monkeypatch.setattr(Run, "stats", lambda _: looks.enter(0) or stats())
+        hours[0], stats = 1, run.stats
+        monkeypatch.setattr(nbpipe.Run, "stats", lambda _: looks.enter(0) or stats())
         with telling_hangs(run, every_s=0.001):
             looks.wait_begun(9)
         gate.open()
         reader.join()
     said = capsys.readouterr().err
     assert said == (
-        "fetch hangs: one call has been running for 0 s, on item 0. Write "
+        "fetch hangs: one call has been running for 1 h 0 min, on item 0. Write "
         'executor="process", timeout_s=30 to end such calls: a thread cannot be stopped, a process '
         "can.\n"
     )

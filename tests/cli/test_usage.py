@@ -5,29 +5,12 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
-from types import SimpleNamespace
 
 import pytest
 
-from nbpipe.cli import main
 from tests.cli.commands import PIPE, command, environment
 from tests.export.leaks import filled
 from tests.ipynb import write_notebook
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Give a function that calls the command in this process: for what ends before it begins."""
-    monkeypatch.chdir(tmp_path)
-
-    def called(*arguments):
-        try:
-            code = main(arguments)
-        except SystemExit as ended:
-            code = ended.code
-        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
-
-    return called
 
 
 @pytest.mark.slow
@@ -239,7 +222,9 @@ def test_setting_with_a_secret(setting, tmp_path, call):
     assert [one for one in held for done in said if one in done.out + done.err] == []
 
 
-WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
+WITHOUT = (
+    "import runpy, sys; sys.modules[{!r}] = None; runpy.run_module('nbpipe', None, '__main__')"
+)
 
 
 @pytest.mark.slow

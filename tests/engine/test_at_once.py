@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 import nbpipe
-from nbpipe.engine.nodes.step import Unbegun
+from tests.engine.inner import Unbegun
 from tests.gates import HANG_S, drained
 
 

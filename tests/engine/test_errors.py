@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 import nbpipe
-from nbpipe import NbpipeError, StageError, errors
-from nbpipe.errors import MissingExtraError, near_match
+from nbpipe import MissingExtraError, NbpipeError, StageError, errors
+from nbpipe.errors import near_match
 
 KINDS = [
     kind

@@ -21,7 +21,7 @@ from collections import deque
 import pytest
 
 import nbpipe
-from nbpipe.engine.epoch import Epoch
+from tests.engine.inner import Epoch
 from tests.gates import drained
 from tests.strategies import examples
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.base.threads import FREE_THREADED, holds
 from tests.gates import Gate, delivered, finished, still_alive
+from tests.inner import FREE_THREADED, holds_lock, lock_of
 
 
 class Prickly:
@@ -133,7 +133,7 @@ class Guest:
 
     def __del__(self):
         if Guest.run is not None:
-            Guest.ended.append(holds(Guest.run._core.life.scheduler.lock))
+            Guest.ended.append(holds_lock(Guest.run))
 
 
 def left(chain, taken=None, *, act=None, **options):
@@ -301,7 +301,7 @@ def test_garbage_that_is_found_under_the_lock(act):
         items = iter(run)
         next(items)
         Garbage()
-        with run._core.life.scheduler.lock:
+        with lock_of(run):
             gc.collect()
         delivered(items)
 
@@ -318,7 +318,7 @@ class Watched:
     asked: ClassVar[list[str]] = []
 
     def __getattribute__(self, name):
-        if Guest.run is not None and holds(Guest.run._core.life.scheduler.lock):
+        if Guest.run is not None and holds_lock(Guest.run):
             Watched.asked.append(name)
         return object.__getattribute__(self, name)
 

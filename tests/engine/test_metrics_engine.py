@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.base import gil
-from nbpipe.base.threads import holds
-from nbpipe.engine.consumer import Consumer
-from nbpipe.engine.nodes import node, program
-from nbpipe.engine.record import TICKS_KEPT, RunRecord
-from nbpipe.engine.stats import SAMPLE_NS
-from nbpipe.ops.stage import CONSUMER
+from tests.engine.inner import SAMPLE_NS, TICKS_KEPT, Consumer, RunRecord, gil, node, program
 from tests.gates import (
     HANG_S,
     Calls,
@@ -31,6 +25,7 @@ from tests.gates import (
     stage,
     until,
 )
+from tests.inner import holds_lock
 
 LATER_S = 1000  # beside it, the time that a test takes is nothing
 FIELDS = ("busy", "starved", "blocked", "waiting")
@@ -46,7 +41,7 @@ def later(run):
     until(lambda: ticker.asleep)
     now_ns = perf_counter_ns() + LATER_S * 10**9
     rows = run._core.life.engine.epochs.rows.stats(now_ns)
-    rows[CONSUMER] = run._core.record.consumer.stats(now_ns)
+    rows["consumer"] = run._core.record.consumer.stats(now_ns)
     return rows
 
 
@@ -78,7 +73,7 @@ def test_full_buffer_is_blocked_and_the_consumer_busy():
         quiet(run)
         rows = later(run)
         assert [shares(rows[name]) for name in ("source", "a", "b")] == [(0, 0, 1, 0)] * 3
-        assert shares(rows[CONSUMER]) == (1, 0, 0, 0)
+        assert shares(rows["consumer"]) == (1, 0, 0, 0)
         most = 9 + 64  # at most a chunk on top of what was just not full
         assert 9 <= rows["b"].queued <= most
         assert 9 <= rows["source"].queued <= most
@@ -104,7 +99,7 @@ def test_slow_source_starves_all_stages_and_the_consumer():
         rows = later(run)
         gate.open()
         consumer.join()
-    assert [shares(rows[name]) for name in ("source", "a", CONSUMER)] == [
+    assert [shares(rows[name]) for name in ("source", "a", "consumer")] == [
         (1, 0, 0, 0),
         (0, 1, 0, 0),
         (0, 1, 0, 0),
@@ -196,7 +191,7 @@ def test_sums_of_slot_time_leave_out_pauses(monkeypatch):
         assert all(getattr(before, part) <= getattr(after, part) < 100 for part in parts)
         assert after.busy_s + after.starved_s + after.blocked_s <= after.slot_s + 1e-6
     assert seen[1]["m"].busy_s > 0
-    assert seen[1][CONSUMER].slot_s > 0
+    assert seen[1]["consumer"].slot_s > 0
 
 
 def test_history_leaves_out_a_pause(monkeypatch):
@@ -213,7 +208,7 @@ def test_history_leaves_out_a_pause(monkeypatch):
             next(items)
         moved_s[0] += 2  # a row is due
         assert len(list(items)) == 49
-        rows = [row for row in run.history() if row["stage"] == CONSUMER]
+        rows = [row for row in run.history() if row["stage"] == "consumer"]
     behind = [row for row in rows if row["paused"]]
     assert (len(behind), behind[0]["items_per_s"] > 1) == (1, True)
 
@@ -229,7 +224,7 @@ def test_a_long_history_is_thinned(monkeypatch):
 
     with nbpipe.source(range(1800)).map(work).start() as run:
         assert finished(drained, run) == list(range(1800))
-        times = [row["time_s"] for row in run.history() if row["stage"] == CONSUMER]
+        times = [row["time_s"] for row in run.history() if row["stage"] == "consumer"]
     early = [time_s for time_s in times if time_s < times[-1] / 2]
     assert (len(times) <= TICKS_KEPT, len(early) < len(times) / 4) == (True, True)
     assert times == sorted({*times})
@@ -257,20 +252,28 @@ def test_run_that_ends_with_its_pause_keeps_its_rates(monkeypatch, goes_on):
         assert row.waiting < 0.99, name
 
 
-def test_loop_of_a_paused_run_is_neither_training_nor_waiting():
-    """A wait of 4 s, of which the run was paused for 3, counts 1 s; a pause in a pause is one."""
-    second_ns = 10**9
-    consumer = Consumer()
-    consumer.begin(10 * second_ns)
-    consumer.waits_since_ns = consumer.active_ns(11 * second_ns)
-    consumer.pause(12 * second_ns, paused=True)
-    consumer.pause(13 * second_ns, paused=True)
-    consumer.settle(14 * second_ns)
-    during = consumer.counters.slot_ns, consumer.counters.starved_ns
-    consumer.pause(15 * second_ns, paused=False)
-    consumer.settle(16 * second_ns)
-    after = consumer.counters.slot_ns, consumer.counters.starved_ns
-    assert (during, after) == ((2 * second_ns, second_ns), (3 * second_ns, 2 * second_ns))
+def test_loop_of_a_paused_run_does_not_wait(monkeypatch):
+    """A wait of 5 hours, of which the run was paused for 3, counts 2; a second pause is none."""
+    hours = [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + hours[0] * 3600 * 10**9)
+    gate = Gate()
+    with nbpipe.source([1]).map(stage("thread", gate=lambda _: gate)).start() as run:
+        items, got = iter(run), []
+        loop = threading.Thread(target=lambda: got.extend(items))
+        loop.start()
+        consumer_waits(items)
+        hours[0] += 1
+        run.pause()
+        hours[0] += 1
+        run.pause()
+        hours[0] += 2
+        during = run.status().waited_s
+        run.resume()
+        hours[0] += 1
+        gate.open()
+        loop.join()
+        after = run.status().waited_s
+    assert (got, round(during / 3600), round(after / 3600)) == ([1], 1, 2)
 
 
 def test_busy_of_an_inline_stage():
@@ -353,7 +356,7 @@ def test_each_item_is_counted_once_in_each_row(grow, counts, memory):
     assert list(found.items()) == [
         ("source", (given, given)),
         *counts.items(),
-        (CONSUMER, (handed_on, handed_on)),
+        ("consumer", (handed_on, handed_on)),
     ]
 
 
@@ -403,7 +406,7 @@ def test_share_of_calls_that_compute(monkeypatch, module, more, work, share):
         with chain.start() as run:
             assert list(run) == list(range(9))
             rows = run.stats()
-    assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (share, None)
+    assert (rows["w"].cpu_share, rows["consumer"].cpu_share) == (share, None)
     assert rows["w"].cpu_share_p50 == share
     assert more == 1 or rows["more"].cpu_share is None
 
@@ -441,9 +444,9 @@ def test_waits_for_the_lock_are_no_other_waits(monkeypatch, module, slept, inter
 def test_cores_of_the_last_seconds(monkeypatch, idle_ns, idle):
     """What the process uses of them, and how many are idle, where that is known; not at once."""
     now = iter(range(1, 100))
-    monkeypatch.setattr("nbpipe.engine.record.process_time_ns", lambda: next(now) * SAMPLE_NS // 2)
+    set_clock(monkeypatch, lambda: next(now) * SAMPLE_NS // 2, "process_time_ns")
     spare = (n and n * idle_ns for n in range(1, 100)) if idle_ns else itertools.repeat(None)
-    monkeypatch.setattr("nbpipe.engine.record.own_idle_ns", lambda: next(spare))
+    set_clock(monkeypatch, lambda: next(spare), "own_idle_ns")
     record = RunRecord()
     told = []
     for sample in range(30):
@@ -466,7 +469,7 @@ def test_history_has_a_row_for_each_stage_and_the_consumer():
     with nbpipe.source(range(50_000)).map(lambda n: n, name="a").start() as run:
         drained(run)
         rows = run.history()
-    assert {row["stage"] for row in rows} == {"source", "a", CONSUMER}
+    assert {row["stage"] for row in rows} == {"source", "a", "consumer"}
     assert {type(value) for row in rows for value in row.values()} <= {int, float, str}
 
 
@@ -561,7 +564,7 @@ def test_the_row_of_the_loop_is_read_under_the_lock(monkeypatch):
     held, settle = [], Consumer.settle
 
     def watched(consumer, now_ns):
-        held.append(holds(run._core.life.scheduler.lock))
+        held.append(holds_lock(run))
         settle(consumer, now_ns)
 
     monkeypatch.setattr(Consumer, "settle", watched)

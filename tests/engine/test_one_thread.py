@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.errors import WorkerStartError
+from nbpipe import WorkerStartError
 from tests.engine.test_threads import at_most
 from tests.gates import Calls, Gate, delivered, drained, epochs, quiet, until
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import nbpipe
-from nbpipe.base.threads import Latch
+from tests.engine.inner import Latch
 from tests.gates import Calls, delivered, drained, finished, options, stage
 
 KINDS = ("thread", "coroutine", "inline")

@@ -8,16 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import UnknownStageError
-from nbpipe.engine.stats import (
-    WINDOW_NS,
-    Counters,
-    RunStats,
-    StageRuntime,
-    StageStats,
-    Status,
-    stats_of,
-)
+from nbpipe import StageStats, UnknownStageError
+from tests.engine.inner import WINDOW_NS, Counters, RunStats, StageRuntime, Status, stats_of
 
 SECOND_NS = 1_000_000_000
 

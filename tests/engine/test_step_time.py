@@ -5,9 +5,7 @@ import sys
 
 import pytest
 
-from nbpipe.base import gil
-from nbpipe.base.gil import Switches
-from nbpipe.engine.step_time import CORES, LOCK, UNKNOWN, StepTimes, Usage
+from tests.engine.inner import CORES, LOCK, UNKNOWN, StepTimes, Switches, Usage, gil
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 import nbpipe
-from nbpipe.errors import StageError, WorkerStartError
+from nbpipe import StageError, WorkerStartError
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
 

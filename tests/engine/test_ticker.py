@@ -2,7 +2,7 @@
 
 import threading
 
-from nbpipe.engine.ticker import Ticker
+from tests.engine.inner import Ticker
 from tests.gates import HANG_S
 
 
@@ -40,7 +40,7 @@ def test_ticker_that_falls_asleep_while_it_is_dismissed_leaves():
     ticker.dismiss()
     dismissed.set()
     ticker.close(HANG_S)
-    left = not ticker._thread.is_alive()
+    left = "nbpipe-ticker" not in [thread.name for thread in threading.enumerate()]
     if not left:
         ticker.attend()  # so that this test leaves nothing behind
     assert left

@@ -18,10 +18,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nbpipe.errors import ArgumentTypeError
-from nbpipe.executors.workers import channel as ring
-from nbpipe.executors.workers.channel import Channel
+from nbpipe import ArgumentTypeError
 from tests.executors.conftest import mapped, open_files
+from tests.executors.inner import Channel, channel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MB = 1 << 20
@@ -602,7 +601,7 @@ def test_memory_as_on_other_systems(monkeypatch):
     """Without memory that has no name at all, a file does that has lost its name."""
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
-    monkeypatch.setattr(ring, "LINUX", False)
+    monkeypatch.setattr(channel, "LINUX", False)
     files = open_files()
     with two_ends() as (one, other):
         for number in range(5):

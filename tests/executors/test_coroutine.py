@@ -8,8 +8,7 @@ import threading
 import pytest
 
 import nbpipe
-from nbpipe.base.threads import ThreadSettings
-from nbpipe.executors.coroutine import EventLoop
+from tests.executors.inner import EventLoop, ThreadSettings
 from tests.gates import drained
 
 NOTE = contextvars.ContextVar("NOTE", default="blank")

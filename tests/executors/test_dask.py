@@ -2,28 +2,28 @@
 
 import asyncio
 import signal
-from concurrent.futures import ThreadPoolExecutor
+import traceback
 from time import monotonic
 
 import numpy as np
 import pytest
 
-from nbpipe.errors import (
+import nbpipe
+from nbpipe import (
     ArgumentError,
     ArgumentTypeError,
+    DaskExecutor,
     ExecutorBrokenError,
-    StageError,
     StageTimeoutError,
 )
-from nbpipe.executors.dask import ClusterExecutor, DaskExecutor, dask_executor_of
 from tests.executors import programs
 from tests.executors.clusters import (
     cluster,
     distributed,
     offload_thread,  # noqa: F401  a fixture
 )
-from tests.executors.programs import BEGUN, GATE, Program, request, values_of
-from tests.gates import HANG_S
+from tests.executors.programs import BEGUN, GATE
+from tests.gates import HANG_S, delivered, drained
 
 
 @pytest.fixture
@@ -40,20 +40,19 @@ def single():
         yield client
 
 
-@pytest.fixture
-def engine():
-    """Threads that call; the gate opens after the test."""
+@pytest.fixture(autouse=True)
+def gate():
+    """Close the gate before a test, and open it after one."""
     GATE.clear()
     while BEGUN.acquire(blocking=False):
         pass
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
-        GATE.set()
+    yield GATE
+    GATE.set()
 
 
-def executor_of(client, **options):
-    """Give a executor with these options."""
-    return ClusterExecutor(DaskExecutor(client, **options))
+def on(executor, fn, items=range(8), **options):
+    """Have a function called on items by a cluster."""
+    return nbpipe.source(items).map(fn, name="work", executor=executor, **options)
 
 
 def settle(client):
@@ -78,19 +77,19 @@ def programs_held(client):
 
 
 # -- what a user passes ----------------------------------------------------------------------------
-def test_a_client_or_the_default_one_is_meant(client):
-    """A client, a `DaskExecutor` and "dask" name the cluster; nothing else does."""
-    given = DaskExecutor(client, scatter=False)
-    found = [dask_executor_of(value) for value in (client, "dask", given)]
-    assert [one.client for one in found] == [client] * 3
-    assert found[2] is given
-    assert [dask_executor_of(value) for value in ("process", None, 3)] == [None] * 3
+@pytest.mark.parametrize("word", ["client", "dask", "spec"])
+def test_a_client_or_the_default_one_is_meant(client, word):
+    """A client, a `DaskExecutor` and "dask" name the cluster."""
+    given = {"client": client, "dask": "dask", "spec": DaskExecutor(client, scatter=False)}[word]
+    with on(given, programs.double).start() as run:
+        assert drained(run) == list(range(0, 16, 2))
+        assert (run["work"].workers, run["work"].link) == (2, client.dashboard_link)
 
 
 def test_no_cluster_is_started_silently():
     """Without a client, "dask" is an error that says how to make one."""
     with pytest.raises(ArgumentError, match=r"client = distributed.Client\(\)"):
-        dask_executor_of("dask")
+        list(on("dask", programs.double))
 
 
 def test_options_are_checked(client):
@@ -118,25 +117,23 @@ def test_asynchronous_client_is_refused(client):
 
 def test_results_do_not_stay_on_the_workers(client):
     """As soon as a result is here, Dask forgets the task."""
-    executor = executor_of(client)
-    for n in range(5):
-        executor.call(request(Program(programs.double), n))
-    assert tasks(client) == []
+    with on(client, programs.double).start() as run:
+        drained(run)
+        assert tasks(client) == []
 
 
 def test_children_of_an_item(client):
     """A function that gives many items gives all of them; what it raises comes after them."""
-    children = executor_of(client).expand(request(programs.Expanding(None), 3, epoch=2))
-    values = [next(children) for _ in range(3)]
-    with pytest.raises(ValueError, match="item 0 in epoch 2") as caught:
-        next(children)
-    assert (values, caught.traceback[-1].name) == ([0, 1, 2], "open")
+    children = nbpipe.source([3]).flat_map(programs.expand_and_fail, executor=client)
+    got, error = delivered(children)
+    cause = error.__cause__
+    assert (got, type(cause), str(cause)) == ([0, 1, 2], ValueError, "after 3")
+    assert traceback.extract_tb(cause.__traceback__)[-1].name == "expand_and_fail"
 
 
-def test_worker_init_is_called_once(client, engine):
-    """`prepare` of a program is called before its first item, once in a process."""
-    program = programs.Prepared(programs.double)
-    list(engine.map(executor_of(client).call, [request(program, n) for n in range(8)]))
+def test_worker_init_is_called_once(client):
+    """It is called before the first item, once in a process."""
+    drained(on(client, programs.double, concurrency=4, worker_init=programs.prepare))
     assert (BEGUN.acquire(blocking=False), BEGUN.acquire(blocking=False)) == (True, False)
 
 
@@ -144,100 +141,98 @@ def test_call_from_inside_a_worker(client):
     """A task of the cluster may itself have work done there."""
 
     def outer():
-        executor = ClusterExecutor(dask_executor_of("dask"))
-        return values_of(executor.call(request(Program(programs.double), 21)))
+        return list(on("dask", programs.double, [21]))
 
     assert client.submit(outer).result() == [42]
 
 
 # -- how programs travel ---------------------------------------------------------------------------
 @pytest.mark.slow
-def test_large_program_is_scattered_once(client, engine):
+def test_large_program_is_scattered_once(client):
     """What is large is put on the workers once, and again when it changed."""
-    executor = executor_of(client)
-    weights = np.ones(200_000)
-    program = Program(lambda value: value + weights.sum())
-    values = list(engine.map(executor.call, [request(program, n) for n in range(8)]))
-    held = programs_held(client)
-    program.fn = lambda value: value - weights.sum()
-    executor.renew()
-    changed = values_of(executor.call(request(program, 0)))
-    settle(client)
-    assert [values_of(response)[0] for response in values] == [200_000 + n for n in range(8)]
-    assert (changed, len(held), len(programs_held(client))) == ([-200_000], 1, 1)
-    assert held != programs_held(client)
+    weights, sign = np.ones(200_000), [1]
+    chain = on(client, lambda value: value + sign[0] * weights.sum(), concurrency=4)
+    with chain.start() as run:
+        values = drained(run)
+        held = programs_held(client)
+        sign[0] = -1
+        changed = drained(run)
+        settle(client)
+        held_then = programs_held(client)
+    assert values == [200_000 + n for n in range(8)]
+    assert changed == [n - 200_000 for n in range(8)]
+    assert (len(held), len(held_then), held != held_then) == (1, 1, True)
 
 
 @pytest.mark.parametrize("scatter", [True, False])
 def test_scatter_as_asked(client, scatter):
     """Small programs are scattered where that is asked for, large ones not where it is refused."""
-    executor = executor_of(client, scatter=scatter)
     captured = np.ones(10 if scatter else 200_000)
-    values = values_of(executor.call(request(Program(lambda value: value + captured.size), 1)))
-    assert (values, len(programs_held(client))) == ([1 + captured.size], int(scatter))
+    executor = DaskExecutor(client, scatter=scatter)
+    with on(executor, lambda value: value + captured.size, [1]).start() as run:
+        assert drained(run) == [1 + captured.size]
+        assert len(programs_held(client)) == int(scatter)
 
 
 def test_lost_program_is_scattered_again(client):
     """A scattered program that Dask no longer has does not cost an item."""
-    executor = executor_of(client, scatter=True)
-    program = Program(programs.double)
-    executor.call(request(program, 1))
-    (key,) = programs_held(client)
-    client.cancel([distributed.Future(key, client)])
-    assert values_of(executor.call(request(program, 4))) == [8]
+    with on(DaskExecutor(client, scatter=True), programs.double).start() as run:
+        drained(run)
+        (key,) = programs_held(client)
+        client.cancel([distributed.Future(key, client)])
+        assert drained(run) == list(range(0, 16, 2))
 
 
 # -- time, and the end -----------------------------------------------------------------------------
-def test_call_that_takes_too_long_is_an_error(single, engine):
+def test_call_that_takes_too_long_is_an_error(single, gate):
     """The error names item and executor; the worker goes on with other work afterwards."""
-    executor = executor_of(single)
-    late = engine.submit(executor.call, request(Program(programs.wait_at_gate), 1, timeout_s=0.2))
-    error = late.exception()
-    GATE.set()
-    after = values_of(executor.call(request(Program(programs.double), 2, timeout_s=HANG_S)))
+    _, error = delivered(on(single, programs.wait_at_gate, [1], timeout_s=0.2))
+    gate.set()
+    after = drained(on(single, programs.double, [2], timeout_s=HANG_S))
     assert (type(error), error.path, error.executor) == (StageTimeoutError, 0, "dask")
     assert after == [4]
 
 
-def test_cancel_frees_the_threads_at_once(single, engine):
+def test_an_epoch_that_is_left_frees_the_threads_at_once(single, gate):
     """After an epoch nobody waits; what has not begun is dropped."""
-    executor, program = executor_of(single), Program(programs.wait_at_gate)
-    waiting = [engine.submit(executor.call, request(program, n)) for n in range(3)]
-    BEGUN.acquire()
-    executor.cancel()
-    errors = [type(future.exception()) for future in waiting]
-    GATE.set()
-    assert (errors, tasks(single)) == ([StageError] * 3, [])
-    assert values_of(executor.call(request(Program(programs.double), 5))) == [10]
+    with on(single, programs.wait_at_gate, concurrency=3).start() as run:
+        items = iter(run)
+        BEGUN.acquire()
+        items.close()
+        gate.set()
+        assert tasks(single) == []
+        assert drained(run) == list(range(8))
 
 
-def test_client_that_is_closed_in_mid_call(engine):
+def test_client_that_is_closed_in_mid_call(gate):
     """Closing the client wakes every thread that waits, with an error that says so."""
     with cluster(workers=1) as client:
-        executor, program = executor_of(client), Program(programs.wait_at_gate)
-        waiting = [engine.submit(executor.call, request(program, n)) for n in range(4)]
-        BEGUN.acquire()
-        client.close()
-        errors = [future.exception() for future in waiting]
-        GATE.set()
-        after = engine.submit(executor.call, request(program, 9)).exception()
-    assert {type(error) for error in (*errors, after)} == {ExecutorBrokenError}
-    assert all("keep the client and its cluster open" in str(error) for error in (*errors, after))
-    assert (executor.workers, executor.memory_bytes, executor.close(1)) == (0, 0, [])
+        with on(client, programs.wait_at_gate, concurrency=4).start() as run:
+            items = iter(run)
+            BEGUN.acquire()
+            client.close()
+            errors = [delivered(items)[1], delivered(run)[1]]
+            gate.set()
+            seen = run["work"].workers, run["work"].memory_bytes
+        assert {type(error) for error in errors} == {ExecutorBrokenError}
+        assert all("keep the client and its cluster open" in str(error) for error in errors)
+        assert seen == (0, 0)
 
 
 def test_interrupts_stay_as_they_are_in_this_process(client):
     """Workers in the notebook's own process do not take its stop button away."""
     before = signal.getsignal(signal.SIGINT)
-    executor_of(client).call(request(Program(programs.double), 1))
+    drained(on(client, programs.double))
     assert signal.getsignal(signal.SIGINT) is before
 
 
 # -- looking in ------------------------------------------------------------------------------------
 def test_workers_are_counted(client):
-    """The executor knows the workers, their threads and memory, and the dashboard."""
-    executor = executor_of(client)
-    assert executor.worker_threads == sum(client.nthreads().values())
-    found = executor.workers, executor.memory_bytes > 1_000_000, executor.pids
-    assert found == (2, True, ())
-    assert executor.link == client.dashboard_link
+    """A stage knows the workers, their threads and memory, and the dashboard."""
+    with on(client, programs.double).start() as run:
+        drained(run)
+        row, stage = run.stats()["work"], run["work"]
+        assert row.worker_threads == sum(client.nthreads().values())
+        found = stage.workers, stage.memory_bytes > 1_000_000, stage.pids
+        assert found == (2, True, ())
+        assert stage.link == client.dashboard_link

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.errors import ExecutorBrokenError
-from nbpipe.executors.dask import ClusterExecutor, DaskExecutor
+from nbpipe import ExecutorBrokenError
 from tests.executors import programs
 from tests.executors.clusters import (
     cluster,
@@ -20,8 +19,7 @@ from tests.executors.clusters import (
     scheduler_process,
     worker_process,
 )
-from tests.executors.programs import Program, request, values_of
-from tests.gates import Bell, Gate, drained, until
+from tests.gates import Bell, Gate, delivered, drained, until
 
 # Each process of a cluster imports Dask as it starts: seconds, on a machine with other work many.
 pytestmark = pytest.mark.timeout(120)
@@ -45,17 +43,10 @@ def at_gate(bell, gate):
     return work
 
 
-def executor_of(client):
-    """Give a executor."""
-    return ClusterExecutor(DaskExecutor(client))
-
-
 @pytest.mark.slow
 def test_workers_live_on_when_the_group_is_interrupted(client):
     """The stop button ends no worker, nor one that starts later, and keeps no value back."""
-    executor = executor_of(client)
-    program = Program(programs.interrupts_ignored)
-    first = values_of(executor.call(request(program, 0)))
+    first = drained(nbpipe.source([0]).map(programs.interrupts_ignored, executor=client))
     client.cluster.scale(3)
     client.wait_for_workers(3)
     ignored = client.run(programs.interrupts_ignored, None)
@@ -67,49 +58,50 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
 
 
 @pytest.mark.slow
-def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
+def test_restart_of_the_workers_in_mid_call(client, bell, gate):
     """After `client.restart()` calls in progress are done again, large captures included."""
-    executor, weights = executor_of(client), np.ones(200_000)
-    wait = at_gate(bell, gate)
+    weights, wait = np.ones(200_000), at_gate(bell, gate)
 
     def work(value):
         return wait(value), weights.size
 
-    waiting = engine.submit(executor.call, request(Program(work), 0))
-    bell.wait()
-    client.restart()
-    bell.wait()
-    gate.open()
-    ((pid, size),) = values_of(waiting.result())
+    with nbpipe.source([0]).map(work, executor=client).start() as run:
+        items = iter(run)
+        bell.wait()
+        client.restart()
+        bell.wait()
+        gate.open()
+        ((pid, size),) = drained(items)
     assert (size, pid in client.run(os.getpid).values()) == (200_000, True)
 
 
 @pytest.mark.slow
-def test_cluster_that_is_closed_in_mid_call(engine, bell, gate):
+def test_cluster_that_is_closed_in_mid_call(bell, gate):
     """Closing the cluster wakes every thread that waits."""
-    with cluster(processes=True, workers=1) as client:
-        executor = executor_of(client)
-        waiting = engine.submit(executor.call, request(Program(at_gate(bell, gate)), 0))
+    with (
+        cluster(processes=True, workers=1) as client,
+        nbpipe.source([0]).map(at_gate(bell, gate), executor=client).start() as run,
+    ):
+        items = iter(run)
         bell.wait()
         client.cluster.close()
-        error = waiting.exception()
+        _, error = delivered(items)
     assert type(error) is ExecutorBrokenError
 
 
 @pytest.mark.slow
-def test_scheduler_that_is_killed_in_mid_call(engine, bell, gate):
+def test_scheduler_that_is_killed_in_mid_call(bell, gate):
     """A scheduler that is gone is an error of every call, at once and later."""
     with (
         scheduler_process() as (scheduler, address),
         worker_process(address),
         distributed.Client(address) as client,
+        nbpipe.source([0]).map(at_gate(bell, gate), executor=client).start() as run,
     ):
-        executor = executor_of(client)
-        waiting = engine.submit(executor.call, request(Program(at_gate(bell, gate)), 0))
+        items = iter(run)
         bell.wait()
         scheduler.kill()
-        errors = [waiting.exception()]
-        errors += [engine.submit(executor.call, request(Program(programs.double), 1)).exception()]
+        errors = [delivered(items)[1], delivered(run)[1]]
     assert [type(error) for error in errors] == [ExecutorBrokenError] * 2
 
 

@@ -1,5 +1,6 @@
 """Any `concurrent.futures.Executor` as the executor of a stage."""
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -11,14 +12,9 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.nodes.program import FusedPart, FusedProgram
-from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
-from nbpipe.executors.futures import ForeignExecutor, Payload
-from nbpipe.ops.batch import Batch
-from nbpipe.ops.call import Map
+from nbpipe import ExecutorBrokenError, StageTimeoutError, UnpicklableError
 from tests.executors import programs
-from tests.executors.programs import Program, request, values_of
-from tests.gates import HANG_S, still_alive
+from tests.gates import HANG_S, delivered, drained, set_clock, still_alive, until
 
 
 class SyncExecutor(Executor):
@@ -31,6 +27,21 @@ class SyncExecutor(Executor):
         except BaseException as error:
             future.set_exception(error)
         return future
+
+
+class PicklingExecutor(Executor):
+    """Pickles the work and its result, as an executor with other processes does."""
+
+    def __init__(self, threads, protocol=pickle.HIGHEST_PROTOCOL):
+        self.threads, self.protocol = threads, protocol
+
+    def sent(self, value):
+        """Give a copy of a value."""
+        return pickle.loads(pickle.dumps(value, self.protocol))
+
+    def submit(self, fn, /, *args, **kwargs):
+        job = self.sent((fn, args, kwargs))
+        return self.threads.submit(lambda: self.sent(job[0](*job[1], **job[2])))
 
 
 def spawn_pool():
@@ -66,113 +77,97 @@ POOLS = pytest.mark.parametrize("pool", [spawn_pool, loky_pool], ids=["spawn", "
 @pytest.fixture
 def threads():
     """Give an executor of threads."""
-    with ThreadPoolExecutor(2) as executor:
+    with ThreadPoolExecutor(2, "theirs") as executor:
         yield executor
 
 
-def note_callbacks(executor):
-    """Give an event for the moment when somebody listens to the next future of an executor."""
-    noted, submit = threading.Event(), executor.submit
+def on(executor, fn, items, *, name="work", **options):
+    """Have a function called on items by an executor."""
+    return nbpipe.source(items).map(fn, name=name, executor=executor, **options)
+
+
+def watch(executor):
+    """Give a list that grows by the future of each call that an executor is given."""
+    futures, submit = [], executor.submit
 
     def watched(*args):
-        future = submit(*args)
-        listen = future.add_done_callback
-        future.add_done_callback = lambda fn: (listen(fn), noted.set())
-        return future
+        futures.append(submit(*args))
+        return futures[-1]
 
     executor.submit = watched
-    return noted
-
-
-def close(foreign):
-    """Close a foreign; nothing is late."""
-    assert foreign.close(HANG_S) == []
+    return futures
 
 
 # -- in this process -------------------------------------------------------------------------------
 @pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), SyncExecutor])
 def test_in_this_process_nothing_is_pickled(make):
-    """Threads and synchronous executors work on the program itself, picklable or not."""
+    """Threads and synchronous executors work on the function itself, picklable or not."""
     gate = threading.Lock()
     with make() as executor:
-        foreign = ForeignExecutor(executor)
-        response = foreign.call(request(Program(lambda value: (value, gate)), 1, 2))
-        close(foreign)
-    assert response.results == [(0, (1, gate)), (1, (2, gate))]
+        got = drained(on(executor, lambda value: (value, gate), [1, 2]))
+    assert got == [(1, gate), (2, gate)]
 
 
-def test_call_runs_in_the_executor(threads):
-    """The executor's own thread calls the function, and the caller waits for it."""
-    foreign = ForeignExecutor(threads)
-    mine = threads.submit(threading.get_ident).result()
-    (ident,) = values_of(foreign.call(request(Program(programs.thread_id), 0)))
-    assert (ident == mine or ident != threading.get_ident(), foreign.workers) == (True, 2)
+def test_calls_run_in_the_executor(threads):
+    """The executor's own threads call the function."""
+    with on(threads, lambda _: threading.current_thread().name, range(9)).start() as run:
+        names = drained(run)
+        assert run["work"].workers == 2
+    assert {name.partition("_")[0] for name in names} == {"theirs"}
 
 
-def test_time_counts_from_the_beginning_of_a_call(threads, engine):
+def test_time_counts_from_the_beginning_of_a_call(monkeypatch, threads):
     """A call that waits for a free thread is not late, however little time it has."""
-    foreign, gate = ForeignExecutor(threads), threading.Event()
+    now_s, gate = [0.0], threading.Event()
+    set_clock(monkeypatch, lambda: now_s[0], "monotonic")
     blocked = [threads.submit(gate.wait) for _ in range(2)]
-    noted = note_callbacks(threads)
-    waiting = engine.submit(foreign.call, request(Program(programs.double), 7, timeout_s=HANG_S))
-    noted.wait()
-    (call,) = foreign._calls
-    deadline_s = call._deadline_s
-    gate.set()
-    assert (values_of(waiting.result()), deadline_s) == ([14], None)
+    sent = watch(threads)
+    with on(threads, programs.double, [7], timeout_s=HANG_S).start() as run:
+        items = iter(run)
+        until(lambda: sent)
+        now_s[0] = 10 * HANG_S
+        gate.set()
+        assert drained(items) == [14]
     assert [future.result() for future in blocked] == [True, True]
 
 
 def test_call_that_takes_too_long_is_an_error(threads):
     """The error names stage, item, executor and limit; the thread is freed."""
-    foreign, gate = ForeignExecutor(threads), threading.Event()
-    with pytest.raises(StageTimeoutError, match=r"'work' on item 0 .*timeout_s=0.01") as caught:
-        foreign.call(request(Program(lambda _: gate.wait()), 0, timeout_s=0.01))
+    gate = threading.Event()
+    _, error = delivered(on(threads, lambda _: gate.wait(), [0], timeout_s=0.01))
     gate.set()
-    error = caught.value
-    assert (error.stage, error.path, error.executor) == ("work", 0, "ThreadPoolExecutor")
+    with pytest.raises(StageTimeoutError, match=r"'work' on item 0 \(ThreadP.*timeout_s=0.01"):
+        raise error
+    assert (error.stage, error.path) == ("work", 0)
 
 
-@pytest.mark.parametrize("epochs", [(), (0,)], ids=["all", "one"])
-def test_cancel_takes_back_what_has_not_begun(threads, engine, epochs):
-    """Calls that wait in the executor are cancelled, but those sent ahead for the next epoch."""
-    foreign, gate = ForeignExecutor(threads), threading.Event()
-    running = threading.Barrier(3)
-    program = Program(lambda value: (value < 2 and running.wait(), gate.wait(), value)[-1])
-    begun = [engine.submit(foreign.call, request(program, n)) for n in range(2)]
-    running.wait()
-    noted = note_callbacks(threads)
-    ahead = engine.submit(foreign.call, request(program, 2, epoch=1))
-    noted.wait()
-    foreign.cancel(*epochs)
-    error = None if epochs else ahead.exception()
-    gate.set()
-    assert [values_of(future.result()) for future in begun] == [[0], [1]]
-    if epochs:
-        assert values_of(ahead.result()) == [2]
-    else:
-        assert type(error) is ExecutorBrokenError
+def test_an_epoch_that_is_left_takes_back_what_has_not_begun(threads):
+    """Calls that wait in the executor are cancelled, those in progress end."""
+    gate, running, begun = threading.Event(), threading.Barrier(3), []
+    sent = watch(threads)
 
+    def work(item):
+        begun.append(item)
+        running.wait()
+        gate.wait()
 
-def test_close_frees_the_threads_and_names_what_runs(threads, engine):
-    """A call that does not end is named, and nobody waits for it any longer."""
-    foreign, gate, running = ForeignExecutor(threads), threading.Event(), threading.Event()
-    slow = request(Program(lambda _: (running.set(), gate.wait()), "slow"), 0)
-    waiting = engine.submit(foreign.call, slow)
-    running.wait()
-    late = foreign.close(0.01)
-    errors = [type(waiting.exception()), type(engine.submit(foreign.call, slow).exception())]
-    gate.set()
-    assert (late, errors) == (["slow"], [StageError, StageError])
+    with on(threads, work, range(3), concurrency=3).start() as run:
+        items = iter(run)
+        running.wait()
+        until(lambda: len(sent) == 3)
+        items.close()
+        until(sent[2].cancelled)
+        gate.set()
+    assert sorted(begun) == [0, 1]
 
 
 def test_executor_that_was_shut_down_is_named(threads):
     """Work for an executor that is shut down is an error that says what to do."""
     threads.shutdown()
-    foreign = ForeignExecutor(threads)
-    with pytest.raises(ExecutorBrokenError, match="after shutdown; keep the executor open") as e:
-        foreign.call(request(Program(programs.double), 1, first=3))
-    assert (e.value.path, type(e.value.__cause__)) == (3, RuntimeError)
+    _, error = delivered(on(threads, programs.double, [1]))
+    with pytest.raises(ExecutorBrokenError, match="after shutdown; keep the executor open"):
+        raise error
+    assert error.path == 0
 
 
 # -- in other processes ----------------------------------------------------------------------------
@@ -181,53 +176,41 @@ def test_executor_that_was_shut_down_is_named(threads):
 @pytest.mark.slow
 @POOLS
 def test_function_that_changed_reaches_the_workers(pool):
-    """After `renew` the function is pickled again; without it, workers keep theirs."""
-    with pool() as executor:
-        foreign = ForeignExecutor(executor)
-        program = Program(lambda _: "old")
-        first = values_of(foreign.call(request(program, 0)))
-        program.fn = lambda _: "new"
-        kept = values_of(foreign.call(request(program, 0)))
-        foreign.renew()
-        changed = values_of(foreign.call(request(program, 0)))
-        close(foreign)
-    assert (first, kept, changed) == (["old"], ["old"], ["new"])
+    """Each epoch calls the function as it is then."""
+    word = ["old"]
+    with pool() as executor, on(executor, lambda _: word[0], [0]).start() as run:
+        first = drained(run)
+        word[0] = "new"
+        assert (first, drained(run)) == (["old"], ["new"])
 
 
 @POOLS
 def test_worker_that_dies_is_an_error(pool):
     """A pool that lost a worker is named with the item, and with the way out."""
     with pool() as executor:
-        foreign = ForeignExecutor(executor)
-        with pytest.raises(ExecutorBrokenError, match="executor='process'") as caught:
-            foreign.call(request(Program(programs.die), 0, first=5))
-        close(foreign)
-    assert (caught.value.stage, caught.value.path) == ("work", 5)
+        _, error = delivered(on(executor, programs.die, [0]))
+    with pytest.raises(ExecutorBrokenError, match="executor='process'"):
+        raise error
+    assert (error.stage, error.path) == ("work", 0)
 
 
 @pytest.mark.slow
 @POOLS
-def test_item_that_cannot_be_pickled_is_named(pool):
+@pytest.mark.parametrize(
+    ("fn", "items", "words"),
+    [
+        (programs.double, [1, threading.Lock()], r"'work' .* item 1 a _thread.lock"),
+        (programs.lock, [1], r"result of stage 'work' .* item 0 a _thread"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(pool, fn, items, words):
     """The error names stage, item and type; the pool goes on."""
     with pool() as executor:
-        foreign = ForeignExecutor(executor)
-        with pytest.raises(UnpicklableError, match=r"'work' .* item 1 a _thread.lock"):
-            foreign.call(request(Program(programs.double), 1, threading.Lock()))
-        after = values_of(foreign.call(request(Program(programs.double), 4)))
-        close(foreign)
+        _, error = delivered(on(executor, fn, items))
+        after = drained(on(executor, programs.double, [4]))
+    with pytest.raises(UnpicklableError, match=words):
+        raise error
     assert after == [8]
-
-
-@pytest.mark.slow
-@POOLS
-def test_result_that_cannot_be_pickled_is_named(pool):
-    """The error comes from the worker, and names stage, item and type."""
-    with pool() as executor:
-        foreign = ForeignExecutor(executor)
-        with pytest.raises(UnpicklableError, match=r"result of stage 'work' .* item 2 a _thread"):
-            foreign.call(request(Program(programs.lock), 0, first=2))
-        close(foreign)
-    assert foreign.workers == 2
 
 
 @pytest.mark.slow
@@ -236,32 +219,41 @@ def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
     fifo = tmp_path / "gate"
     os.mkfifo(fifo)
     with spawn_pool() as executor:
-        foreign = ForeignExecutor(executor)
-        values_of(foreign.call(request(Program(programs.double), 1)))  # the workers have started
-        with pytest.raises(StageTimeoutError, match=r"timeout_s=0\.2"):
-            foreign.call(request(Program(programs.wait_for_file), fifo, timeout_s=0.2))
+        drained(on(executor, programs.double, [1]))  # the workers have started
+        _, error = delivered(on(executor, programs.wait_for_file, [fifo], timeout_s=0.2))
         fifo.write_bytes(b"")
-        close(foreign)
+    with pytest.raises(StageTimeoutError, match=r"timeout_s=0\.2"):
+        raise error
     assert fifo.with_suffix(".begun").exists()
 
 
-def test_time_is_given_to_every_call_of_a_job():
+def test_time_is_given_to_every_call_of_a_job(monkeypatch, threads):
     """Of stages that share a worker each call has the whole time, for none says when it begins."""
-    two = [FusedPart(name, Map(fn=programs.double)) for name in ("one", "other")]
-    job_of_two = FusedProgram(two, seed=0, executor="executor")
-    whole = FusedProgram([*two, FusedPart("batch", Batch(size=3))], seed=0, executor="executor")
-    entries = [(0, 5), (1, 6)]
-    assert (job_of_two.calls(entries), whole.calls([(0, entries)])) == (4, 4)
+    times_s = itertools.chain([0.0], itertools.repeat(1.5 * HANG_S))
+
+    def clock():
+        time_s = next(times_s)
+        if time_s:  # the call in progress is looked at
+            programs.GATE.set()
+        return time_s
+
+    programs.GATE.clear()
+    set_clock(monkeypatch, clock, "monotonic")
+    executor = PicklingExecutor(threads)
+    chain = on(executor, programs.wait_at_gate, [5], timeout_s=HANG_S)
+    chain = chain.map(programs.double, executor=executor, timeout_s=HANG_S)
+    assert drained(chain) == [10]
 
 
 # -- how programs travel ---------------------------------------------------------------------------
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_payload_survives_any_protocol(protocol):
+def test_items_survive_any_protocol(threads, protocol):
     """Executors pickle as they like; arrays come out equal and writable."""
-    values = [(0, np.arange(100_000)), (1, b"x" * 100_000)]
-    copy = pickle.loads(pickle.dumps(Payload.of(values), protocol)).open()
-    copy[0][1][0] = 1
-    assert (copy[0][1][1:4].tolist(), copy[1]) == ([1, 2, 3], values[1])
+    executor = PicklingExecutor(threads, protocol)
+    items = [np.arange(100_000), b"x" * 100_000]
+    array, text = drained(on(executor, lambda item: item, items))
+    array[0] = 1
+    assert (array[1:4].tolist(), text) == ([1, 2, 3], b"x" * 100_000)
 
 
 @pytest.mark.slow

@@ -19,18 +19,17 @@ import numpy as np
 import psutil
 import pytest
 
-from nbpipe import ArgumentError
-from nbpipe.base.seeding import seed_item
-from nbpipe.errors import WorkerStartError
-from nbpipe.executors.workers.launch import (
+from nbpipe import ArgumentError, WorkerStartError
+from tests.executors.conftest import output_of
+from tests.executors.inner import (
     METHOD_VARIABLE,
     UNKNOWN_EXIT,
     _own,
     apply_environment,
     capture_environment,
     launch,
+    seed_item,
 )
-from tests.executors.conftest import output_of
 from tests.gates import HANG_S, finished
 from tests.leaks import held_files, processes_of
 from tests.scripts import METHODS, ROOT, ran

@@ -18,13 +18,19 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.nodes.program import FusedPart, FusedProgram
-from nbpipe.errors import UnpicklableError
-from nbpipe.executors.workers.pickling import importable
-from nbpipe.executors.workers.serialize import captured, load, serialize, warn_if_large
-from nbpipe.ops.call import Map
+from nbpipe import UnpicklableError
 from tests import gates
 from tests.executors.conftest import loose_module, output_of
+from tests.executors.inner import (
+    FusedPart,
+    FusedProgram,
+    Map,
+    captured,
+    importable,
+    load,
+    serialize,
+    warn_if_large,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """

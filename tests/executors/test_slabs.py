@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.executors.workers import channel
-from nbpipe.executors.workers.channel import IDLE_MESSAGES, Ring
-from nbpipe.executors.workers.memory import (
+from tests.executors.conftest import mapped, open_files
+from tests.executors.inner import (
     HEADER_BYTES,
+    IDLE_MESSAGES,
     Blocks,
     Lease,
+    Ring,
     Slab,
     bytes_of,
+    channel,
     open_memory,
     size_class,
 )
-from tests.executors.conftest import mapped, open_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory as on Linux")
 MB = 1 << 20

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from nbpipe.jupyter.publisher import Publisher
 from tests.gates import still_alive
+from tests.jupyter.inner import Publisher
 
 
 class Outputs:

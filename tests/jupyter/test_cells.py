@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.show.watch import run_started
 from tests.jupyter.conftest import Outputs
+from tests.jupyter.inner import run_started
 from tests.scripts import printed
 
 

@@ -6,8 +6,8 @@ pytest.importorskip("ipywidgets")
 
 import nbpipe
 from nbpipe import MissingExtraError
-from nbpipe.jupyter import controls as controls_module
 from tests.jupyter.conftest import publisher_of
+from tests.jupyter.inner import controls_module
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
 from tests.jupyter.conftest import Outputs
+from tests.jupyter.inner import WIDGET_VIEW, RunDisplay
 
 
 @pytest.fixture

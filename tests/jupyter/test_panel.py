@@ -12,11 +12,9 @@ import pytest
 pytest.importorskip("anywidget")
 
 import nbpipe
-from nbpipe.jupyter import panel as panel_module
-from nbpipe.jupyter import panel_of
-from nbpipe.show.watch import record_export
 from tests.gates import HANG_S, still_alive
 from tests.jupyter.conftest import publisher_of
+from tests.jupyter.inner import panel_module, panel_of, record_export
 from tests.show.fakes import Report
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import nbpipe
-from nbpipe.jupyter.publisher import Publisher, RunChannel
 from tests.gates import finished
+from tests.jupyter.inner import Publisher, RunChannel
 
 
 class Feed:

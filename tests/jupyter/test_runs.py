@@ -5,9 +5,8 @@ import gc
 import pytest
 
 import nbpipe
-from nbpipe.jupyter import runs as runs_module
-from nbpipe.jupyter.runs import KernelRuns
 from tests.jupyter.conftest import publisher_of
+from tests.jupyter.inner import KernelRuns, runs_module
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nbpipe.jupyter.kernel import LIMIT
 from tests.kernel.client import is_status, parent
 from tests.kernel.conftest import ROUTED
+from tests.kernel.inner import LIMIT
 
 BUSY = "attend(knob)"
 # More than one look takes. Each is answered by three messages, and a kernel drops what it sends

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nbpipe.jupyter.magics import HELP
 from tests.kernel.client import CellError
+from tests.kernel.inner import HELP
 from tests.scripts import printed
 
 START = """

@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from nbpipe.jupyter import kernel as pump
-from nbpipe.jupyter.kernel import Pump
 from tests.gates import HANG_S
 from tests.kernel.fakes import FakeKernel, in_loop, message
+from tests.kernel.inner import Pump, pump
 
 
 class Clock:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from nbpipe.base.threads import holds
-from nbpipe.run.run import Run
-from nbpipe.show.watch import open_runs
+import nbpipe
 from tests.executors.processes.conftest import start_server
+from tests.inner import holds_lock
 from tests.interrupts import Interrupter
 
 WAYS = {
@@ -63,4 +62,4 @@ def begun_everywhere(prepare, look, *, step):
 
 def _holds_a_lock():
     """Return whether this thread holds the lock of a run."""
-    return any(isinstance(one, Run) and holds(one._core.life.scheduler.lock) for one in open_runs())
+    return any(map(holds_lock, nbpipe.runs()))

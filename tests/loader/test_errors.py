@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 import nbpipe
 from nbpipe.show import watch
 from tests.gates import Gate, delivered, set_clock
+from tests.inner import call_between_waits
 from tests.loader.datasets import Failing, Made, Numbers
 
 
@@ -188,7 +189,7 @@ class Rounds:
 
     def _watch(self, run):
         self._run = run
-        run._core.between_waits = self._look
+        call_between_waits(run, self._look)
 
     def _look(self):
         if not self.got:  # however long workers take to start

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import nbpipe
-from nbpipe.executors.workers.memory import Packer, unpack
+from tests.executors.inner import Packer, unpack
 from tests.loader.same import same
 
 pytestmark = [

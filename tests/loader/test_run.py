@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import nbpipe
-from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
-from nbpipe.show.controller import RunController
-from nbpipe.show.snapshot import snapshot
+from tests.inner import snapshot
 from tests.jupyter.conftest import Outputs
+from tests.jupyter.inner import WIDGET_VIEW, RunDisplay
 from tests.loader.conftest import WAYS, begun_everywhere
 from tests.loader.datasets import Made, Numbers
 from tests.show.browser import Browser
+from tests.show.inner import RunController
 
 THREADS = WAYS["thread"]
 

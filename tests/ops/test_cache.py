@@ -29,10 +29,10 @@ from hypothesis import given
 
 import nbpipe
 from nbpipe import CacheError, StageError
-from nbpipe.base.threads import holds
 from tests import models
 from tests.chains import build
 from tests.gates import Gate, delivered, drained, epochs, finished, quiet, until
+from tests.inner import holds_lock
 from tests.strategies import HANDS, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -723,7 +723,7 @@ def test_no_file_is_touched_under_the_lock(tmp_path, monkeypatch, kept):
     def watched(function):
         def touch(*args, **options):
             if not str(args[0]).startswith("/proc/"):  # it is no file that lies on a disk
-                touched.append(run is not None and holds(run._core.life.scheduler.lock))
+                touched.append(run is not None and holds_lock(run))
             return function(*args, **options)
 
         return touch

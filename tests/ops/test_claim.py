@@ -19,11 +19,9 @@ from nbpipe import (
     LengthUnknownError,
     StateError,
 )
-from nbpipe.ops.index import Lengths, PlanEpoch
-from nbpipe.ops.plan import IndexPlan
-from nbpipe.ops.ranges import IndexRanges
 from nbpipe.ranks import LocalStore
 from tests.gates import at_once
+from tests.ops.inner import IndexPlan, IndexRanges, Lengths, PlanEpoch
 
 
 class CountingStore:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, LengthUnknownError, StageError
-from nbpipe.ops.dedupe import Dedupe, Deduping
 from tests import models
 
 ITEMS = st.lists(st.integers(0, 5), max_size=30)
@@ -57,14 +56,18 @@ def test_keys_are_let_go():
     class Key:
         pass
 
-    fold = Deduping(Dedupe(last=2), {})
-    keys = [Key() for _ in range(4)]
-    held = [weakref.ref(key) for key in keys]
-    for number in range(4):
-        fold.process((number, keys[number]))
-    del keys
-    gc.collect()
-    assert [ref() is None for ref in held] == [True, True, False, False]
+    held = []
+
+    def key(number):
+        made = Key()
+        held.append(weakref.ref(made))
+        return made
+
+    with nbpipe.source(range(4)).dedupe(key=key, last=2).start() as run:
+        items = iter(run)
+        [next(items) for _ in range(4)]
+        gc.collect()
+        assert [ref() is None for ref in held] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError
-from nbpipe.base.seeding import order_generator
 from tests import models
 from tests.chains import Hands, build, called
+from tests.inner import order_generator
 from tests.strategies import HANDS, ITEMS, recipes
 
 LISTS = st.lists(ITEMS, min_size=1, max_size=5)

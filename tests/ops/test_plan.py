@@ -8,11 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.errors import ArgumentError
-from nbpipe.ops import index as index_steps
-from nbpipe.ops.chain import absorbed, index_plan
-from nbpipe.ops.plan import IndexPlan
+from nbpipe import ArgumentError
 from tests.models import sharded
+from tests.ops.inner import IndexPlan, absorbed, index_plan, index_steps
 
 TAILS = ["pad", "drop", "uneven"]
 WHOLE = st.integers(0, 9)

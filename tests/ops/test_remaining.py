@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.ops.ranges import IndexRanges
+from tests.ops.inner import IndexRanges
 
 END = 60  # beyond what any example leaves out
 RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)

@@ -12,29 +12,22 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError
-from nbpipe.base.seeding import uniforms
-from nbpipe.ops.plan import IndexPlan
-from nbpipe.ops.sample import WithoutReplacement, WithReplacement, class_weights
 from tests.gates import epochs
 
 WEIGHTS = [0, 1, 4, 0.5, 0, 2]
 TOTAL = sum(WEIGHTS)
-KINDS = [WithReplacement, WithoutReplacement]
-
-
-def plan(weights, n=None, kind=WithReplacement, seed=0):
-    """Make the plan of a sample over as many rows as there are weights."""
-    return IndexPlan.of(range(len(weights))).sample(kind(np.array(weights, float)), n, seed)
-
-
-def drawn(order, epoch=0):
-    """Give the rows that an epoch draws."""
-    return [item for _, item in order.resolve(epoch).rows()]
 
 
 def source(length=6):
     """Make a source read by index."""
     return nbpipe.source(range(length))
+
+
+def sample(weights, n=None, **options):
+    """Draw from as many rows as there are weights, without replacement all that have one."""
+    if n is None and options.get("replacement") is False:
+        n = np.count_nonzero(weights)
+    return source(len(weights)).sample(weights, n=n, **options)
 
 
 def is_likely(count, draws, probability):
@@ -45,14 +38,13 @@ def is_likely(count, draws, probability):
 
 def test_rows_come_as_often_as_they_weigh():
     """With replacement each row's share is its weight's, and a weight of 0 never comes."""
-    counts = Counter(drawn(plan(WEIGHTS, 50_000)))
+    counts = Counter(sample(WEIGHTS, 50_000))
     assert all(is_likely(counts[row], 50_000, w / TOTAL) for row, w in enumerate(WEIGHTS))
 
 
 def test_pairs_of_draws_are_independent():
     """With replacement a draw says nothing of the next one."""
-    rows = drawn(plan([1, 2, 1], 60_000))
-    counts = Counter(itertools.pairwise(rows))
+    counts = Counter(itertools.pairwise(sample([1, 2, 1], 60_000)))
     shares = [0.25, 0.5, 0.25]
     pairs = itertools.product(range(3), repeat=2)
     assert all(is_likely(counts[pair], 59_999, shares[pair[0]] * shares[pair[1]]) for pair in pairs)
@@ -62,8 +54,7 @@ def test_pairs_of_draws_are_independent():
 def test_rows_are_drawn_one_by_one_from_those_left():
     """Without replacement, pairs come as often as draws from what is left give them."""
     weights = [1.0, 2.0, 5.0]
-    order = plan(weights, 2, WithoutReplacement)
-    counts = Counter(tuple(drawn(order, epoch)) for epoch in range(6000))
+    counts = Counter(map(tuple, epochs(sample(weights, 2, replacement=False), 6000)))
     chances = {
         (i, j): weights[i] / 8 * weights[j] / (8 - weights[i])
         for i, j in itertools.permutations(range(3), 2)
@@ -74,30 +65,29 @@ def test_rows_are_drawn_one_by_one_from_those_left():
 @pytest.mark.parametrize("n", [0, 1, 3, 4])
 def test_no_row_comes_twice_without_replacement(n):
     """And none with a weight of 0."""
-    rows = drawn(plan(WEIGHTS, n, WithoutReplacement))
+    rows = list(sample(WEIGHTS, n, replacement=False))
     assert (len(rows), len(set(rows)), {0, 4} & set(rows)) == (n, n, set())
 
 
 def test_all_rows_without_replacement():
     """Where every row has a weight, all of them come, the heavy ones early."""
     places = np.zeros(50)
-    order = plan(np.arange(1, 51), None, WithoutReplacement)
-    for epoch in range(200):
-        rows = drawn(order, epoch)
+    for rows in epochs(sample(np.arange(1, 51), replacement=False), 200):
         assert sorted(rows) == list(range(50))
         places[rows] += np.arange(50)
     assert places[:10].sum() > places[-10:].sum() * 1.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_change_with_seed_epoch_and_pass(kind):
+@pytest.mark.parametrize("replacement", [True, False])
+def test_draws_change_with_seed_epoch_and_pass(replacement):
     """The same (seed, epoch, pass) gives the same draws, any other gives others."""
     weights = np.arange(1, 40)
-    base = drawn(plan(weights, kind=kind))
-    others = [drawn(plan(weights, kind=kind, seed=1)), drawn(plan(weights, kind=kind), epoch=1)]
-    passes = drawn(plan(weights, kind=kind).repeat(2))
-    assert drawn(plan(weights, kind=kind)) == base == passes[:39]
-    assert all(rows != base for rows in [*others, passes[39:]])
+    pipe = sample(weights, replacement=replacement)
+    base, later = epochs(pipe)
+    other = list(sample(weights, replacement=replacement, seed=1))
+    passes = list(pipe.repeat(2))
+    assert list(pipe) == base == passes[:39]
+    assert base not in (later, other, passes[39:])
 
 
 @given(
@@ -108,30 +98,26 @@ def test_draws_change_with_seed_epoch_and_pass(kind):
 )
 def test_draws_in_random_access(weights, n, world_size, tail):
     """Every row of every rank is the row of the one order of all ranks, from any row on."""
-    whole = list(plan(weights, n).resolve(2).rows())
+    order = sample(weights, n)
+    whole = list(order)
     for rank in range(world_size):
-        order = plan(weights, n).shard(rank, world_size, tail).resolve(2)
-        rows = list(order.rows())
-        rows = [row for row in rows if row[0] < n]  # those that pad have paths past the end
-        assert rows == whole[rank::world_size][: len(rows)]
-        assert [next(order.rows(i)) for i in range(len(rows))] == rows
-
-
-def test_paths_are_the_places_in_the_new_order():
-    """A row that is drawn twice has two paths, before and behind a shuffle."""
-    order = plan([1, 1], 50)
-    paths = [[path for path, _ in one.resolve(0).rows()] for one in (order, order.shuffle(1))]
-    assert paths == [list(range(50))] * 2
+        of_rank = order.shard(rank, world_size, tail=tail)
+        rows = list(of_rank)
+        own = whole[rank::world_size]
+        assert rows[: len(own)] == own[: len(rows)]  # "pad" adds rows, "drop" leaves some out
+        assert [next(iter(of_rank.skip(i)), None) for i in range(len(rows))] == rows
 
 
 def test_each_draw_has_random_numbers_of_its_own():
-    """An item that comes twice is not augmented alike."""
+    """An item that comes twice is not augmented alike, before and behind a shuffle."""
 
     def numbered(item, rng):
-        return item, int(rng.integers(2**62))
+        return int(rng.integers(2**62))
 
-    got = list(source(2).sample([1, 1], n=30).map(numbered))
-    assert len(set(got)) == 30
+    order = sample([1, 1], 50)
+    one, other = (list(pipe.map(numbered)) for pipe in (order, order.shuffle(seed=1)))
+    assert len(set(one)) == 50
+    assert sorted(one) == sorted(other)
 
 
 def test_sample_of_other_orders():
@@ -238,6 +224,11 @@ def test_source_that_grew():
 
 
 # -- balance ---------------------------------------------------------------------------------------
+def balanced(labels, n=40):
+    """Draw from rows with these labels."""
+    return list(source(len(labels)).balance(labels, n=n))
+
+
 def test_labels_come_equally_often():
     """Each label has the same share of the draws, and so has each item of a label."""
     labels = ["cat"] * 90 + ["dog"] * 9 + ["eel"]
@@ -248,18 +239,16 @@ def test_labels_come_equally_often():
 
 def test_kinds_of_labels():
     """Labels are any sequence of what can be hashed; equal ones are one class."""
-    expected = class_weights([0, 1, 1, 0, 1])
+    expected = list(sample([1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3], 40))
     mixed = [np.int64(0), 1, 1.0, False, np.array(1)]
-    found = [class_weights(np.array([0, 1, 1, 0, 1])), class_weights(mixed)]
-    assert expected.tolist() == [1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3]
-    assert all(weights.tolist() == expected.tolist() for weights in found)
+    for labels in ([0, 1, 1, 0, 1], np.array([0, 1, 1, 0, 1]), mixed):
+        assert balanced(labels) == expected
 
 
 def test_tensors_as_labels(torch):
     """A tensor, and a list of tensors without dimensions, are labels."""
     labels = torch.tensor([0, 1, 1, 0, 1])
-    found = [class_weights(one).tolist() for one in (labels, list(labels))]
-    assert found == [class_weights([0, 1, 1, 0, 1]).tolist()] * 2
+    assert balanced(labels) == balanced(list(labels)) == balanced([0, 1, 1, 0, 1])
     with pytest.raises(ArgumentTypeError, match="labels must be hashable: Tensor of shape"):
         source(2).balance(list(torch.eye(2)))
 
@@ -267,9 +256,8 @@ def test_tensors_as_labels(torch):
 def test_rows_without_a_label_are_one_class():
     """Each NaN of an array is no label of its own, which would come as often as a whole class."""
     labels = np.array([0.0, 1.0, np.nan, np.nan, 0.0, np.nan])
-    expected = class_weights([0, 1, 2, 2, 0, 2]).tolist()
-    found = [class_weights(labels), class_weights(labels.tolist()), class_weights([*labels])]
-    assert [weights.tolist() for weights in found] == [expected] * 3
+    found = [balanced(labels), balanced(labels.tolist()), balanced([*labels])]
+    assert found == [balanced([0, 1, 2, 2, 0, 2])] * 3
 
 
 def test_balance_is_drawn_anew():
@@ -277,14 +265,6 @@ def test_balance_is_drawn_anew():
     labels = [row % 3 for row in range(40)]
     found = [*epochs(source(40).balance(labels)), list(source(40).balance(labels, seed=1))]
     assert len(set(map(tuple, found))) == 3
-
-
-# -- parts -----------------------------------------------------------------------------------------
-def test_uniform_numbers():
-    """They are those of SplitMix64: its first outputs for the state 1234567 are published."""
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    got = uniforms(np.uint64(1234567), np.arange(3))
-    assert [int(number * 2**53) for number in got] == [number >> 11 for number in published]
 
 
 def test_cache_knows_the_weights(tmp_path):

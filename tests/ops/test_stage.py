@@ -7,8 +7,6 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
-from nbpipe.base.checks import is_async_generator_function, is_coroutine_function
-from nbpipe.ops.stage import wants_rng
 
 
 async def fetch(item):
@@ -138,41 +136,42 @@ def test_repr_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("function", "coroutine", "generator"),
+    ("operation", "function", "executor"),
     [
-        (fetch, True, False),
-        (functools.partial(fetch, 1), True, False),
-        (Fetcher(), True, False),
-        (SubFetcher(), True, False),
-        (Fetcher().__call__, True, False),
-        (many, False, True),
-        (functools.partial(functools.partial(many)), False, True),
-        (abs, False, False),
-        (function_of_coroutine, False, False),
-        (Fetcher, False, False),
+        ("map", fetch, "coroutine"),
+        ("map", functools.partial(fetch, 1), "coroutine"),
+        ("map", Fetcher(), "coroutine"),
+        ("map", SubFetcher(), "coroutine"),
+        ("map", Fetcher().__call__, "coroutine"),
+        ("flat_map", many, "coroutine"),
+        ("flat_map", functools.partial(functools.partial(many)), "coroutine"),
+        ("map", abs, "thread"),
+        ("map", function_of_coroutine, "thread"),
+        ("map", Fetcher, "thread"),
     ],
 )
-def test_what_runs_on_the_event_loop(function, coroutine, generator):
+def test_what_runs_on_the_event_loop(operation, function, executor):
     """Async functions are known in partials, methods and instances, inherited ones too."""
-    found = (is_coroutine_function(function), is_async_generator_function(function))
-    assert found == (coroutine, generator)
+    made = getattr(nbpipe.source([1]), operation)(function, name="made")
+    assert made["made"].executor == executor
 
 
 @pytest.mark.parametrize(
     ("function", "wants"),
     [
-        (lambda item, rng: item, True),
-        (lambda item, *, rng=None: item, True),
-        (lambda item, **options: item, False),
+        (lambda item, rng: rng, True),
+        (lambda item, *, rng=None: rng, True),
+        (lambda item, **options: options, False),
         (lambda item: item, False),
-        (functools.partial(lambda item, rng: item, rng=1), True),
+        (functools.partial(lambda item, rng: rng, rng=1), True),
         (dict, False),
         (print, False),
     ],
 )
 def test_who_gets_a_generator(function, wants):
     """A parameter named `rng` asks for one; whatever cannot be looked into does not."""
-    assert wants_rng(function) == wants
+    (got,) = nbpipe.source([()]).map(function)
+    assert ("Generator" in str(got)) == wants
 
 
 ANNOTATED = """

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError
-from nbpipe.base.seeding import order_generator
 from tests import models
 from tests.chains import build
 from tests.gates import HANG_S, delivered, epochs
+from tests.inner import order_generator
 from tests.models import sharded
 from tests.strategies import INDEX_STEPS, ITEMS, TAILS, recipes
 

@@ -9,6 +9,7 @@ from nbpipe.engine.nodes import provenance
 from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
+from tests.inner import lock_of
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def check(pipe, count, least):
         for _ in range(count):
             next(items)
         held, found = entries()
-        with run._core.life.scheduler.lock:
+        with lock_of(run):
             run._core.life.position.epoch.forget()
         left, _ = entries()
     assert found >= least

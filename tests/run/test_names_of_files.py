@@ -8,7 +8,7 @@ import pytest
 
 import nbpipe
 from nbpipe import StageError
-from nbpipe.show.snapshot import snapshot
+from tests.inner import snapshot
 
 NAME = "photo\udcff.jpg"  # as os.fsdecode gives it
 SHOWN = r"photo\udcff.jpg"

@@ -27,6 +27,7 @@ from tests.gates import (
     stage,
     until,
 )
+from tests.inner import call_between_waits
 from tests.models import passed
 from tests.run.test_iterate import failing
 from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS
@@ -310,9 +311,9 @@ def test_a_kernel_is_served_while_a_load_waits():
                 gate.open()
                 until(epoch._feed._admits)  # there is room before it would be asked to look again
 
-        run._core.between_waits = look
+        call_between_waits(run, look)
         assert epoch.load([3])
-        run._core.between_waits = None
+        call_between_waits(run, None)
         refused_at_once = len(looks)
         epoch.end()
         assert (drained(epoch), refused_at_once) == (ITEMS[:4], 3)

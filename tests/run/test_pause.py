@@ -6,6 +6,7 @@ import pytest
 
 import nbpipe
 from tests.gates import Gate, drained, finished, quiet, stage
+from tests.inner import call_between_waits
 
 COUNT, HAD = 40, 3
 
@@ -17,7 +18,7 @@ class Clicks:
         self.run = run
         self.click = click
         self.looks = 0
-        run._core.between_waits = self.look
+        call_between_waits(run, self.look)
 
     def look(self):
         """Look for a click."""

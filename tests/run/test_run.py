@@ -11,7 +11,6 @@ import weakref
 import pytest
 
 import nbpipe
-from nbpipe.run import iterator
 from tests.gates import (
     Calls,
     Gate,
@@ -26,6 +25,7 @@ from tests.gates import (
     still_alive,
     until,
 )
+from tests.run.inner import iterator
 
 FINE_S = 0.005  # CPython's own switch interval
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine import step_time
-from nbpipe.show.snapshot import snapshot
 from tests.gates import finished, until
+from tests.inner import engine_of, snapshot
+from tests.run.inner import step_time
 
 ARRAY = np.zeros(64)
 
@@ -63,7 +63,7 @@ class Slowed:
 
     def __call__(self):
         self.count += 1
-        slow = self.count > 20 and self.run._core.engine.rested_ns() is None
+        slow = self.count > 20 and engine_of(self.run).rested_ns() is None
         time.sleep(0.02 if slow else 0.002)
 
 

@@ -14,6 +14,7 @@ from nbpipe import (
     RunClosedError,
 )
 from tests.gates import still_alive
+from tests.inner import call_between_waits
 
 
 @pytest.fixture
@@ -195,7 +196,7 @@ def test_stage_cannot_wait_for_its_own_run(caplog):
 def test_wait_lets_others_work_meanwhile(run):
     """While `wait` waits it calls what is to be done between waits."""
     step = Step()
-    run._core.between_waits = step.let_go  # the loop goes on once this was called
+    call_between_waits(run, step.let_go)  # the loop goes on once this was called
     run.train(step)
     assert run.wait()
 

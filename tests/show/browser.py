@@ -1,6 +1,6 @@
 """A browser that shows one run: it sends messages, and keeps the answers."""
 
-from nbpipe.jupyter.publisher import RunChannel
+from tests.show.inner import RunChannel
 
 
 class Browser:

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbpipe
-from nbpipe.base.knobs import KnobChange
-from nbpipe.engine.nodes.failures import Failure
-from nbpipe.engine.stats import StageStats, Status
-from nbpipe.ops.stage import addresses
-from nbpipe.show.watch import record_export
+from nbpipe import Failure, KnobChange, StageStats
+from tests.show.inner import Status, addresses, record_export
 
 NOW_S = 1_763_700_000.0
 BEGUN_S = NOW_S - 40

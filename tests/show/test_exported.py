@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.show.watch import ChangesSinceExport, changes_since_export, record_export
+from tests.show.inner import ChangesSinceExport, changes_since_export, record_export
 
 FILE = Path("/home/ada/loader.py")
 

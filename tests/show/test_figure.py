@@ -5,10 +5,9 @@ import sys
 import pytest
 
 import nbpipe
-from nbpipe.base.knobs import KnobChange
-from nbpipe.ops.stage import addresses
-from nbpipe.show.figure import figure
+from nbpipe import KnobChange
 from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs, row
+from tests.show.inner import addresses, figure
 
 pytest.importorskip("plotly")
 

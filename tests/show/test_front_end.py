@@ -15,10 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.jupyter.publisher import Hello, Tick
-from nbpipe.jupyter.runs import ChainAnswer, Here, RunsHello, RunsTick
-from nbpipe.show.messages import Ack, ExportedMessage
-from nbpipe.show.snapshot import HistoryPart, Limits, PageLink, Snapshot
+from tests.show.inner import (
+    Ack,
+    ChainAnswer,
+    ExportedMessage,
+    Hello,
+    Here,
+    HistoryPart,
+    Limits,
+    PageLink,
+    RunsHello,
+    RunsTick,
+    Snapshot,
+    Tick,
+)
 
 JS = Path(__file__).resolve().parent.parent.parent / "js"
 NODE = shutil.which("node")

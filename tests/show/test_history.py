@@ -1,15 +1,14 @@
 """The history in columns: thinned evenly, on the clock of the day."""
 
-from nbpipe.ops.stage import CONSUMER
-from nbpipe.show.snapshot import history
 from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs
+from tests.show.inner import history
 
 
 def test_columns():
     """Each stage and the loop have one rate for each time, in Unix time."""
     run = photographs()
     found = history(run)
-    assert list(found["stages"]) == [*run.stages, CONSUMER]
+    assert list(found["stages"]) == [*run.stages, "consumer"]
     assert {len(column) for column in found["stages"].values()} == {len(found["time_s"])}
     assert (found["time_s"][0], len(found["changes"])) == (BEGUN_S + 0.25, 2)
 

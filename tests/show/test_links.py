@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.show.snapshot import page_link
+from tests.show.inner import page_link
 
 
 @pytest.mark.parametrize(

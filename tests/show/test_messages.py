@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.base import knobs
-from nbpipe.show.controller import RunController
-from nbpipe.show.messages import LEASE_S, Views
-from nbpipe.show.snapshot import snapshot_key
+from tests.gates import set_clock
 from tests.show.browser import Browser
 from tests.show.fakes import FAILURE, photographs
+from tests.show.inner import LEASE_S, RunController, Views, knobs, snapshot_key
 
 
 @pytest.fixture
@@ -304,7 +302,7 @@ def watched():
 
 def test_quick_look_reads_numbers_alone(watched, monkeypatch):
     """Who looks again at once sees the new numbers beside the sentence of before."""
-    monkeypatch.setattr("nbpipe.show.controller.monotonic", lambda: 1.0)
+    set_clock(monkeypatch, lambda: 1.0, "monotonic")
     remote = RunController(watched)
     before = remote.snapshot()
     watched.now = replace(watched.now, delivered=413)
@@ -344,7 +342,7 @@ def test_quick_look_sees_what_a_person_waits_for(watched, change):
 def test_glance_sees_what_was_published_just_now(watched, monkeypatch):
     """What a view is sent serves the list of runs of that moment; a second later it is old."""
     now_s = [1.0]
-    monkeypatch.setattr("nbpipe.show.controller.monotonic", lambda: now_s[0])
+    set_clock(monkeypatch, lambda: now_s[0], "monotonic")
     remote = RunController(watched)
     watched.now = replace(watched.now, delivered=413)
     shown = [remote.glance(), remote.publish(lately=True)]

@@ -8,7 +8,7 @@ from queue import Queue
 
 import pytest
 
-from nbpipe.errors import ExportError, ModuleEditedError
+from nbpipe import ExportError, ModuleEditedError
 from tests.gates import HANG_S, still_alive
 from tests.show.browser import Browser
 from tests.show.fakes import Report, photographs

@@ -13,15 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.base.knobs import KnobChange
-from nbpipe.engine.stats import StageStats
-from nbpipe.ops.stage import CONSUMER, addresses
-from nbpipe.show.picture import headline
-from nbpipe.show.snapshot import Limits, Snapshot, snapshot, snapshot_key
-from nbpipe.show.verdict import case
-from nbpipe.show.watch import record_export
+from nbpipe import KnobChange, StageStats
 from tests.gates import finished
 from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
+from tests.show.inner import (
+    Limits,
+    Snapshot,
+    addresses,
+    case,
+    headline,
+    record_export,
+    snapshot,
+    snapshot_key,
+)
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 
@@ -78,7 +82,7 @@ def endless():
     run.lost = (lost,) * 9
     run.events = (KnobChange(BEGUN_S, long, 1, 2, long, long),) * 99
     run.stages = {f"{name}{long}": stage for name, stage in run.stages.items()}
-    run.rows = {name if name == CONSUMER else f"{name}{long}": n for name, n in run.rows.items()}
+    run.rows = {name if name == "consumer" else f"{name}{long}": n for name, n in run.rows.items()}
     return run
 
 
@@ -177,7 +181,7 @@ def test_text_that_is_not_unicode():
 def test_time_left(state, total, delivered, rate, left_s):
     """The time left is estimated while that makes sense."""
     run = photographs(state=state, total=total, delivered=delivered, elapsed_s=50.0)
-    run.rows[CONSUMER] = replace(run.rows[CONSUMER], items_per_s=rate)
+    run.rows["consumer"] = replace(run.rows["consumer"], items_per_s=rate)
     assert snapshot(run)["left_s"] == left_s
 
 
@@ -234,7 +238,7 @@ def test_each_stage_says_where_it_runs():
         .chain
     )
     stages = addresses(chain)
-    rows = {name: StageStats() for name in (*stages, CONSUMER)}
+    rows = {name: StageStats() for name in (*stages, "consumer")}
     rows["to_device"] = StageStats(items_out=10, queued=2, bytes_out=1_000)
     inside = ("files", "read", "decode", "batch")
     now = replace(STATUS, isolated=inside, process_bytes=310_000_000, skipped=17, ahead=True)
@@ -254,7 +258,7 @@ def test_each_stage_says_where_it_runs():
 def test_the_rate_of_an_epoch_that_went_on_from_a_state_is_that_of_its_rest():
     """What came before the state took none of the time."""
     stages = addresses(nbpipe.source(range(100)).chain)
-    rows = {name: StageStats() for name in (*stages, CONSUMER)}
+    rows = {name: StageStats() for name in (*stages, "consumer")}
     over = replace(STATUS, state="finished", delivered=100, resumed=60, total=100, elapsed_s=10.0)
     assert "4 items/s over 10 s" in headline(snapshot(FakeWatched(stages, rows, over)))
 

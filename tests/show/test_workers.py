@@ -7,15 +7,20 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe.engine.stats import StageStats, worker_count
-from nbpipe.ops.stage import addresses
-from nbpipe.show.diagnose import diagnose
-from nbpipe.show.history import last_stretch
-from nbpipe.show.picture import picture_html, picture_text, worker_words
-from nbpipe.show.snapshot import snapshot
-from nbpipe.show.verdict import hang as hang_file
+from nbpipe import StageStats
 from tests.gates import Gate, drained, finished, held, seen_at_work, stage, until
 from tests.show.fakes import BEGUN_S, STATUS, FakeWatched, photographs, row
+from tests.show.inner import (
+    addresses,
+    diagnose,
+    hang_file,
+    last_stretch,
+    picture_html,
+    picture_text,
+    snapshot,
+    worker_count,
+    worker_words,
+)
 
 PAGE = "http://127.0.0.1:8787/status"
 

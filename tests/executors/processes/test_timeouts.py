@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import nbpipe
-from nbpipe.executors import process
 from tests.executors.processes import chain
-from tests.gates import HANG_S, delivered, drained, held
+from tests.gates import HANG_S, delivered, drained, held, set_clock
 
 placed = functools.partial(chain.placed, timeout_s=HANG_S)
 
@@ -42,7 +41,7 @@ class Clock:
 def clock(monkeypatch):
     """Give a clock that calls are held against; what workers print must be redirected to it."""
     clock = Clock()
-    monkeypatch.setattr(process, "monotonic", clock)
+    set_clock(monkeypatch, clock, "monotonic")
     return clock
 
 

@@ -12,7 +12,7 @@ from collections import deque
 
 import numpy as np
 
-from nbpipe.executors import transfer as device
+from tests.executors.transfer.inner import device
 
 
 class Place(str):

@@ -7,10 +7,8 @@ import pytest
 
 import nbpipe
 from nbpipe.debug import leaks
-from nbpipe.ops.stage import addresses
-from nbpipe.show.picture import knob_words, worker_words
-from nbpipe.show.verdict.decide import decide
 from tests.executors.transfer.fake import host
+from tests.executors.transfer.inner import addresses, decide, knob_words, worker_words
 from tests.gates import Calls, Gate, finished, quiet
 from tests.show.test_diagnose import case
 
@@ -213,7 +211,7 @@ def test_the_panel_shows_depth_and_no_workers(world):
     pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
     with pipe.start() as run:
         list(run)
-        from nbpipe.show.snapshot import snapshot
+        from tests.inner import snapshot
 
         copy, after = snapshot(run)["stages"][2:4]
     assert (copy["workers"], copy["unit"], knob_words(copy)) == (None, "items", "depth 2")

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.base.collate import collate
-from nbpipe.base.tree import leaves
-from nbpipe.executors.transfer import PinnedMemory
-from nbpipe.executors.workers.memory import LINUX
 from tests.executors.transfer.fake import World
+from tests.executors.transfer.inner import LINUX, PinnedMemory, collate, leaves
 
 pytestmark = pytest.mark.torch
 

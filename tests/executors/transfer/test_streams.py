@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
-from nbpipe.executors import transfer as device
-from nbpipe.executors.transfer import CopyTracker
 from tests.executors.transfer.fake import FakeEvent, World, host, machine
+from tests.executors.transfer.inner import CopyTracker, device
 from tests.gates import delivered, finished
 
 ITEMS = 12

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from nbpipe import ArgumentError
-from nbpipe.base.tree import leaves
+from tests.executors.transfer.inner import leaves
 
 pytestmark = [
     pytest.mark.torch,
