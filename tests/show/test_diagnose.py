@@ -214,9 +214,21 @@ def test_others_fill_the_machine(executor, idle, half, words):
 @pytest.mark.parametrize(
     ("cpu_share", "concurrency", "knob", "old", "advice"),
     [
-        (0.02, 4, "concurrency", 8, "wait for faster: concurrency 8 gave no more."),
-        (0.9, 4, "concurrency", 8, "Make its function cheaper: concurrency 8 gave no more."),
-        (0.001, 1024, "prefetch", 8, "wait for faster: concurrency 1024 is the most there is."),
+        (
+            0.02,
+            4,
+            "concurrency",
+            8,
+            "calls wait for: concurrency 8 was no faster.",
+        ),
+        (0.9, 4, "concurrency", 8, "Make its function cheaper: concurrency 8 was no faster."),
+        (
+            0.001,
+            1024,
+            "prefetch",
+            8,
+            "Speed up what its calls wait for: concurrency 1024 is the maximum.",
+        ),
     ],
 )
 def test_what_is_left_where_more_calls_do_not_help(cpu_share, concurrency, knob, old, advice):
@@ -561,7 +573,7 @@ def test_bursts_that_a_deeper_buffer_did_not_bridge():
     assert (found.stage, found.suggestion, found.advice) == (
         None,
         None,
-        "Make the pauses of the training loop shorter. A prefetch of 8 gave no more.",
+        "Make the pauses of the training loop shorter. A prefetch of 8 made no difference.",
     )
 
 

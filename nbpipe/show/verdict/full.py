@@ -18,7 +18,7 @@ from .sending import FAR, finds_workers, in_threads, sending
 _COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stage computes
 _WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 _CHEAPER = "Make its function cheaper"
-_QUICKER = "Make what its calls wait for faster"
+_QUICKER = "Speed up what its calls wait for"
 
 
 def loaded(case: Case, least: float) -> Diagnosis | None:
@@ -150,11 +150,11 @@ def _with_knob(case: Case, load: Load, knob: Knob) -> Diagnosis:
     value, less = min(value, useful), _QUICKER if computes is False else _CHEAPER
     name, now = case.setting("concurrency", knob.value)
     if value <= knob.value:
-        advice = f"{less}: {name} {now} is the most there is."
+        advice = f"{less}: {name} {now} is the maximum."
         return _bottleneck(case, load, "most-calls", "", advice)
     tried = case.tried(load.host, "concurrency", knob.value)
     if tried is not None:
-        return _bottleneck(case, load, "tried", "", f"{less}: {name} {tried} gave no more.")
+        return _bottleneck(case, load, "tried", "", f"{less}: {name} {tried} was no faster.")
     return _more_calls(case, load, value)
 
 

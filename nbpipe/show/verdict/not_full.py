@@ -125,7 +125,7 @@ def _deeper(
     tried = case.tried(name, "prefetch", knob.value)
     if tried is not None:
         setting, number = case.setting("prefetch", tried)
-        advice = f"{otherwise.advice} A {setting} of {number} gave no more."
+        advice = f"{otherwise.advice} A {setting} of {number} made no difference."
         return replace(otherwise, advice=advice)
     setting, number = case.setting("prefetch", value, name)
     advice = f"Set {setting} to {number}."
