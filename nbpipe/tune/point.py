@@ -17,13 +17,14 @@ _PAUSE_S, _PAUSE_STEPS = 0.3, 8.0  # a step that is longer than both is a pause 
 _FEW_STEPS = 8  # with fewer, a pause is not told from a step
 _PARTS = 6  # of a window, for the error of its rate
 _LEAST_PARTS = 3
+_END = 0.4  # of a batch: what a window may miss of it at both ends
 _HELD, _FULL, _WAITS = 0.2, 0.7, 0.05  # shares: blocked, busy, of the loop's time
 _CUT_S, _CUT = 0.5, 0.85  # after so long, a rate of so much of the floor ends a window,
 _SURELY_S = 2.5  # or after so long, where late results hold back others
 _LONGEST_S, _LEAST_BATCHES = 15.0, 5  # a window is longer until it has so many batches
 _REGULAR = 0.1  # pauses come after so equally many batches
 _KEEP = 0.015  # of the best rate: fewer calls may give so much less,
-_MANY_FEWER = 1.5  # and `SAME` where they are so many times fewer
+_MANY_FEWER, _MOST_LESS = 1.5, 0.05  # and more where they are so many times fewer
 
 
 class Observation(NamedTuple):
@@ -363,8 +364,8 @@ def steps_of(marks: Sequence[_Mark]) -> list[float]:
 def error_of(marks: Sequence[_Mark], look_s: float) -> float:
     """Return the standard error of a rate, from up to six parts of a window.
 
-    A batch is seen up to `look_s` after it came. In the whole window that matters less than in its
-    parts, so it is taken out of these.
+    A batch is seen up to `look_s` after it came, and a window begins and ends between two batches.
+    In the whole window that matters less than in its parts, so it is taken out of these.
     """
     cuts = marks[:: max(1, (len(marks) - 1) // _PARTS)]
     rates = [
@@ -375,8 +376,9 @@ def error_of(marks: Sequence[_Mark], look_s: float) -> float:
         return math.inf
     whole_s, count = cuts[-1].time_s - cuts[0].time_s, len(rates)
     seen_s = statistics.mean(rates) * look_s / whole_s / math.sqrt(6)  # of both ends
-    variance = statistics.variance(rates) - (count * seen_s) ** 2
-    return math.sqrt(max(0.0, variance) / count + seen_s**2)
+    ends = math.hypot(seen_s, _END / whole_s)
+    variance = statistics.variance(rates) - (count * ends) ** 2
+    return math.sqrt(max(0.0, variance) / count + ends**2)
 
 
 def best_of(known: Mapping[int, Point]) -> int:
@@ -386,7 +388,9 @@ def best_of(known: Mapping[int, Point]) -> int:
 
     def is_equal(calls: int) -> bool:
         doubt = math.hypot(known[calls].error, top.error) / top.rate
-        share = SAME if most >= _MANY_FEWER * calls else min(SAME, max(_KEEP, doubt))
+        share = min(SAME, max(_KEEP, doubt))
+        if most >= _MANY_FEWER * calls:
+            share = min(_MOST_LESS, SAME + doubt)
         return known[calls].rate >= (1 - share) * top.rate
 
     return min(filter(is_equal, known))

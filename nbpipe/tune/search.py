@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Generator, Mapping
 from typing import NamedTuple, final
 
-from .board import Board
+from .board import COMPUTES, Board
 from .point import SAME, Measure, Point, best_of, scalable
 
 CONTENT = 0.03  # a loop that waits less gains nothing
@@ -20,11 +20,14 @@ _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the loa
 _FULL = 0.7  # a stage so busy may be the one that limits
 _HELD = 0.2  # blocked or empty for so much of the time
 _TRIALS, _ROUNDS = 5, 2
-_ROUGH = 0.02  # of the rate: a point with such an error is measured again
+_ROUGH = 0.03  # of the rate: a point with such an error is measured again
 _BOUND = 0.92  # of the calls that a rate needs by the slot-time of few calls: fewer are too few
 _MAYBE = 0.95  # of the best rate: what may be as good if it is measured again
 _NEAR = 1.3  # calls that lie so near on both sides of the best end a search
-_SURE = Measure(least_s=2.5, batches=40, within=0.01, settles=False)  # that the load has changed
+_SURE = Measure(least_s=2.5, most_s=3.0, settles=False)  # that the load has changed a little;
+_TWICE = 2  # in a row
+_MUCH = 0.25  # when the rate differs so much, a second window like the first is enough
+_UNEVEN_S = 3.0  # a window in which a few calls take long
 _REST = Measure(least_s=8.0, most_s=8.0, settles=False)  # after a trial that cost much
 _MANY, _SLOWED = 10, 1.1  # batches that show how long a step is; a step so much longer is slowed
 _TINY = 0.02  # of a call
@@ -105,6 +108,7 @@ class Search:
         """Forget all that was measured."""
         self._quiet: dict[tuple[str, str], float] = {}  # knobs to leave alone until then [s]
         self._short: frozenset[str] = frozenset()
+        self._uneven = False  # a few calls take long: short windows may miss them
         self._landed = False  # the closed form does not hold for this load
         self._top = 0.0  # the best rate
         self._step_s = math.inf  # the loop's own step, where it was shortest [s]
@@ -122,11 +126,14 @@ class Search:
         while True:
             try:
                 point = yield from self._tuned(point)
-                point = yield from self._watched(point)
+                while True:
+                    point = yield from self._watched(point)
             except LoadChangedError as changed:
                 point = changed.point
             yield Keep("measuring", "the load has changed", changed=True)
             self.forget()
+            if point.wait >= CONTENT:  # buffers were full of what came before
+                point = yield from self._window(Measure(within=0.05, settles=False))
             self._learn(point)
 
     def _tuned(self, point: Point) -> Steps:
@@ -142,13 +149,20 @@ class Search:
 
     # -- measuring ----------------------------------------------------------------------------
     def _measured(self, measure: Measure) -> Steps:
-        point = yield measure._replace(step_s=self._step_s)
-        assert isinstance(point, Point)
+        point = yield from self._window(measure)
         self._learn(point)
         return point
 
+    def _window(self, measure: Measure) -> Steps:
+        if self._uneven:
+            measure = measure._replace(least_s=_UNEVEN_S, most_s=max(_UNEVEN_S, measure.most_s))
+        point = yield measure._replace(step_s=self._step_s)
+        assert isinstance(point, Point)
+        self._now_s = point.time_s
+        return point
+
     def _learn(self, point: Point) -> None:
-        self._now_s, self._short = point.time_s, point.short
+        self._short = point.short
         if point.worse:
             return
         self._step_s = min(self._step_s, point.step_s)
@@ -318,7 +332,7 @@ class Search:
         if best == begun:
             return (yield from self._measured(Measure()))
         new = yield from self._measured(Measure(floor=known[begun].rate))
-        if best >= begun or new.rate >= (1 - SAME) * known[begun].rate:
+        if best >= begun or new.rate + new.error >= (1 - SAME) * known[begun].rate:
             return new
         yield from self._turned(stage, begun, f"{best} calls gave {new.rate:.3g}/s this time")
         return (yield from self._measured(Measure()))
@@ -350,10 +364,14 @@ class Search:
         apart = guess is not None and all(abs(guess - n) >= max(1, 0.15 * best) for n in known)
         if guess is not None and apart and is_open(guess):
             return guess
+        more, fewer = min(most, max(best + 1, round(1.5 * best))), round(best / 1.6)
+        goes_down = down is None and best > 1 and is_open(fewer)
+        if goes_down and best >= most - 1 and point.cores.get(stage, 0.0) >= COMPUTES:
+            return fewer  # it has all the cores
         if up is None and best < most:
-            return min(most, max(best + 1, round(1.5 * best)))
-        if down is None and best > 1 and is_open(round(best / 1.6)):
-            return round(best / 1.6)
+            return more
+        if goes_down:
+            return fewer
         sides = []
         if up is not None and up - best > max(1, 0.12 * best):
             sides.append((known[up].rate, round(math.sqrt(up * best))))
@@ -416,6 +434,7 @@ class Search:
         if name is None:
             return point
         yield Doing(f"searching {name}")
+        self._uneven = self._uneven or point.held_back is not None
         old = self._board.value(name, "prefetch")
         why = f"it is blocked {point.blocked[name]:.0%} while the loop waits {point.wait:.0%}"
         deep = max(4 * old, math.ceil(1.2 * point.burst))
@@ -463,7 +482,7 @@ class Search:
             yield from self._turned(last, needed, why, "prefetch")
         new = yield from self._measured(Measure(least_s=1.5, floor=point.rate))
         waits = point.wait < CONTENT <= new.wait
-        least = max((1 - SAME / 2) * point.rate, (1 - 1.5 * SAME) * self._top)
+        least = max((1 - 0.7 * SAME) * point.rate, (1 - 1.5 * SAME) * self._top)
         if new.rate < least or waits:
             for name, value in old.items():
                 yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
@@ -475,22 +494,27 @@ class Search:
 
     # -- watching -----------------------------------------------------------------------------
     def _watched(self, point: Point) -> Steps:
-        """Look on until the load has changed, twice in a row."""
+        """Look on until two windows in a row differ; take away calls that became idle.
+
+        Raises:
+            LoadChangedError: the load has changed.
+        """
         if point.wait < CONTENT:
             yield Keep("keeps up", f"keeps up: {point.rate:.3g} batches/s")
         else:
             note = f"nothing more to gain: {point.rate:.3g} batches/s"
             yield Keep("nothing more to gain", note)
-        odd = 0
-        while True:
-            now = yield _SURE if odd else Measure(most_s=3.0, settles=False)
-            assert isinstance(now, Point)
-            self._now_s = now.time_s
+        odd, idle, gap = 0, 0, 0.0
+        while max(odd, idle) < _TWICE:
+            measure = _SURE if odd and gap < _MUCH else Measure(most_s=3.0, settles=False)
+            now = yield from self._window(measure)
             waits = point.wait < CONTENT and now.wait > 2 * CONTENT
             waits = waits and now.rate < 0.95 * point.rate
             gap = abs(now.rate / point.rate - 1)
             differs = gap > max(0.1, 4 * now.error / now.rate)
             changed = waits or (differs and max(now.wait, point.wait) >= CONTENT)
-            odd = odd + 1 if changed or self._idle(now) else 0
-            if odd > 1:
-                return now
+            odd = odd + 1 if changed else 0
+            idle = idle + 1 if self._idle(now) else 0
+        if odd >= _TWICE:
+            raise LoadChangedError(now)
+        return (yield from self._trimmed(now))
