@@ -18,7 +18,6 @@ _PROMISE = 0.6  # of the gain that the closed form predicts
 _LONGER = 1.3  # calls that take so much longer are in each other's way
 _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the load has changed
 _FULL = 0.7  # a stage so busy may be the one that limits
-_HELD = 0.2  # blocked or empty for so much of the time
 _TRIALS, _ROUNDS = 5, 2
 _ROUGH = 0.03  # of the rate: a point with such an error is measured again
 _BOUND = 0.92  # of the calls that a rate needs by the slot-time of few calls: fewer are too few
@@ -41,7 +40,6 @@ class Turn(NamedTuple):
         knob: "concurrency" or "prefetch".
         value: the new value.
         why: the reason, in one line.
-        trial: it is taken back unless it is kept.
     """
 
     stage: str
