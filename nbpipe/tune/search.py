@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import NamedTuple, final
 
 from .board import COMPUTES, Board
@@ -17,6 +17,8 @@ _LEAP = 4  # a leap multiplies calls by so much at most
 _PROMISE = 0.6  # of the gain that the closed form predicts
 _LONGER = 1.3  # calls that take so much longer are in each other's way
 _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the load has changed
+_DEEP = 32  # results that wait for an earlier one, for each call
+_HELD = 0.2  # blocked for so much of the time
 _FULL = 0.7  # a stage so busy may be the one that limits
 _TRIALS, _ROUNDS = 5, 2
 _ROUGH = 0.03  # of the rate: a point with such an error is measured again
@@ -100,13 +102,13 @@ class Search:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._now_s = 0.0
+        self._uneven = False  # a few calls take long: short windows may miss them
         self.forget()
 
     def forget(self) -> None:
         """Forget all that was measured."""
         self._quiet: dict[tuple[str, str], float] = {}  # knobs to leave alone until then [s]
         self._short: frozenset[str] = frozenset()
-        self._uneven = False  # a few calls take long: short windows may miss them
         self._landed = False  # the closed form does not hold for this load
         self._top = 0.0  # the best rate
         self._step_s = math.inf  # the loop's own step, where it was shortest [s]
@@ -441,7 +443,8 @@ class Search:
             return point
         deep = self._board.value(name, "prefetch")
         new = yield from self._measured(Measure())
-        if not new.differs(point):
+        gain, doubt = new.rate - point.rate, math.hypot(new.error, point.error)
+        if not new.differs(point) and gain <= max(2 * SAME * point.rate, doubt):
             yield from self._turned(name, old, "for comparison", "prefetch")
             point = point.averaged((yield from self._measured(Measure())))
             yield from self._turned(name, deep, "for comparison", "prefetch")
@@ -467,28 +470,40 @@ class Search:
     def _trimmed(self, point: Point) -> Steps:
         """Take away calls that are idle; restore them at once if that costs."""
         old: dict[str, int] = {}
-        last = list(point.busy)[-1]
-        deep, needed = self._board.value(last, "prefetch"), math.ceil(1.2 * point.burst)
         for name, need in self._idle(point).items():
             why = f"they are idle {1 - point.busy[name]:.0%} of the time"
             if (yield from self._turned(name, need, why)):
                 old[name] = point.calls[name]
         if not old:
             return point
-        if needed > deep:
-            why = f"a pause of the loop is worth {needed} batches"
-            yield from self._turned(last, needed, why, "prefetch")
+        depths = {}
+        for name, depth, why in self._deeper(point, old):
+            depths[name] = self._board.value(name, "prefetch")
+            yield from self._turned(name, depth, why, "prefetch")
         new = yield from self._measured(Measure(least_s=1.5, floor=point.rate))
         waits = point.wait < CONTENT <= new.wait
         least = max((1 - 0.7 * SAME) * point.rate, (1 - 1.5 * SAME) * self._top)
         if new.rate < least or waits:
+            why = f"fewer gave {new.rate:.3g}/s"
             for name, value in old.items():
-                yield from self._turned(name, value, f"fewer gave {new.rate:.3g}/s")
+                yield from self._turned(name, value, why)
                 self._leave(name, "trim", 2.0)
-            yield from self._turned(last, deep, f"it gave {new.rate:.3g}/s", "prefetch")
+            for name, depth in depths.items():
+                yield from self._turned(name, depth, why, "prefetch")
             new = yield from self._measured(Measure())
         yield Keep("measuring")
         return new
+
+    def _deeper(self, point: Point, fewer: Collection[str]) -> Iterator[tuple[str, int, str]]:
+        """Yield the buffers that fewer calls need to be deeper, with the depth and the reason."""
+        last, burst = list(point.busy)[-1], math.ceil(1.2 * point.burst)
+        if burst > self._board.value(last, "prefetch"):
+            yield last, burst, f"a pause of the loop is worth {burst} batches"
+        for name in fewer if self._uneven else ():
+            if point.blocked[name] > _HELD and not (name == last and burst):
+                depth = _LEAP * self._board.value(name, "prefetch")
+                if depth <= _DEEP * self._board.value(name):
+                    yield name, depth, f"it is blocked {point.blocked[name]:.0%} of the time"
 
     # -- watching -----------------------------------------------------------------------------
     def _watched(self, point: Point) -> Steps:
