@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 _INK, _GRID = "#808080", "rgba(128,128,128,0.25)"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a00")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_WIDEST, _NARROWEST, _STEP = 6.0, 2.0, 1.0  # of lines [px]
 _MARK = "#d55e00"
+_WAITS = "Share of its time that the training loop waits for data"
+_QUEUES = (
+    "How full each queue is: bright, it is full and waits for the stage below; dark, it is empty "
+    "and the stage below waits"
+)
 _NAME = 18
 _LONGER = (2 * _NAME, 4 * _NAME)  # where names would be alike
 _MOST_MARKS = 100
@@ -57,7 +63,8 @@ def figure(watched: RunView) -> Figure:
     """Draw a run's history.
 
     From top to bottom: the rate of each stage that hands on items, of each that hands on
-    batches, how long the loop waited, and how full each queue was. Knob changes are marked.
+    batches, how long the loop waited, and how full each queue was: the bottleneck is below the
+    last full one. Knob changes are marked.
 
     Args:
         watched: the run.
@@ -83,7 +90,15 @@ def figure(watched: RunView) -> Figure:
     queues = [name for name in stages if name in past.rows and stages[name].executor != "inline"]
     rows = len(groups) + 1 + bool(queues)
     heights = [3.0] * len(groups) + [1.2] + [0.6 + 0.3 * len(queues)] * bool(queues)
-    drawn = make_subplots(rows=rows, shared_xaxes=True, vertical_spacing=0.05, row_heights=heights)
+    drawn = make_subplots(
+        rows=rows,
+        shared_xaxes=True,
+        vertical_spacing=0.07,
+        row_heights=heights,
+        subplot_titles=[*(f"Rate of each stage that hands on {unit}" for unit in groups), _WAITS]
+        + [_QUEUES] * bool(queues),
+    )
+    drawn.update_annotations(x=0, xanchor="left", font={"size": 12})
     for place, (unit, names) in enumerate(groups.items(), 1):
         _draw_rates(drawn, past, unit, names, row=place)
     _draw_wait(drawn, past, row=len(groups) + 1)
@@ -122,13 +137,14 @@ def _groups(past: Columns) -> dict[str, list[str]]:
 
 
 def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, row: int) -> None:
+    """Draw rates; where lines lie on one another, the wider ones show beside the narrower ones."""
     order, labels = list(past.rows), _labels([*past.rows])
     for name in names:
         place = order.index(name)
         line = {
             "color": _INK if name == CONSUMER else _COLOURS[place % len(_COLOURS)],
             "dash": _DASHES[place % len(_DASHES)],
-            "width": 2,
+            "width": min(_WIDEST, _NARROWEST + _STEP * (len(names) - 1 - names.index(name))),
         }
         drawn.add_scatter(
             x=past.at,
@@ -219,14 +235,13 @@ def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -
 
 def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
     return {
-        "title": {"text": "queue"},
         "x": 1.0,
         "xpad": 6,
         "len": max(0.2, beside[1] - beside[0]),
         "y": sum(beside) / 2,
         "thickness": 10,
-        "tickformat": ".0%",
         "tickvals": [0, 0.5, 1],
+        "ticktext": ["empty", "half", "full"],
     }
 
 

@@ -37,6 +37,20 @@ def test_queues():
     assert (heat.z[0][0], heat.z[2][0], heat.text[1][0]) == (16 / 17, 0, "read: 31 of 32")
 
 
+def test_lines_that_lie_on_one_another_are_all_seen():
+    """The lines of an axis differ in width: each is wider than those that are drawn over it."""
+    widths = [trace.line.width for trace in figure(photographs()).data if trace.yaxis == "y"]
+    assert widths[:4] == [5.0, 4.0, 3.0, 2.0]
+
+
+def test_heat_map_is_explained():
+    """Words above the heat map, and beside its colours, say what they mean."""
+    drawn = figure(photographs())
+    titles = [note.text for note in drawn.layout.annotations]
+    assert titles[-1].startswith("How full each queue is: bright, it is full")
+    assert traces(drawn)["heatmap"].colorbar.ticktext == ("empty", "half", "full")
+
+
 def test_long_names_keep_their_ends():
     """Stages that are numbered have long names which are alike but for their end."""
     names = [f"normalise_and_augment_step_{number}" for number in range(2)]
