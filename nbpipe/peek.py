@@ -31,7 +31,15 @@ from .ops.chain import absorbed
 from .ops.index import LocalStore
 from .ops.stage import Chain, Stage, address_book, addresses
 
-_HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
+_HEAD = {  # by column, what it holds
+    "stage": "name of the stage",
+    "operation": "method that added it",
+    "items": "items that it gave",
+    "output": "type, shape and dtype of its first item",
+    "range": "smallest and largest value of the arrays in it",
+    "per call": "mean time of a call, without the first one",
+    "note": "items that were skipped or tried again, and what was not run",
+}
 _FIELDS = 8  # fields of an item that are looked through for a picture
 _WARM_UP_S = 1.0  # one more item is run for its times where all before took less [s]
 _MOST_ITEMS = 1000  # run in order to see how long calls hold the interpreter lock,
@@ -175,7 +183,7 @@ class Peek:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         noted = any(stage.note for stage in self.stages)
         end = len(_HEAD) if noted else -1
-        return list(_HEAD[:end]), [stage.row()[:end] for stage in self.stages]
+        return list(_HEAD)[:end], [stage.row()[:end] for stage in self.stages]
 
     def _lock_lines(self) -> list[str]:
         """Return a sentence for each stage that was asked how long it holds the lock."""
@@ -187,7 +195,8 @@ class Peek:
 
     def _repr_html_(self) -> str:
         pictures = [stage.thumbnail for stage in self.stages]
-        table = html_table(*self._table(), caption=self._caption(), pictures=pictures)
+        caption = self._caption()
+        table = html_table(*self._table(), caption=caption, pictures=pictures, hints=_HEAD)
         return table + "".join(f"<div>{html.escape(line)}</div>" for line in self._lock_lines())
 
 

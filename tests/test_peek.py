@@ -193,6 +193,12 @@ def test_empty_pipeline_gives_a_table_without_items():
     )
 
 
+def test_heads_of_columns_say_what_is_in_them():
+    """Under the mouse a column's head says what the column holds."""
+    shown = nbpipe.source([1]).map(abs).peek(1)._repr_html_()
+    assert '<th title="mean time of a call, without the first one">per call</th>' in shown
+
+
 def test_images_have_thumbnails():
     """The HTML shows a picture of an image, also where it is a field of an item."""
     image_HWC = np.zeros((90, 60, 3), np.uint8)

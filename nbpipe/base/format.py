@@ -28,9 +28,11 @@ def style_sheet(rules: str) -> str:
 _STYLE = style_sheet(
     ".nbpipe-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left!important;"
-    "border-bottom:1px solid var(--jp-border-color2,#ccc);white-space:nowrap}"
-    ".nbpipe-table th{font-weight:600}.nbpipe-table img{display:block;max-height:64px;"
-    "image-rendering:pixelated}.nbpipe-table td{vertical-align:top}.nbpipe-wrap{overflow-x:auto}"
+    "border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.4));white-space:nowrap;"
+    "max-width:none!important}"
+    ".nbpipe-table th{font-weight:600}.nbpipe-table th[title]{cursor:help}"
+    ".nbpipe-table img{display:block;max-height:64px;image-rendering:pixelated}.nbpipe-table td{vertical-align:top}"
+    ".nbpipe-wrap{overflow-x:auto;max-width:100%}"
     ".nbpipe-caption{opacity:.75;margin:2px 0 6px}"
 )
 _LONGEST = 60
@@ -72,6 +74,7 @@ def html_table(
     caption: str = "",
     pictures: Sequence[bytes | None] = (),
     folds: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Lay out a table as HTML; every cell is escaped.
 
@@ -81,9 +84,10 @@ def html_table(
         caption: line above the table.
         pictures: PNG bytes for each row, shown in a last column.
         folds: by column, a longer text for each row, folded into its cell.
+        hints: what a column holds, by its title; shown under the mouse.
     """
     shows = any(pictures)
-    titles = "".join(f"<th>{html.escape(title)}</th>" for title in head)
+    titles = "".join(_title(title, hints.get(title, "")) for title in head)
     lines = []
     for number, row in enumerate(rows):
         cells = "".join(
@@ -100,6 +104,11 @@ def html_table(
         f'<div class="nbpipe-wrap">{_STYLE}{above}<table class="nbpipe-table">'
         f"<thead><tr>{titles}{last}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _title(title: str, hint: str) -> str:
+    said = f' title="{html.escape(hint, quote=True)}"' if hint else ""
+    return f"<th{said}>{html.escape(title)}</th>"
 
 
 def _folded(cell: str, text: str) -> str:
