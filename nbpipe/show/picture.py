@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
+from types import MappingProxyType
 
 from ..base.format import (
     format_bytes,
@@ -35,7 +36,7 @@ from .snapshot import (
     history,
     snapshot,
 )
-from .verdict.diagnosis import FAILED, HANGS, KEEPS_UP, Diagnosis
+from .verdict.diagnosis import ERROR, FAILED, GOOD, HANGS, KEEPS_UP, Diagnosis
 from .watch import RunView
 
 STATES = ("busy", "starved", "blocked", "waiting")
@@ -187,13 +188,6 @@ def step_words(snapshot: Snapshot) -> str:
     return f"step {format_seconds(step_s)}{at_rest}"
 
 
-def rate_words(stage: StagePart) -> str:
-    """Return the rate of a stage, and its bytes where they are known."""
-    rate = format_rate(stage["items_per_s"], stage["unit"])
-    size = stage["bytes_per_s"]
-    return rate if size is None else f"{rate}, {format_bytes(size)}/s"
-
-
 def queue_words(stage: StagePart) -> str:
     """Return what waits for the next stage, and the most there may be."""
     fused = stage["executor"] == "inline"  # it has no slots and no buffer of its own
@@ -247,8 +241,8 @@ def _cells(stage: StagePart) -> list[str]:
     ]
 
 
-# -- As HTML without scripts, for notebooks that were saved ----------------------------------------
-# Where styles are taken away, as on GitHub, it still reads as a plain table.
+# -- As HTML without scripts, for notebooks that were saved: laid out as the panel is --------------
+# Where styles are taken away, as on GitHub, it still reads as lines and plain tables.
 _CHANGES, _FAILURES = 12, 3  # so many of the last are shown
 _TRACE = 800  # last characters of a traceback
 _NAME = 40
@@ -256,39 +250,48 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[nµm]?s|min|[kMGT])(?!\w))")  # n
 _POINTS = 40  # of a line
 _WIDTH, _HEIGHT = 80, 16  # of a line [px]
 _LEAST_TOP = 1.0  # of a line: a rate far below one item a second does not fill it
-_KINDS = (*[' class="n"'] * 4, "")  # of the cells after the third: not to be broken
+_ROW = ("stage", "where time goes", "rate", "calls", "concurrency")
+_REST = ("stage", "runs", "last minute", "queue", "p50 / p95", "errors", "knobs")
 _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "busy": "#0072b2",
     "starved": "#e69f00",
     "blocked": "#b8558f",
     "waiting": "#999999",
 }
+_LOOP_WORDS = {"busy": "training", "starved": "waits", "waiting": "paused"}
 _STYLE = style_sheet(
-    ".nbpipe-saved{font-size:13px;line-height:1.4;width:100%;max-width:1100px;"
-    "container-type:inline-size;--line:1px solid var(--jp-border-color2,rgba(128,128,128,.4));"
-    "color:var(--jp-content-font-color1,inherit);"
-    "& p{margin:2px 0 6px}& .wide{overflow-x:auto}"
-    "& table{display:table;table-layout:auto;border-collapse:collapse;margin:0;"
+    ".nbpipe-saved{font-size:13px;line-height:18px;width:100%;max-width:1100px;"
+    "--line:1px solid var(--jp-border-color2,rgba(128,128,128,.4));"
+    "--grey:light-dark(#5b6169,#a4abb5);--tint:transparent;--ink:inherit;"
+    "color:var(--jp-content-font-color1,inherit);border:var(--line);border-radius:4px;"
+    ':is([data-jp-theme-light="false"],[data-theme="dark"],[data-vscode-theme-kind$="dark"]) &'
+    "{color-scheme:dark}"
+    "& p{margin:0;padding:4px 12px}& small{color:var(--grey);font-size:12px}"
+    "& .limits{--tint:light-dark(#fff6ec,#2f2720);--ink:light-dark(#a84300,#ffb26b)}"
+    "& .broken{--tint:light-dark(#fdeeec,#3a2322);--ink:light-dark(#b3261e,#ff8a80)}"
+    "& .good{--ink:light-dark(#1b7a3d,#7bd88f)}"
+    "& .bar{display:block;width:100%;background:rgba(128,128,128,.25)}& rect{height:100%}"
+    "& .verdict{background:var(--tint);border-bottom:var(--line)}"
+    "& .verdict b{color:var(--ink);font-size:15px;line-height:20px}"
+    "& .wide{overflow-x:auto}"
+    "& table{display:table;table-layout:auto;border-collapse:collapse;margin:0;border:0;"
     "font-size:inherit;font-variant-numeric:tabular-nums;width:100%}"
     "& tr{background:none!important}"
-    "& th,& td{text-align:left!important;vertical-align:top;padding:3px 8px;border:0;"
-    "border-bottom:var(--line)}"
-    "& th{font-weight:600;white-space:nowrap}"
-    "& .n{white-space:nowrap}& small{opacity:.75;font-size:11px}"
-    "& svg{display:block;margin:2px 0}"
-    "& tr.limits{background:rgba(230,159,0,.14)!important}"
-    "& tr.broken{background:rgba(213,60,60,.14)!important}"
-    "& pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0;"
-    "font-family:var(--jp-code-font-family,monospace)}"
-    "& td:nth-child(3){min-width:140px}& summary{cursor:pointer}"
-    # In a narrow place every stage is a card.
-    "& .wide{@container (max-width:780px){& thead{display:none}"
-    "& tr{display:flex;flex-wrap:wrap;padding:3px 0;border-bottom:var(--line)}"
-    "& td{border:0;padding:1px 8px}"
-    "& td:nth-child(-n+2){flex:1 0 40%}& td:empty{display:none}"
-    "& td:nth-child(3){flex:1 0 90%}"
-    "& td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}}}"
+    "& th,& td{text-align:left!important;padding:4px 12px;border:0;white-space:nowrap;"
+    "max-width:none}"
+    "& tbody tr+tr{border-top:var(--line)}"
+    "& th{color:var(--grey);font-size:11px;font-weight:400;padding:0 12px}"
+    "& tr:is(.limits,.broken){background:var(--tint)!important;"
+    "box-shadow:inset 3px 0 0 var(--ink)}"
+    "& tr b+b{color:var(--ink);margin-left:8px;font-size:12px}"
+    "& td svg{display:inline-block;vertical-align:middle;margin:0 8px 0 0;border-radius:2px}"
+    "& .rest td{vertical-align:top;font-size:12px}"
+    "& details{border-top:var(--line)}"
+    "& summary{cursor:pointer;color:var(--grey);font-size:12px;padding:3px 12px}"
+    "& pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:0;padding:0 12px 4px;"
+    "font-family:var(--jp-code-font-family,monospace)}}"
 )
+_LOOKS = {ERROR: "broken", GOOD: "good"}  # of a verdict, by how bad it is
 
 
 def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
@@ -301,14 +304,22 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
     lines = {}
     if history is not None:
         lines = {name: _line(history["time_s"], one) for name, one in history["stages"].items()}
-    marked = snapshot["diagnosis"]
-    rows = [_row(stage, marked, lines) for stage in snapshot["stages"]]
-    head = "".join(f"<th>{_escaped(title)}</th>" for title in HEAD)
-    body = "".join([*rows, _loop_row(snapshot, marked, lines)])
+    marked, stages = snapshot["diagnosis"], snapshot["stages"]
+    rows = [*(_row(stage, marked) for stage in stages), _loop_row(snapshot, marked)]
+    rest = [*(_rest(stage, lines) for stage in stages), _loop_rest(snapshot, lines)]
     return (
-        f'<div class="nbpipe-saved">{_STYLE}{_head(snapshot)}<div class="wide"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="nbpipe-saved">{_STYLE}{_head(snapshot)}{_verdict(snapshot)}'
+        f"{_table(_ROW, rows)}<details><summary>All numbers</summary>"
+        f"{_table(_REST, rest, 'wide rest')}</details>"
         f"{_changes(snapshot['changes'] or [])}{_failures(snapshot['failures'] or [])}</div>"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[str], kind: str = "wide") -> str:
+    titles = "".join(f"<th>{title}</th>" for title in head)
+    return (
+        f'<div class="{kind}"><table><thead><tr>{titles}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
@@ -319,63 +330,109 @@ def _mark(address: str, diagnosis: DiagnosisPart) -> str:
 
 
 def _head(snapshot: Snapshot) -> str:
+    """Draw the state and the numbers of the epoch in a line, and the progress as a bar."""
     state, *phrases = headline(snapshot)
-    error = f"<p><b>Error:</b> {_escaped(snapshot['error'])}</p>" if snapshot["error"] else ""
-    sentences = diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"])
-    below = "".join(f"<p>{_escaped(one)}</p>" for one in sentences if one)
-    title = _escaped(shortened(snapshot["title"], 200))
+    title = html.escape(shortened(snapshot["title"], 200), quote=True)
+    done, total = snapshot["delivered"], snapshot["total"]
+    width = round(100 * min(1.0, done / total)) if total else 0
     return (
-        f"<p><b>{title}</b> <small>{as_of(snapshot)}</small><br>"
-        f"<b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))}</p>{error}{below}"
+        f'<p title="{title}"><b>{_escaped(state)}</b>, {_escaped(", ".join(phrases))} '
+        f"<small>{as_of(snapshot)}</small></p>"
+        '<svg class="bar" height="4" aria-hidden="true">'
+        f'<rect width="{width}%" fill="#1976d2"/></svg>'
     )
 
 
-def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
-    address = stage["address"]
+def _verdict(snapshot: Snapshot) -> str:
+    """Draw the finding large, and below it how it was seen and what to do."""
+    found, error = snapshot["diagnosis"], snapshot["error"]
+    finding, evidence, advice = found["text"], found["evidence"], found["advice"]
+    lines = []
+    if error and error not in f"{finding} {evidence}":
+        lines.append(f'<p class="verdict broken"><b>Error:</b> {_escaped(error)}</p>')
+    if finding:
+        look = _LOOKS.get(found["severity"], "limits" if found["stage"] else "")
+        seen = f"<br><small>{_escaped(evidence)}</small>" if evidence else ""
+        lines.append(
+            f'<p class="verdict {look}"><b>{_escaped(finding)}</b>{seen} {_escaped(advice)}</p>'
+        )
+    changed = export_line(snapshot["export"])
+    if changed:
+        lines.append(f"<p><small>{_escaped(changed)}</small></p>")
+    return "".join(lines)
+
+
+def _row(stage: StagePart, marked: DiagnosisPart) -> str:
+    address, shares = stage["address"], shares_of(stage)
     mark = _mark(address, marked)
-    kind = ", ".join(filter(None, (stage["op"], stage["place"], worker_words(stage))))
-    shares, line = shares_of(stage), lines.get(address, "")
     cells = (
-        _name(address, kind, mark),
-        f"{_escaped(rate_words(stage))}{line}",
-        f"{_bar(shares)}{_escaped(state_words(shares))}",
-        queue_words(stage),
+        _name(address, mark),
+        f"{_bar(shares)}{_largest(shares)}",
+        _escaped(format_rate(stage["items_per_s"], stage["unit"])),
         call_words(stage),
+        _concurrency(stage),
+    )
+    return _table_row(cells, mark)
+
+
+def _rest(stage: StagePart, lines: Mapping[str, str]) -> str:
+    """Draw the numbers of a stage that are looked at less often."""
+    kind = ", ".join(filter(None, (stage["op"], stage["place"], worker_words(stage))))
+    size = stage["bytes_per_s"]
+    mean = format_rate(stage["mean_per_s"], stage["unit"])
+    words = _escaped(state_words(shares_of(stage)))
+    cells = (
+        f"{_escaped(shortened(stage['address'], _NAME))}<br><small>{words}</small>",
+        _escaped(kind),
+        lines.get(stage["address"], "")
+        + _escaped(mean if size is None else f"{mean}, {format_bytes(size)}/s"),
+        queue_words(stage),
         _escaped(latency_words(stage)),
         _escaped(failure_words(stage)),
         _escaped(knob_words(stage)),
     )
-    return _table_row(cells, mark)
+    return _table_row(cells, "")
 
 
-def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
+def _concurrency(stage: StagePart) -> str:
+    """Return the concurrency of a stage, or the one that it shares; empty where it has none."""
+    if stage["shares"] is not None:
+        return _escaped(worker_words(stage))
+    return "".join(str(knob["value"]) for knob in stage["knobs"] if knob["name"] == "concurrency")
+
+
+def _loop_row(snapshot: Snapshot, marked: DiagnosisPart) -> str:
     mark = _mark(CONSUMER, marked)
-    bar = _bar(loop_shares(snapshot)) if loop_has_time(snapshot) else ""
-    rate, line = format_rate(snapshot["items_per_s"], snapshot["unit"]), lines.get(CONSUMER, "")
-    cells = (
-        _name(LOOP, "consumer in run.stats()", mark),
-        f"{_escaped(rate)}{line}",
-        f"{bar}{_escaped(loop_words(snapshot))}",
-        *("", "", _escaped(step_words(snapshot)), "", ""),
-    )
+    shares = loop_shares(snapshot) if loop_has_time(snapshot) else {}
+    rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
+    bar = f"{_bar(shares)}{_largest(shares, _LOOP_WORDS)}" if shares else NONE
+    cells = (_name(LOOP, mark), bar, _escaped(rate), "", _escaped(step_words(snapshot)))
     return _table_row(cells, mark)
 
 
-def _name(address: str, kind: str, mark: str) -> str:
-    flag = f" ◀ {_escaped(mark)}" if mark else ""
-    shown = _escaped(shortened(address, _NAME))
-    return f"<b>{shown}</b>{flag}<br><small>{_escaped(kind)}</small>"
+def _loop_rest(snapshot: Snapshot, lines: Mapping[str, str]) -> str:
+    words = f"{LOOP}<br><small>{_escaped(loop_words(snapshot))}</small>"
+    return _table_row((words, "consumer in run.stats()", lines.get(CONSUMER, ""), *[""] * 4), "")
+
+
+def _name(address: str, mark: str) -> str:
+    flag = f" <b>◀ {_escaped(mark)}</b>" if mark else ""
+    return f"<b>{_escaped(shortened(address, _NAME))}</b>{flag}"
 
 
 def _table_row(cells: Sequence[str], mark: str) -> str:
-    first = "".join(f"<td>{cell}</td>" for cell in cells[:3])
-    found = first + "".join(
-        f'<td{kind} data-l="{title}">{cell}</td>' if cell else "<td></td>"
-        for kind, title, cell in zip(_KINDS, HEAD[3:], cells[3:], strict=True)
-    )
+    found = "".join(f"<td>{cell}</td>" for cell in cells)
     if not mark:
         return f"<tr>{found}</tr>"
     return f'<tr class="{"broken" if mark in (FAILED, HANGS) else "limits"}">{found}</tr>'
+
+
+def _largest(shares: Mapping[str, float], words: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return what takes the most of the time, in words."""
+    state = max(shares, key=lambda one: shares[one])
+    if shares[state] < _LEAST:
+        return NONE
+    return _escaped(f"{words.get(state, state)} {format_share(shares[state])}")
 
 
 def _bar(shares: Mapping[str, float]) -> str:
@@ -384,12 +441,9 @@ def _bar(shares: Mapping[str, float]) -> str:
     for state, share in shares.items():
         left, at = round(at), at + 100 * share
         if round(at) > left:
-            part = f'<rect x="{left}" width="{round(at) - left}" height="8" '
+            part = f'<rect x="{left}%" width="{round(at) - left}%" '
             parts.append(f'{part}fill="{_COLOURS[state]}"/>')
-    return (
-        '<svg width="140" height="8" viewBox="0 0 100 8" preserveAspectRatio="none" '
-        f'aria-hidden="true">{"".join(parts)}</svg>'
-    )
+    return f'<svg width="140" height="10" aria-hidden="true">{"".join(parts)}</svg>'
 
 
 def _line(time_s: Sequence[float], rates: Sequence[float | None]) -> str:

@@ -139,10 +139,10 @@ def test_what_it_is():
 @pytest.mark.parametrize(
     ("kind", "stage", "row"),
     [
-        ("limits", "decode", '<tr class="limits"><td><b>decode</b> ◀ limits'),
-        ("failed", "decode", '<tr class="broken"><td><b>decode</b> ◀ failed'),
-        ("hangs", "decode", '<tr class="broken"><td><b>decode</b> ◀ hangs'),
-        ("keeps_up", "consumer", "<tr><td><b>training loop</b><br>"),
+        ("limits", "decode", '<tr class="limits"><td><b>decode</b> <b>◀ limits'),
+        ("failed", "decode", '<tr class="broken"><td><b>decode</b> <b>◀ failed'),
+        ("hangs", "decode", '<tr class="broken"><td><b>decode</b> <b>◀ hangs'),
+        ("keeps_up", "consumer", "<tr><td><b>training loop</b></td>"),
     ],
 )
 def test_mark(kind, stage, row):
@@ -241,7 +241,7 @@ def test_bars_are_as_wide_as_their_shares():
     seen = snapshot(photographs())
     bars = re.findall(r'<svg width="140".*?</svg>', picture_html(seen))
     drawn = [
-        [int(width) for width in re.findall(r'<rect x="\d+" width="(\d+)"', one)] for one in bars
+        [int(width) for width in re.findall(r'<rect x="\d+%" width="(\d+)%"', one)] for one in bars
     ]
     shares = [*map(shares_of, seen["stages"]), loop_shares(seen)]
     meant = [[100 * share for share in one.values() if share >= 0.005] for one in shares]
