@@ -126,9 +126,9 @@ def _acks(place: Place, name: str, step: str) -> Measurement:
     with place.page(WIRE + KEYS, step + TRAINED, "run", TRAINING) as page:
         page.run_cell(1)
         train(page, 2)
-        page.slider("slow").focus()
+        page.number("slow").focus()
         for turn in range(place.presses):
-            page.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
+            page.page.keyboard.press("ArrowDown" if turn % 2 else "ArrowUp")
             page.page.wait_for_timeout(random.uniform(150, 350))
             page.wait_acks(turn + 1)
         took_s = _from_keys(page)

@@ -31,7 +31,8 @@ _STYLE = style_sheet(
     "border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.4));white-space:nowrap;"
     "max-width:none!important}"
     ".nbpipe-table th{font-weight:600}.nbpipe-table th[title]{cursor:help}"
-    ".nbpipe-table img{display:block;max-height:64px;image-rendering:pixelated}.nbpipe-table td{vertical-align:top}"
+    ".nbpipe-table img{display:block;max-height:64px;image-rendering:pixelated}"
+    ".nbpipe-table td{vertical-align:top}"
     ".nbpipe-wrap{overflow-x:auto;max-width:100%}"
     ".nbpipe-caption{opacity:.75;margin:2px 0 6px}"
 )

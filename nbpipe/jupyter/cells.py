@@ -103,6 +103,7 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     display.show_pipeline = rules.show_pipeline
+    display.variable_of = rules.magic.runs.variable_of
     listen(ip, display)
     run_closed.append(display.keep_closed)
     History.of(ip).listen()

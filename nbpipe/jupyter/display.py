@@ -91,6 +91,7 @@ class RunDisplay:
 
     Attributes:
         show_pipeline: shows the part above the table of a pipeline.
+        variable_of: names the variable of a run; "" where it has none.
         for_type: tells IPython what formats the objects of a class.
     """
 
@@ -98,6 +99,7 @@ class RunDisplay:
         self._write = outputs.publish  # `listen` puts another in its place
         self._cell = cell
         self.show_pipeline: Callable[[Any], object] = lambda _: None
+        self.variable_of: Callable[[RunView], str] = lambda _: ""
         self.for_type: Callable[[type, Callable[[Any], object]], object] = lambda *_: None
         self._marks = itertools.count(1)
         self._runs: weakref.WeakValueDictionary[int, RunView] = weakref.WeakValueDictionary()
@@ -242,6 +244,7 @@ class RunDisplay:
         cell = cell or self._cell()
         if panel is not None:
             panel.settled = self.keep
+            panel.variable = self.variable_of(run)
             self._panels.setdefault(panel, set()).add(cell)
             shown = getattr(run, "shown", None)
             if shown is not None:  # that of a loader tells its panel of the end of each epoch

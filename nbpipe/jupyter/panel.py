@@ -91,7 +91,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows a run and turns its knobs, in any number of views.
 
     Nothing is sent while no view is open. The synced trait `snapshot` holds the last snapshot of a
-    run at rest, as JSON: a page that was reloaded, or saved without a kernel, shows it.
+    run at rest, as JSON: a page that was reloaded, or saved without a kernel, shows it. `variable`
+    names the run in the loop that the panel proposes; "" where it has no variable.
 
     Args:
         run: the run; it is held weakly.
@@ -106,6 +107,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     _css = traitlets.Unicode().tag(sync=True)
     code = traitlets.Unicode().tag(sync=True)
     name = traitlets.Unicode().tag(sync=True)
+    variable = traitlets.Unicode().tag(sync=True)
     snapshot = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, run: RunView, code: Mapping[str, Any]) -> None:

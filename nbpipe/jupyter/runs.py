@@ -41,6 +41,7 @@ from ..show.snapshot import (
     Amount,
     Count,
     Integer,
+    KnobTarget,
     Limits,
     Line,
     Name,
@@ -67,7 +68,7 @@ _GONE = "this run is gone; start another with pipe.start()"
 
 
 class RunRow(TypedDict):
-    """A run in the list; `variable` and `cell` are empty where there is none."""
+    """A run in the list; `variable`, `cell` and `evidence` are empty where there is none."""
 
     run: Count
     title: Name
@@ -83,6 +84,8 @@ class RunRow(TypedDict):
     limit: Name
     severity: Severity
     sentence: Line
+    evidence: Line
+    suggestion: KnobTarget | None
     actions: list[Action]
 
 
@@ -223,6 +226,10 @@ class KernelRuns:
             found, number = f"{named}_run_{number}", number + 1
         variables[found] = run
         return found
+
+    def variable_of(self, run: RunView) -> str:
+        """Return the variable of a run, or of the loader whose run it is; "" where it has none."""
+        return self._names().get(id(run), "")
 
     def leave_out(self, run: RunView) -> None:
         """Called when a run turned out to be a part of another one."""
@@ -418,5 +425,7 @@ def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:
         "limit": found["stage"] or "" if found["kind"] == LIMITS else "",
         "severity": found["severity"],
         "sentence": found["text"],
+        "evidence": found["evidence"],
+        "suggestion": found["suggestion"],
         "actions": shown["actions"],
     }

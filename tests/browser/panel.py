@@ -67,12 +67,12 @@ MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(b
 })"""
 
 
-# Whether a key was meant for a slider that had lost the focus: a page that is loaded again gives it
+# Whether a key was meant for a number that had lost the focus: a page that is loaded again gives it
 # to the notebook when that is there.
-LOST = """([slider, value, count]) => {
+LOST = """([number, value, count]) => {
     const asks = one => one.out && one.op === 'set';
-    if (slider.value !== value || window.wire.slice(count).some(asks)) return 'heard';
-    return slider.getRootNode().activeElement !== slider && 'lost';
+    if (number.value !== value || window.wire.slice(count).some(asks)) return 'heard';
+    return number.getRootNode().activeElement !== number && 'lost';
 }"""
 
 
@@ -112,12 +112,8 @@ class PanelPage(NotebookPage):
         """Find a stage's row."""
         return self.panel(number).locator(f"[data-stage={json.dumps(name)}]").first
 
-    def slider(self, stage: str, knob: str = "concurrency", number: int = 0) -> Locator:
-        """Find a slider."""
-        return self.stage(stage, number).locator(f"input[type=range][data-knob={knob}]")
-
     def number(self, stage: str, knob: str = "concurrency", number: int = 0) -> Locator:
-        """Find the number beside a slider."""
+        """Find the number of a stepper."""
         return self.stage(stage, number).locator(f"input[type=number][data-knob={knob}]")
 
     def button(self, op: str, number: int = 0) -> Locator:
@@ -133,42 +129,29 @@ class PanelPage(NotebookPage):
         found: list[list[dict[str, float]]] = self.panel(number).evaluate(MEASURE)
         return found
 
-    def drag(self, slider: Locator, value: int) -> None:
-        """Drag a slider to a value with the mouse."""
-        box = slider.bounding_box()
-        assert box is not None
-        low, high, now = (
-            float(slider.evaluate(f"input => input.{name}")) for name in ("min", "max", "value")
-        )
+    def step(self, stage: str, sign: str = "+") -> Locator:
+        """Find a button of a stage's stepper."""
+        return self.stage(stage).locator("button.nbp-step", has_text=sign)
 
-        def x_of(number: float) -> float:
-            thumb = 14.0  # the middle of the thumb goes from half its width to half from the end
-            share = (number - low) / (high - low)
-            return float(box["x"] + thumb / 2 + share * (box["width"] - thumb))
-
-        y = box["y"] + box["height"] / 2
-        mouse = self.page.mouse
-        mouse.move(x_of(now), y)
-        mouse.down()
-        for step in range(1, 6):
-            mouse.move(x_of(now + (value - now) * step / 5), y)
-        mouse.up()
+    def open_row(self, stage: str) -> None:
+        """Show what is behind the arrow of a stage's row."""
+        self.stage(stage).locator("button.nbp-open").click()
 
     def hold(self, stage: str, number: int = 0) -> None:
-        """Give a stage's slider the focus, which it takes once the kernel has greeted the panel."""
-        slider = self.slider(stage, number=number)
-        expect(slider).to_be_enabled(timeout=CELL_MS)
-        slider.focus()
+        """Give a stage's number the focus, which it takes once the kernel has greeted the panel."""
+        field = self.number(stage, number=number)
+        expect(field).to_be_enabled(timeout=CELL_MS)
+        field.focus()
 
     def nudge(self, stage: str, number: int = 0) -> None:
         """Move a stage's concurrency up by one with the keyboard; wait for the kernel's word."""
         self.hold(stage, number)
-        slider = self.slider(stage, number=number).element_handle()
-        before = slider.evaluate("input => [input.value, window.wire.length]")
-        self.page.keyboard.press("ArrowRight")
-        while self.page.wait_for_function(LOST, arg=[slider, *before]).json_value() == "lost":
-            slider.focus()
-            self.page.keyboard.press("ArrowRight")
+        field = self.number(stage, number=number).element_handle()
+        before = field.evaluate("input => [input.value, window.wire.length]")
+        self.page.keyboard.press("ArrowUp")
+        while self.page.wait_for_function(LOST, arg=[field, *before]).json_value() == "lost":
+            field.focus()
+            self.page.keyboard.press("ArrowUp")
         self.wait_acks(1)
 
     def finish(self, index: int, flag: str) -> None:

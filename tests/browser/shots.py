@@ -21,7 +21,7 @@ LIVE = ROOT / "notebooks" / "02_live.ipynb"
 PROCESSES = ROOT / "notebooks" / "03_processes.ipynb"
 EXPORT = ROOT / "notebooks" / "04_export.ipynb"
 TRAINING = ROOT / "notebooks" / "05_training.ipynb"
-WATCH_MS = 5000  # so long the panel is watched before and after the slider moves
+WATCH_MS = 5000  # so long the panel is watched before and after the knob is turned
 # The moving picture: of the panel and of the cell below it, which trains.
 FRAME_MS, FRAMES, FIRST_TURN, TURNS = 500, 28, 8, 6
 SIDEBAR_WIDTH, SIDEBAR_HEIGHT = 1340, 920
@@ -92,12 +92,12 @@ def take_output(browser: Browser, path: Path, beginning: str, file: Path) -> Non
 
 
 def take_panel(browser: Browser, name: str, folder: Path) -> None:
-    """Train as the second notebook does, move a slider, and picture the panel meanwhile."""
+    """Train as the second notebook does, turn a knob, and picture the panel meanwhile."""
     with opened(browser, LIVE, name, height=1000) as notebook:
         trains = run_until(notebook, "train(")
-        notebook.slider("read").focus()
+        notebook.number("read").focus()
         for _ in range(6):
-            notebook.page.keyboard.press("ArrowRight")
+            notebook.page.keyboard.press("ArrowUp")
         notebook.page.wait_for_timeout(WATCH_MS)
         notebook.show_cell(trains - 1)
         notebook.page.wait_for_timeout(WATCH_MS)
@@ -136,18 +136,18 @@ def take_sidebar(browser: Browser, name: str, folder: Path) -> None:
 
 
 def take_moving(browser: Browser, name: str, folder: Path) -> None:
-    """Film a slider that is moved while the cell below it trains."""
+    """Film a knob that is turned while the cell below it trains."""
     with long_quickstart() as path:
         size = {"width": MOVING_WIDTH, "height": MOVING_HEIGHT}
         with opened(browser, path, name, scale=1, **size) as notebook:
             run_until(notebook, LOOP)
             notebook.panel().locator("summary").first.click()  # the chart makes room for the cell
             notebook.show_cell(2)
-            notebook.slider("read").focus()
+            notebook.number("read").focus()
             frames = []
             for number in range(FRAMES):
                 if FIRST_TURN <= number < FIRST_TURN + TURNS:
-                    notebook.page.keyboard.press("ArrowRight")
+                    notebook.page.keyboard.press("ArrowUp")
                 frames.append(Image.open(io.BytesIO(notebook.page.screenshot())))
                 notebook.page.wait_for_timeout(FRAME_MS)
             notebook.button("stop").click()

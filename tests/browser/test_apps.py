@@ -82,7 +82,7 @@ def turn(page):
     page.wait_state("running")
     page.hold("slow")
     for _ in range(10):
-        page.page.keyboard.press("ArrowRight")
+        page.page.keyboard.press("ArrowUp")
     page.wait_value(page.number("slow"), 12)
     (page.folder / "meet").touch()
     page.wait_file("meet-met")
@@ -128,7 +128,7 @@ def test_marimo_notebook(chromium, tmp_path):
         (tmp_path / "stop").touch()
         page.wait_state("cancelled")
         page.hold("slow")
-        page.page.keyboard.press("ArrowRight")
+        page.page.keyboard.press("ArrowUp")
         page.wait_value(page.number("slow"), 3)
         told = page.errors, page.asked_abroad
     assert told == ([], [])

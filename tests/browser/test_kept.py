@@ -91,7 +91,7 @@ def test_kernel_restarted_in_mid_epoch(open_cells):
         page.field("gone").inner_text().partition(".")[0],
         page.field("state").inner_text(),
         page.button("pause").filter(visible=True).count(),
-        page.slider("slow").is_disabled(),
+        page.number("slow").is_disabled(),
     )
     page.button("again").click()
     page.wait_state("ready")

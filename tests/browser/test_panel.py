@@ -13,16 +13,17 @@ pytestmark = pytest.mark.browser
 
 @pytest.mark.parametrize("way", ["keyboard", "mouse", "number"])
 def test_concurrency_moves_while_a_cell_trains(open_cells, way):
-    """A slider is moved in mid-cell: before the cell ends, so many calls run at once."""
+    """Concurrency is turned in mid-cell: before the cell ends, so many calls run at once."""
     flag, meet = f"stop-{way}", f"meet-{way}"
     page = open_cells(SETUP + f"meet = {meet!r}\n" + MEETING, RUN, train(flag))
     start(page)
     if way == "keyboard":
         page.hold("slow")
         for _ in range(10):
-            page.page.keyboard.press("ArrowRight")
+            page.page.keyboard.press("ArrowUp")
     elif way == "mouse":
-        page.drag(page.slider("slow"), 12)
+        for _ in range(10):
+            page.step("slow").click()
     else:
         page.number("slow").fill("12")
         page.page.keyboard.press("Enter")
@@ -105,7 +106,7 @@ def test_two_notebooks_at_once(open_cells):
     for page, presses in zip(pages, (1, 3), strict=True):
         page.hold("slow")
         for _ in range(presses):
-            page.page.keyboard.press("ArrowRight")
+            page.page.keyboard.press("ArrowUp")
     for page, value in zip(pages, (3, 5), strict=True):
         page.wait_value(page.number("slow"), value)
         page.wait_acks(1)
@@ -168,7 +169,7 @@ def test_undo(open_cells):
     page.button("undo").click()
     page.wait_value(page.number("slow"), 2)
     page.finish(2, "stop-undo")
-    assert page.slider("slow").input_value() == "2"
+    assert page.number("slow").input_value() == "2"
 
 
 def test_stage_named_as_html_is_text(open_cells):
@@ -214,24 +215,27 @@ def test_twelve_stages(open_cells):
         p for p in parts if abs(p["drawn"] - p["meant"]) > 1 or abs(p["said"] - p["meant"]) > 1
     ]
     assert (len(parts), wrong, swatches) == (4 * 13, [], 4 * swatches[:1])
-    sliders = page.panel().locator("input[type=range][data-knob=concurrency]").count()
-    assert (sliders, page.number("stage_10").input_value()) == (11, "5")
+    steppers = page.panel().locator("input[data-knob=concurrency]").count()
+    assert (steppers, page.number("stage_10").input_value()) == (11, "5")
 
 
-# By which the text of a stage's queue ends before that of its calls begins [px].
+# By which the rate of a stage ends before its calls begin, and these before its stepper [px]; where
+# they are on another line, how far that is below.
 BETWEEN = """row => {
-    const edges = ['queue', 'running'].map(field => {
+    const boxes = ['rate', 'running'].map(field => {
         const range = document.createRange();
         range.selectNodeContents(row.querySelector(`[data-field=${field}]`));
         return range.getBoundingClientRect();
     });
-    return edges[1].left - edges[0].right;
+    boxes.push(row.querySelector('.nbp-stepper').getBoundingClientRect());
+    return [0, 1].map(at => Math.max(
+        boxes[at + 1].left - boxes[at].right, boxes[at + 1].top - boxes[at].bottom));
 }"""
 
 
-@pytest.mark.parametrize("width", [1100, 350])
-def test_deep_queue_stays_beside_the_calls(open_cells, width):
-    """The numbers of a queue of thousands do not run into those of the calls."""
+@pytest.mark.parametrize("width", [1100, 500, 350])
+def test_many_calls_stay_beside_the_rate(open_cells, width):
+    """The numbers of thousands of calls run into nothing, nor those of a deep queue."""
     page = open_cells(
         f"{SETUP}\npipe = nbpipe.source(range(9)).map(slow, concurrency=1000, prefetch=64000)\n"
         "run = pipe.start()\nrun",
@@ -239,9 +243,10 @@ def test_deep_queue_stays_beside_the_calls(open_cells, width):
     )
     page.run_cell(0)
     page.panel().wait_for()
+    page.open_row("slow")
     queue = page.stage("slow").locator("[data-field=queue]")
     assert page.wait_text(queue, "", differs=True) == "0/65000"
-    assert page.stage("slow").evaluate(BETWEEN) >= 3
+    assert min(page.stage("slow").evaluate(BETWEEN)) >= 0
 
 
 def test_stage_that_fails(open_cells):
@@ -255,7 +260,7 @@ def test_stage_that_fails(open_cells):
     )
     page.run_cells(0, 1, 2)
     page.wait_state("failed")
-    shown = page.field("error").inner_text()
+    shown = page.field("diagnosis").inner_text()
     found = "decode" in shown, "bad <b>header</b>" in shown, "StageError" in page.said(2)
     assert found == (True, True, True)
 
@@ -276,7 +281,7 @@ def test_kernel_that_dies(open_cells):
     page.wait_state("gone")
     said = page.field("gone").inner_text()
     page.wait_idle()  # a server that is starting a kernel anew refuses to shut it down
-    assert ("this run is gone" in said, page.slider("slow").count()) == (True, 1)
+    assert ("this run is gone" in said, page.number("slow").count()) == (True, 1)
 
 
 def test_interrupt_leaves_a_live_panel(open_cells):
@@ -294,7 +299,7 @@ def test_interrupt_leaves_a_live_panel(open_cells):
 
 
 def test_figure_in_the_training_cell(open_cells):
-    """A matplotlib figure that is half built when a slider moves stays whole."""
+    """A matplotlib figure that is half built when a knob is turned stays whole."""
     page = open_cells(
         SETUP + "\nimport matplotlib.pyplot as plt\n%matplotlib inline",
         RUN,
@@ -323,7 +328,7 @@ def test_training_in_the_background(open_cells):
     (page.folder / "stop-background").touch()
     page.wait_state("failed")
     page.run_cell(3)
-    shown = page.field("error").inner_text()
+    shown = page.field("diagnosis").inner_text()
     found = ("returned" in page.said(2), "ZeroDivisionError" in shown, page.said(3))
     assert found == (True, True, "ZeroDivisionError")
 
@@ -379,10 +384,10 @@ def test_loader_has_one_panel_for_all_epochs(open_cells):
     )
     assert (
         page.field("progress").inner_text(),
-        page.field("left").is_visible(),
+        page.field("time").inner_text().startswith("in "),
         said.startswith("Finished"),
         page.number("fetch").input_value(),
-    ) == ("16 of 16 batches", False, True, "3")
+    ) == ("16 of 16 batches", True, True, "3")
 
 
 # Ten runs, each with its panel.
@@ -415,16 +420,16 @@ def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
     assert page.field("progress", 29).inner_text() == "5 of 5 items"
 
 
-# Whether what may stand below the bars has room there.
+# Whether what may stand beside the bars has room there.
 FITS = """words => words.map(one => {
-    one.textContent = 'blocked 90% · waiting 10%';
+    one.textContent = 'blocked 100%';
     return one.scrollWidth <= one.clientWidth;
 })"""
 
 
-@pytest.mark.parametrize("width", [930, 1050, 1300, 1400])
-def test_two_shares_have_room_below_the_bars(open_cells, width):
-    """In a panel of middling width the words below a bar are not cut."""
+@pytest.mark.parametrize("width", [930, 1400])
+def test_shares_have_room_beside_the_bars(open_cells, width):
+    """In a panel of middling width the words beside a bar are not cut."""
     page = open_cells(SETUP, RUN, width=width)
     page.run_cells(0, 1)
     page.panel().wait_for()

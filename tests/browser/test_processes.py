@@ -1,4 +1,4 @@
-"""Worker processes in a real JupyterLab: they follow the slider, the stop button and the kernel."""
+"""Worker processes in a real JupyterLab: they follow the knob, the stop button and the kernel."""
 
 import psutil
 import pytest
@@ -43,8 +43,8 @@ def alive(processes):
     return psutil.wait_procs(processes, timeout=HANG_S)[1]
 
 
-def test_slider_starts_and_ends_workers(open_cells):
-    """The slider is moved in mid-epoch: workers are started, and sent away again."""
+def test_knob_starts_and_ends_workers(open_cells):
+    """The knob is turned in mid-epoch: workers are started, and sent away again."""
     page = open_cells(
         SETUP, RUN, train("stop-workers") + "; print(*run['slow'].pids)", KERNEL, fresh=True
     )
@@ -53,11 +53,11 @@ def test_slider_starts_and_ends_workers(open_cells):
     wait_workers(page, 2)
     before = workers_of(kernel)
     page.nudge("slow")
-    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowUp")
     wait_workers(page, 4)
     during = workers_of(kernel)
     for _ in range(2):
-        page.page.keyboard.press("ArrowLeft")
+        page.page.keyboard.press("ArrowDown")
     wait_workers(page, 2)
     running = page.is_running(2)
     page.finish(2, "stop-workers")

@@ -73,6 +73,24 @@ def test_live_in_a_busy_cell(open_cells):
     )
 
 
+def test_what_is_advised_is_applied_on_the_closed_card(open_cells):
+    """The card says what limits; its button turns the knob while the cell trains."""
+    page = open_cells(SETUP, PIPE, train("stop-card"), fresh=True)
+    show(page)
+    start_rows(page, 2)
+    card = row(page)
+    apply = card.locator("button.nbp-apply")
+    apply.wait_for(timeout=CELL_MS)
+    offered = apply.inner_text()
+    apply.click()
+    open_row(page)
+    page.wait_value(page.number("slow"), int(offered.split()[-1]))
+    hidden = apply.is_hidden()
+    running = page.is_running(2)
+    page.finish(2, "stop-card")
+    assert (offered.startswith("Set slow.concurrency to "), hidden, running) == (True,) * 3
+
+
 def test_imported_in_the_cell_that_trains(open_cells):
     """A run is in the list though nothing was shown, and the cell that imported nbpipe trains."""
     page = open_cells(SETUP + PIPE + train("stop-one"), fresh=True)
@@ -379,7 +397,7 @@ def test_notebook_7(chromium, lab_address, lab_folder):
         page.wait_ready()
         page.page.get_by_role("menuitem", name="View", exact=True).click()
         page.page.locator(".lm-Menu-itemLabel", has_text="Right Sidebar").click()
-        page.page.locator(".lm-Menu-itemLabel", has_text="nbpipe runs").click()
+        page.page.locator(".lm-Menu-itemLabel", has_text="nbpipe").click()
         page.page.locator(SIDEBAR).wait_for()
         start_rows(page, 2)
         open_row(page)
@@ -391,19 +409,19 @@ def test_notebook_7(chromium, lab_address, lab_folder):
     assert running
 
 
-# How far the time of a call ends before the errors [px].
+# How far a stage's name ends before its rate [px].
 APART = """rows => rows.map(row => {
-    const time = row.querySelector('.nbp-latency .nbp-value');
-    time.textContent = '5.12\u202fms';
+    const rate = row.querySelector('[data-field=rate]');
+    rate.textContent = '12.3\u202fk batches/s';
     const words = document.createRange();
-    words.selectNodeContents(time);
-    const errors = row.querySelector('.nbp-errors .nbp-caption').getBoundingClientRect();
-    return errors.left - words.getBoundingClientRect().right;
+    words.selectNodeContents(rate);
+    const name = row.querySelector('.nbp-name').getBoundingClientRect();
+    return words.getBoundingClientRect().left - name.right;
 })"""
 
 
 def test_numbers_stand_apart_in_the_sidebar(open_cells):
-    """In a sidebar as wide as it is at first the time of a call ends before the errors."""
+    """In a sidebar as wide as it is at first the name of a stage ends before its rate."""
     page = open_cells(SETUP, PIPE, width=1400)
     page.run_cells(0, 1)
     show(page)

@@ -146,7 +146,7 @@ def test_build_without_npm_says_what_to_do(tmp_path):
 
 
 def test_wheel_in_the_oldest_jupyterlab(python, chromium, tmp_path):
-    """A slider acts while a cell trains, below the cell and in the sidebar."""
+    """A knob acts while a cell trains, below the cell and in the sidebar."""
     folder = fetch("jupyterlab", "4.2.7")
     oldest = {"PYTHONPATH": str(folder), "JUPYTERLAB_DIR": str(folder / "share/jupyter/lab")}
     write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
@@ -158,14 +158,14 @@ def test_wheel_in_the_oldest_jupyterlab(python, chromium, tmp_path):
         page.open("wheel.ipynb")
         start(page)
         page.hold("slow")
-        page.page.keyboard.press("ArrowRight")
+        page.page.keyboard.press("ArrowUp")
         page.wait_value(page.number("slow"), 3)
         show(page)
         wait_row(page, "running")
         open_row(page)
         aside = page.page.locator(SIDEBAR)
-        aside.locator("input[type=range][data-knob=concurrency]").first.focus()
-        page.page.keyboard.press("ArrowRight")
+        aside.locator("input[data-knob=concurrency]").first.focus()
+        page.page.keyboard.press("ArrowUp")
         page.wait_value(page.number("slow"), 4)
         said = page.said(2)
         version = page.page.evaluate("window.jupyterapp.version")

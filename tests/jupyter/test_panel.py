@@ -13,8 +13,8 @@ pytest.importorskip("anywidget")
 
 import nbpipe
 from tests.gates import HANG_S, still_alive
-from tests.jupyter.conftest import publisher_of
-from tests.jupyter.inner import panel_module, panel_of, record_export
+from tests.jupyter.conftest import Outputs, publisher_of
+from tests.jupyter.inner import RunDisplay, panel_module, panel_of, record_export
 from tests.show.fakes import Report
 
 
@@ -67,6 +67,14 @@ def kinds(sent):
 def test_run_has_one_panel(run, panel):
     """However often a run is shown, there is one widget."""
     assert panel_of(run) is panel
+
+
+def test_panel_knows_the_variable_of_its_run(run, panel):
+    """The panel of a run that waits can name the run in the line that starts it."""
+    display = RunDisplay(Outputs())
+    display.variable_of = lambda shown: "train_run" if shown is run else ""
+    display.show(run)
+    assert panel.variable == "train_run"
 
 
 def test_panel_that_was_closed_is_made_anew(run, panel):

@@ -91,6 +91,13 @@ def test_a_view_is_greeted_with_all_runs(listed, run, sent):
     )
 
 
+def test_a_run_without_a_variable_has_no_name(listed, run, variables):
+    """The variable of a run is found where there is one; `_` is none of the user's."""
+    named = listed.variable_of(run)
+    del variables["train"]
+    assert (named, listed.variable_of(run)) == ("train", "")
+
+
 def test_rows_are_sent_where_they_changed(listed, run, sent):
     """A look sends the list once it is another one; without a view it is not asked for."""
     hello(listed)

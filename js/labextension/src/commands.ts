@@ -31,9 +31,9 @@ const LONGEST = 140;
 
 /** For each thing to ask of all runs: the command, its name, and what a run that can do it offers. */
 const TO_ALL: readonly [string, string, RunsOp, string][] = [
-  ["nbpipe:pause-all", "Pause All Pipelines", "pause_all", "pause"],
-  ["nbpipe:resume-all", "Resume All Pipelines", "resume_all", "resume"],
-  ["nbpipe:stop-all", "Stop All Pipelines", "stop_all", "stop"],
+  ["nbpipe:pause-all", "nbpipe: Pause All Runs", "pause_all", "pause"],
+  ["nbpipe:resume-all", "nbpipe: Resume All Runs", "resume_all", "resume"],
+  ["nbpipe:stop-all", "nbpipe: Stop All Runs", "stop_all", "stop"],
 ];
 
 export class Commands {
@@ -62,7 +62,7 @@ export class Commands {
   private addShow(): void {
     const { commands, shell } = this.app;
     commands.addCommand(SHOW, {
-      label: "Show Pipelines",
+      label: "nbpipe: Show Runs",
       caption: "Show the runs of the notebook in front, and what limits them",
       icon: pipelineIcon,
       execute: ({ run }) => {
@@ -73,7 +73,7 @@ export class Commands {
       },
     });
     commands.addCommand(SHOW_CELL, {
-      label: "Show the Pipeline of This Cell",
+      label: "nbpipe: Show the Run of This Cell",
       caption: "Show the run that this cell has started",
       icon: pipelineIcon,
       isVisible: () => this.ofCell() !== undefined,
@@ -99,14 +99,14 @@ export class Commands {
 
   private addToOne(): void {
     this.app.commands.addCommand(EXPORT, {
-      label: "Export Pipeline as Module…",
+      label: "nbpipe: Export Pipeline as Module…",
       caption: "Write a pipeline, as it is tuned now, to a Python module",
       isVisible: () => this.rows.length > 0,
       isEnabled: () => this.offer("export").length > 0,
       execute: () => this.exportOne(),
     });
     this.app.commands.addCommand(INSERT, {
-      label: "Insert Tuned Pipeline Below",
+      label: "nbpipe: Insert Tuned Pipeline Below",
       caption: "Write a pipeline, as it is tuned now, into a new cell",
       isVisible: () => this.rows.length > 0,
       execute: () => this.insertOne(),

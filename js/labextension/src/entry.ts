@@ -13,6 +13,7 @@ import {
 } from "@nbpipe/widgets/src/dom";
 import { isolatedNames, unbroken } from "@nbpipe/widgets/src/format";
 import { icon } from "@nbpipe/widgets/src/icons";
+import { applyWords } from "@nbpipe/widgets/src/verdict";
 import { randomName, View } from "@nbpipe/widgets/src/view";
 import { leftOf, nameOf, progressOf, rateOf, stateOf } from "./format";
 import type { RunInKernel } from "./run";
@@ -23,13 +24,15 @@ export class Entry {
   private readonly stateIcon = icon("ready");
   private readonly state = h("span", { "data-field": "state" });
   private readonly name = h("span", { class: "name", "data-field": "name" });
-  private readonly chain = h("span", { class: "chain", "data-field": "title" });
   private readonly bar = h("span", { class: "bar", "aria-hidden": "true" });
   private readonly progress = h("span", { "data-field": "progress" });
   private readonly rate = h("span", { class: "rate", "data-field": "rate" });
   private readonly left = h("span", { "data-field": "left" });
   private readonly sentence = h("span", { class: "sentence", "data-field": "sentence" });
+  private readonly evidence = h("span", { class: "evidence", "data-field": "evidence" });
+  private readonly apply = button({ class: "apply", "data-op": "apply" });
   private readonly details = h("div", { class: "details" });
+  private suggestion: Row["suggestion"] = null;
   private view: View | undefined;
 
   constructor(readonly run: RunInKernel) {
@@ -38,15 +41,16 @@ export class Entry {
     this.head = button(
       { class: "head" },
       h("span", { class: "line" }, this.name, state),
-      this.chain,
       this.bar,
       numbers,
       this.sentence,
+      this.evidence,
     );
     this.head.addEventListener("click", () => this.toggle());
+    this.apply.addEventListener("click", () => this.applyIt());
     this.details.id = randomName();
     setAttribute(this.head, "aria-controls", this.details.id);
-    this.el = h("li", { class: "run" }, this.head, this.details);
+    this.el = h("li", { class: "run" }, this.head, this.apply, this.details);
     this.el.dataset.run = String(run.number);
     this.show(run.isOpen);
   }
@@ -63,10 +67,8 @@ export class Entry {
     this.stateIcon.show(shape);
     setText(this.state, word);
     setText(this.name, nameOf(row));
-    const chain = isolatedNames(row.title);
-    setText(this.chain, chain);
-    setTitle(this.chain, chain);
-    setHidden(this.chain, row.variable === "");
+    setTitle(this.name, isolatedNames(row.title));
+    this.run.variable = row.variable;
     setPart(this.bar, "--fill", row.total ? row.done / row.total : 0);
     setClass(this.bar, "unknown", row.total === null);
     setText(this.progress, progressOf(row));
@@ -74,6 +76,23 @@ export class Entry {
     setText(this.left, row.state === "running" ? leftOf(row) : "");
     setText(this.sentence, unbroken(row.sentence));
     setHidden(this.sentence, row.sentence === "");
+    setText(this.evidence, unbroken(row.evidence));
+    setHidden(this.evidence, row.evidence === "");
+    this.suggestion = row.suggestion;
+    setText(this.apply, row.suggestion === null ? "" : applyWords(row.suggestion, null));
+    this.showApply();
+  }
+
+  private applyIt(): void {
+    if (this.suggestion !== null) {
+      const { stage, knob, value } = this.suggestion;
+      this.run.session.set(stage, knob, value);
+    }
+  }
+
+  /** Where the panel is open, its verdict has the button. */
+  private showApply(): void {
+    setHidden(this.apply, this.suggestion === null || this.view !== undefined);
   }
 
   /** Open the panel, and give the entry the focus. */
@@ -98,5 +117,6 @@ export class Entry {
       this.view = new View(this.run.session, this.run.sections);
       this.details.append(this.view.el);
     }
+    this.showApply();
   }
 }

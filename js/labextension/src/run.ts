@@ -11,6 +11,8 @@ export class RunInKernel extends Callbacks implements Model {
   readonly widget_manager = { kernel: true };
   readonly sections = new Sections();
   readonly session: Session;
+  /** The name of its variable; "" where it has none. */
+  variable = "";
 
   /** `persisted` holds which runs are open in the list; `deliver` throws where no kernel can be reached. */
   constructor(
@@ -41,9 +43,9 @@ export class RunInKernel extends Callbacks implements Model {
     this.call("msg:custom", message, []);
   }
 
-  /** Nothing of it is saved in the page. */
-  get(): undefined {
-    return undefined;
+  /** Nothing else of it is saved in the page. */
+  get(name: string): unknown {
+    return name === "variable" ? this.variable : undefined;
   }
 
   send(message: unknown): void {

@@ -11,7 +11,7 @@ import type { Kernels } from "./kernels";
 export const SIDEBAR = "nbpipe-runs";
 
 export class Sidebar extends Widget {
-  private readonly notebook = h("h2", { class: "notebook" });
+  private readonly notebook = h("span", { class: "notebook" });
   private readonly empty = h("p", { class: "empty", role: "status" });
   private readonly list = h("ul", { class: "runs", "aria-label": "runs" });
   private readonly entries = new Map<number, Entry>();
@@ -22,12 +22,13 @@ export class Sidebar extends Widget {
     super();
     this.id = SIDEBAR;
     this.title.icon = pipelineIcon;
-    this.title.caption = "nbpipe runs";
+    this.title.caption = "nbpipe";
     this.addClass("nbpipe-sidebar");
     this.node.tabIndex = -1;
     this.node.setAttribute("role", "region");
     this.node.setAttribute("aria-label", "nbpipe runs");
-    this.node.append(h("header", { class: "top" }, this.notebook), this.empty, this.list);
+    const title = h("header", { class: "top" }, h("h2", {}, "nbpipe"), this.notebook);
+    this.node.append(title, this.empty, this.list);
     kernels.changed.connect(this.schedule, this);
   }
 

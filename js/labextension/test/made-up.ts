@@ -50,6 +50,8 @@ export function rowOf(changes: Record<string, unknown> = {}): Record<string, unk
     limit: "decode",
     severity: "info",
     sentence: "decode limits",
+    evidence: "busy 97%",
+    suggestion: { stage: "decode", knob: "concurrency", value: 10 },
     actions: ["pause", "stop"],
     ...changes,
   };

@@ -12,8 +12,9 @@ import {
   orNull,
   record,
   text,
+  withDefault,
 } from "./read";
-import { line, name, severity, state } from "./snapshot";
+import { line, name, severity, state, target } from "./snapshot";
 
 /** Target of the comm. */
 export const RUNS_TARGET = "nbpipe.runs";
@@ -41,8 +42,10 @@ const row = record({
   limit: name,
   /** How bad the diagnosis is; a run that is over may still have an error. */
   severity,
-  /** The diagnosis, in one sentence. */
+  /** The diagnosis: what was found, how it was seen, and the knob that would help. */
   sentence: line,
+  evidence: withDefault(line, ""),
+  suggestion: withDefault(orNull(target), null),
   actions: list(name, 50),
 });
 

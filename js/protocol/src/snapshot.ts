@@ -115,7 +115,7 @@ export type Stage = ReturnType<typeof stage>;
 export type Shares = Pick<Stage, "busy" | "starved" | "blocked" | "waiting">;
 
 /** A knob and a value for it. */
-const target = record({ stage: name, knob: name, value: integer });
+export const target = record({ stage: name, knob: name, value: integer });
 
 export type Target = ReturnType<typeof target>;
 

@@ -1,5 +1,5 @@
 /** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, chain, starting,
- * rest, more, theme, link, views. */
+ * rest, past, more, theme, link, views. */
 
 import type { Model } from "../src/anywidget";
 import panel from "../src/index";
@@ -20,6 +20,7 @@ const run = new SimulatedRun(
   Number(given.get("starting") ?? 0),
   Number(given.get("rest") ?? 0),
   given.has("more"),
+  Number(given.get("past") ?? 180),
 );
 const link = given.get("link") ?? "live";
 const kernel = link === "live" || link === "gone";
@@ -33,7 +34,7 @@ function receive(content: unknown): void {
 }
 
 const model: Model = {
-  get: (name) => (name === "snapshot" ? JSON.stringify(run.snapshot(true)) : undefined),
+  get: (name) => ({ snapshot: JSON.stringify(run.snapshot(true)), variable: "run" })[name],
   on: (name, callback) => heard.set(name, (heard.get(name) ?? new Set()).add(callback)),
   off: (name, callback) => heard.get(name)?.delete(callback),
   widget_manager: { kernel: link === "none" ? null : {} },

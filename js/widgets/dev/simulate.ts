@@ -2,6 +2,7 @@
 
 import type {
   Change,
+  Diagnosis,
   Exported,
   Knob,
   LastExport,
@@ -33,6 +34,85 @@ const NOTES = [
   "CACHE begins empty: the exported code changes it",
 ];
 
+const NOTHING: Diagnosis = {
+  kind: "limits",
+  severity: "info",
+  stage: null,
+  text: "",
+  evidence: "",
+  advice: "",
+  code: "",
+  suggestion: null,
+};
+
+/** What is found, by state; of a run under way by whether its loop waits. */
+const DIAGNOSES: Readonly<Record<string, Diagnosis>> = {
+  limits: {
+    ...NOTHING,
+    stage: "decode",
+    text: "decode is the bottleneck: training waits 62% of the time.",
+    evidence: "busy 97%, 16 ms a call, mostly waiting",
+    advice: "Set concurrency to 10.",
+    suggestion: { stage: "decode", knob: "concurrency", value: 10 },
+  },
+  lock: {
+    ...NOTHING,
+    stage: "decode",
+    text: "decode is the bottleneck: training waits 62% of the time.",
+    evidence:
+      "busy 97%, 16 ms a call; its threads share one core, held by Python's interpreter lock",
+    advice: 'More threads will not help: run it in processes, executor="process".',
+    code: 'executor="process"',
+  },
+  keeps_up: {
+    ...NOTHING,
+    kind: "keeps_up",
+    severity: "good",
+    stage: "consumer",
+    text: "The data keeps up: training waits 2% of the time.",
+  },
+  ready: {
+    ...NOTHING,
+    text: "Waiting for your loop.",
+    advice: "Run `for batch in run:` in a cell.",
+  },
+  paused: { ...NOTHING, text: "Paused.", advice: "Press Resume or call run.resume()." },
+  hung: {
+    ...NOTHING,
+    kind: "hangs",
+    severity: "error",
+    stage: "decode",
+    text: "decode hangs: one call has been running for 32 s, on item 40.",
+    advice: "Write timeout_s=30 to end such calls.",
+    code: "timeout_s=30",
+  },
+  empty: {
+    ...NOTHING,
+    kind: "empty",
+    severity: "warning",
+    stage: "files",
+    text: "The source gave 0 items.",
+    advice: "Look at the pattern of its files.",
+  },
+  failed: {
+    ...NOTHING,
+    kind: "failed",
+    severity: "error",
+    stage: "decode",
+    text: "decode failed.",
+    evidence: "ValueError: bad header <b>JPEG</b> in photographs/1204.jpg",
+    advice: "run.failures() gives inputs and tracebacks; on_error='skip' leaves such items out.",
+    code: "on_error='skip'",
+  },
+};
+
+/** The state that a run is in, of one that is called otherwise here. */
+const STATES: Readonly<Record<string, Snapshot["state"]>> = {
+  hung: "running",
+  lock: "running",
+  empty: "finished",
+};
+
 interface Spec {
   address: string;
   op: string;
@@ -49,7 +129,7 @@ export class SimulatedRun {
   told = 0;
   private readonly specs: Spec[];
   private readonly changes: Change[] = [];
-  private state: Snapshot["state"];
+  private state: string;
   private elapsed_s = 33;
   private delivered = 412;
   private waited_s = 20.5;
@@ -58,7 +138,7 @@ export class SimulatedRun {
   private wobble = 1;
   private starting_s: number;
 
-  /** `more`: some were skipped, the next epoch has begun, there is a process. `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]. */
+  /** `more`: some were skipped, the next epoch has begun, there is a process. `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]; `past_s`: so much history [s]. */
   constructor(
     stages: number,
     state: string,
@@ -66,15 +146,19 @@ export class SimulatedRun {
     starting_s = 0,
     private readonly rest_s = 0,
     private readonly more = false,
+    private readonly past_s = 180,
   ) {
     this.specs = specsOf(CHAINS.get(chain) ?? [], stages);
-    this.state = state as Snapshot["state"];
+    this.state = state;
+    if (state === "ready" || state === "empty") {
+      this.delivered = this.elapsed_s = this.waited_s = 0;
+    }
     this.starting_s = starting_s;
   }
 
   /** Let time pass; returns whether anything changed. */
   step(time_s: number): boolean {
-    if (this.state !== "running") {
+    if (!this.works) {
       return true;
     }
     this.wobble = 1 + 0.06 * Math.sin(Date.now() / 900) + 0.04 * (Math.random() - 0.5);
@@ -86,6 +170,10 @@ export class SimulatedRun {
       spec.made += this.rate() * time_s;
     }
     return true;
+  }
+
+  private get works(): boolean {
+    return this.state === "running" || this.state === "lock";
   }
 
   act(message: Record<string, unknown>): object {
@@ -143,12 +231,13 @@ export class SimulatedRun {
     const limit = this.specs.find((spec) => spec.address === "decode") ?? this.specs[0];
     const waits = limit?.address === "decode" && knobOf(limit, "concurrency") < 10;
     const failed = this.state === "failed";
-    const live = this.state === "running" || this.state === "paused";
+    const state = STATES[this.state] ?? (this.state as Snapshot["state"]);
+    const live = state === "running" || state === "paused";
     return {
       version: 1,
       title: this.specs.map((spec) => spec.address).join(" > "),
       time_s: Date.now() / 1000,
-      state: this.state,
+      state,
       epoch: 1,
       epochs: 3,
       epochs_begun: 1,
@@ -158,9 +247,9 @@ export class SimulatedRun {
       unit: this.specs.at(-1)?.batches ? "batches" : "items",
       skipped: this.more ? 17 : 0,
       ahead: this.more,
-      items_per_s: this.state === "running" ? this.rate() / BATCH : 0,
+      items_per_s: this.works ? this.rate() / BATCH : 0,
       elapsed_s: this.elapsed_s,
-      left_s: this.state === "running" ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
+      left_s: this.works ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
       waited_s: this.waited_s,
       waited_share: this.state === "ready" ? 0 : waits ? 0.62 : 0.02,
       step_s: live ? 0.0291 : null,
@@ -172,30 +261,10 @@ export class SimulatedRun {
         ? "StageError: decode: ValueError: bad header <b>JPEG</b> in photographs/1204.jpg"
         : "",
       stages: this.specs.map((spec) => this.stage(spec)),
-      diagnosis: waits
-        ? {
-            kind: "limits",
-            severity: "info",
-            stage: "decode",
-            text: "decode is the bottleneck: training waits 62% of the time.",
-            evidence: "busy 97%, 16 ms a call, mostly waiting",
-            advice: "Set concurrency to 10.",
-            code: "",
-            suggestion: { stage: "decode", knob: "concurrency", value: 10 },
-          }
-        : {
-            kind: "keeps_up",
-            severity: "good",
-            stage: "consumer",
-            text: "The data keeps up: training waits 2% of the time.",
-            evidence: "",
-            advice: "",
-            code: "",
-            suggestion: null,
-          },
+      diagnosis: DIAGNOSES[this.state] ?? DIAGNOSES[waits ? "limits" : "keeps_up"] ?? NOTHING,
       undo: this.undo,
       actions: [
-        ...(this.state === "running" ? ["pause", "stop"] : []),
+        ...(state === "running" ? ["pause", "stop"] : []),
         ...(this.state === "paused" ? ["resume", "stop"] : []),
         ...(this.undo ? ["undo"] : []),
         "autotune",
@@ -209,7 +278,8 @@ export class SimulatedRun {
 
   history(): object {
     const now = Date.now() / 1000;
-    const time_s = Array.from({ length: 180 }, (_, place) => now - 180 + place);
+    const length = this.elapsed_s === 0 ? 0 : this.past_s;
+    const time_s = Array.from({ length }, (_, place) => now - length + place);
     const begun = now - this.elapsed_s;
     const rests = (at: number) => {
       const time = time_s[at] ?? now;
@@ -217,7 +287,7 @@ export class SimulatedRun {
     };
     const stages: Record<string, (number | null)[]> = {};
     const line = (at: number, place: number) =>
-      (at < 90 ? 0.55 : 1) * (1 + 0.07 * Math.sin(at / 5 + place));
+      (at < length - 90 ? 0.55 : 1) * (1 + 0.07 * Math.sin(at / 5 + place));
     for (const [place, spec] of this.specs.entries()) {
       const rate = this.rate() / (spec.batches ? BATCH : 1);
       stages[spec.address] = time_s.map((_, at) => (rests(at) ? null : rate * line(at, place)));
@@ -243,7 +313,7 @@ export class SimulatedRun {
   }
 
   private stage(spec: Spec): Stage {
-    const running = this.state === "running";
+    const running = this.works;
     const working = running && !(this.starting_s > 0 && OUTSIDE.has(spec.executor));
     const concurrency = knobOf(spec, "concurrency");
     const at = this.specs.indexOf(spec);
@@ -258,13 +328,13 @@ export class SimulatedRun {
       executor: spec.executor,
       place: spec.executor,
       unit: spec.batches ? "batches" : "items",
-      items_out: Math.floor(spec.made),
+      items_out: Math.floor(spec.made / (spec.batches ? BATCH : 1)),
       items_per_s: running ? this.rate() / (spec.batches ? BATCH : 1) : 0,
       mean_per_s: (this.rate() * 0.9) / (spec.batches ? BATCH : 1),
       busy,
       starved: working && after ? rest : 0,
       blocked: working && !after ? rest * 0.9 : 0,
-      waiting: !working ? 1 : after ? 0 : rest * 0.1,
+      waiting: this.state === "paused" ? 1 : working && !after ? rest * 0.1 : 0,
       running: running && spec.shares === null ? Math.round(concurrency * busy) : 0,
       concurrency,
       queued: after ? Math.round(prefetch * 0.1) : prefetch,
@@ -323,7 +393,8 @@ export class SimulatedRun {
 function specsOf(links: readonly Link[], stages: number): Spec[] {
   const chosen = stages === 1 ? links.slice(2, 3) : links.slice(0, Math.max(stages, 2));
   const specs = chosen.map(spec);
-  for (const address of MORE.slice(0, Math.max(0, stages - links.length))) {
+  const more = [...MORE, ...Array.from({ length: 40 }, (_, place) => `step_${place}`)];
+  for (const address of more.slice(0, Math.max(0, stages - links.length))) {
     specs.splice(specs.length - 2, 0, spec([address, "map", "thread", 0.0015]));
   }
   return specs;

@@ -1,28 +1,34 @@
-/** Chart: throughput of each stage over the last minutes, drawn only while it can be seen. */
+/** Chart: throughput of each stage over the last minutes, on one scale, drawn only while it is open. */
 
 import { isLive, type Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
-import { button, h, setAttribute, setClass, setHidden, setText, svg } from "./dom";
+import { h, setAttribute, setClass, setHidden, setText } from "./dom";
 import { formatAmount, formatMoment, formatName } from "./format";
-import { type Line, linesOf, unitsOf } from "./lines";
-import { type Colours, HEIGHT, optionsOf } from "./plot";
+import { type Line, type Look, linesOf } from "./lines";
+import { type Colours, HEIGHT, optionsOf, settled } from "./plot";
 import { keep, type Sections } from "./sections";
 import type { Session } from "./session";
 
-/** The tip stands so far beside the cursor [px]. */
+/** It opens by itself when there is so much of it. */
+const ENOUGH_S = 10;
+
+/** The tip stands so far beside the cursor [px], and has at most so many lines. */
 const TIP_GAP = 10;
+const TIP_LINES = 10;
+
+const LOOKS: readonly Look[] = ["other", "limit", "loop"];
 
 export class Chart {
   readonly el = h("details", { class: "chart" });
-  private readonly units = h("div", { class: "units sub" });
-  private readonly canvas = h("div", { class: "canvas" });
+  private readonly canvas = h("div", { class: "canvas", role: "img" });
   private readonly empty = h("p", { class: "empty sub" });
   private readonly tip = h("div", { class: "tip", "aria-hidden": "true" });
-  private readonly legend = h("div", { class: "legend" });
+  /** Hold the colours that the page gives to lines. */
+  private readonly inks = LOOKS.map((look) => h("i", { class: `ink ${look}` }));
   private readonly sizes: ResizeObserver | undefined;
   private plot: uPlot | undefined;
   private lines: readonly Line[] = [];
-  private colours: Colours = { text: "gray", grid: "gray", mark: "gray", lines: [] };
+  private colours: Colours | undefined;
   private drawn = -1;
   private key = "";
 
@@ -30,9 +36,10 @@ export class Chart {
     private readonly session: Session,
     private readonly sections: Sections,
   ) {
-    const area = h("div", { class: "area" }, this.units, this.canvas, this.empty, this.tip);
-    this.el.append(h("summary", {}, "Throughput"), area, this.legend);
-    keep(this.el, sections, "chart", true);
+    const area = h("div", { class: "area" }, this.canvas, this.empty, this.tip, ...this.inks);
+    const title = h("summary", {}, "Throughput ", h("span", { class: "sub" }, "items/s"));
+    this.el.append(title, area);
+    keep(this.el, sections, "chart", false);
     this.el.addEventListener("toggle", () => this.update());
     if (typeof ResizeObserver === "function") {
       this.sizes = new ResizeObserver(() => this.resize());
@@ -48,24 +55,25 @@ export class Chart {
 
   update(): void {
     const { snapshot, history } = this.session;
-    setHidden(this.el, this.session.link === "none" && history.time_s.length < 2);
+    const known = history.time_s.length;
+    const known_s = (history.time_s.at(-1) ?? 0) - (history.time_s[0] ?? 0);
+    this.el.open = this.sections.isOpen("chart", known_s >= ENOUGH_S);
+    setHidden(this.el, this.session.link === "none" && known < 2);
     if (!this.el.open || this.el.hidden || snapshot === null) {
       return;
     }
-    this.rebuild(snapshot);
-    if (this.drawn === history.version) {
-      return;
-    }
-    const few = history.time_s.length < 2;
-    setHidden(this.empty, !few);
+    const lines = inOrder(linesOf(snapshot));
+    this.rebuild(lines);
+    setHidden(this.empty, known >= 2);
+    setHidden(this.canvas, known < 2);
     const waits = isLive(snapshot) || snapshot.state === "ready";
     setText(this.empty, waits ? "No history yet." : "The epoch was too short for a chart.");
-    if (!few) {
-      this.draw();
+    if (this.drawn !== history.version && known >= 2) {
+      this.draw(snapshot);
     }
   }
 
-  private draw(): void {
+  private draw(snapshot: Snapshot): void {
     const { history } = this.session;
     const width = this.canvas.clientWidth;
     if (width === 0) {
@@ -73,38 +81,30 @@ export class Chart {
     }
     this.drawn = history.version;
     this.colours = this.readColours();
-    const rates = this.lines.map((line) => [...history.rates(line.address)]);
+    setAttribute(this.canvas, "aria-label", said(snapshot));
+    const rates = this.lines.map(({ address, items }) => settled(history.rates(address), items));
     const data = [[...history.time_s], ...rates] as uPlot.AlignedData;
     if (this.plot !== undefined) {
       this.plot.setData(data);
       return;
     }
     const source = {
-      colours: () => this.colours,
+      colours: () => this.colours ?? this.readColours(),
       changes: () => this.session.history.changes,
       onCursor: (place: number | null, left: number) => this.showTip(place, left),
     };
     this.plot = new uPlot(optionsOf(this.lines, width, source), data, this.canvas);
-    this.lines.forEach((line, place) => {
-      if (!this.isShown(line)) {
-        this.plot?.setSeries(place + 1, { show: false });
-      }
-    });
   }
 
-  /** Begin again where the stages are others than before. */
-  private rebuild(snapshot: Snapshot): void {
-    const lines = linesOf(snapshot);
-    const key = JSON.stringify(lines);
+  /** Begin again where the stages are others than before, or another one limits. */
+  private rebuild(lines: readonly Line[]): void {
+    const key = JSON.stringify(lines.map(({ address, look }) => [address, look]));
+    this.lines = lines;
     if (key !== this.key) {
       this.key = key;
-      this.lines = lines;
       this.plot?.destroy();
       this.plot = undefined;
       this.drawn = -1;
-      this.legend.replaceChildren(...lines.map((line, place) => this.legendItem(line, place)));
-      const units = unitsOf(lines).slice(0, 2);
-      this.units.replaceChildren(...units.map((unit) => h("span", {}, `${unit}/s`)));
     }
   }
 
@@ -117,40 +117,12 @@ export class Chart {
     }
   }
 
-  private legendItem(line: Line, place: number): HTMLElement {
-    const stroke = svg("line", { x1: "0", y1: "5", x2: "26", y2: "5" });
-    stroke.setAttribute("stroke-dasharray", line.dash.join(" "));
-    stroke.setAttribute("stroke-width", String(line.width + 0.5));
-    const sample = svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, stroke);
-    const item = button(
-      { class: `series ${line.tint}` },
-      sample,
-      h("bdi", {}, formatName(line.label)),
-    );
-    item.title = `show or hide ${line.label}`;
-    setAttribute(item, "aria-pressed", String(this.isShown(line)));
-    item.addEventListener("click", () => {
-      const shown = !this.isShown(line);
-      this.sections.set(lineKey(line), shown);
-      setAttribute(item, "aria-pressed", String(shown));
-      this.plot?.setSeries(place + 1, { show: shown });
-    });
-    return item;
-  }
-
-  private isShown(line: Line): boolean {
-    return this.sections.isOpen(lineKey(line), true);
-  }
-
   private readColours(): Colours {
-    const colour = (node: Element | null) => (node ? getComputedStyle(node).color : "gray");
-    const units = getComputedStyle(this.units);
-    return {
-      text: units.color,
-      grid: units.borderBottomColor,
-      mark: colour(this.tip),
-      lines: [...this.legend.children].map(colour),
-    };
+    const [other = "gray", limit = "gray", loop = "gray"] = this.inks.map(
+      (ink) => getComputedStyle(ink).color,
+    );
+    const { color: text, borderBottomColor: grid } = getComputedStyle(this.canvas);
+    return { text, grid, other, limit, loop };
   }
 
   private showTip(place: number | null, left: number): void {
@@ -160,7 +132,7 @@ export class Chart {
     if (place === null || when_s === undefined || left < 0) {
       return;
     }
-    const rows = this.lines.filter((line) => this.isShown(line));
+    const rows = this.lines.slice(-TIP_LINES).reverse();
     this.tip.replaceChildren(
       h("b", {}, formatMoment(when_s)),
       ...rows.map((line) => tipRow(line, history.rates(line.address)[place] ?? null)),
@@ -173,11 +145,22 @@ export class Chart {
   }
 }
 
-function tipRow(line: Line, rate: number | null): HTMLElement {
-  const value = rate === null ? "–" : `${formatAmount(rate)} ${line.unit}/s`;
-  return h("div", { class: line.tint }, h("bdi", {}, formatName(line.label)), h("span", {}, value));
+/** Those that stand out come last: they are drawn above the others. */
+function inOrder(lines: readonly Line[]): Line[] {
+  return [...lines].sort((left, right) => LOOKS.indexOf(left.look) - LOOKS.indexOf(right.look));
 }
 
-function lineKey(line: Line): string {
-  return `line of ${line.address}`;
+function tipRow(line: Line, rate: number | null): HTMLElement {
+  const value = rate === null ? "–" : `${formatAmount(rate)} ${line.unit}/s`;
+  const name = h("bdi", {}, formatName(line.label));
+  return h("div", { class: `ink ${line.look}` }, name, h("span", {}, value));
+}
+
+/** The rates now, in words. */
+function said({ stages, items_per_s, unit }: Snapshot): string {
+  const rates = stages.map(
+    (one) => `${one.address} ${formatAmount(one.items_per_s)} ${one.unit}/s`,
+  );
+  const loop = `training loop ${formatAmount(items_per_s)} ${unit}/s`;
+  return `throughput over time; now ${[...rates, loop].join(", ")}`;
 }

@@ -65,6 +65,14 @@ export function setText(node: Element, text: string): void {
   }
 }
 
+/** Write a sentence; what stands between backquotes in it is code. */
+export function setSentence(node: Element, sentence: string): void {
+  if (node.textContent !== sentence.replaceAll("`", "")) {
+    const parts = sentence.split("`");
+    node.replaceChildren(...parts.map((part, at) => (at % 2 === 1 ? h("code", {}, part) : part)));
+  }
+}
+
 export function setAttribute(node: Element, name: string, value: string): void {
   if (node.getAttribute(name) !== value) {
     node.setAttribute(name, value);

@@ -1,85 +1,35 @@
-/** Header: state, title, buttons, export, the numbers of the epoch, progress. */
+/** Header: one line of state, progress, rate and buttons; below it the bar and the export. */
 
-import { isLive, OPS, type Op, type Snapshot } from "@nbpipe/protocol";
+import { isLive, type Snapshot } from "@nbpipe/protocol";
 import { ChangesSinceExport } from "./changes-since-export";
-import {
-  button,
-  h,
-  setAttribute,
-  setClass,
-  setDisabled,
-  setHidden,
-  setPart,
-  setText,
-  setTitle,
-} from "./dom";
+import { h, setAttribute, setClass, setHidden, setPart, setText, setTitle } from "./dom";
 import { ExportForm } from "./export-form";
 import {
   formatAmount,
-  formatBytes,
   formatClock,
   formatCount,
   formatProgress,
-  formatShare,
   formatSpan,
-  isolated,
   isolatedNames,
 } from "./format";
 import { icon } from "./icons";
-import { waitedShare } from "./live";
+import { epochOf } from "./live";
+import { OpButton } from "./op-button";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
-
-const LABELS: Readonly<Record<Op, string>> = {
-  pause: "Pause",
-  resume: "Resume",
-  stop: "Stop",
-  undo: "Undo",
-};
-
-const ICONS: Readonly<Record<Op, string>> = {
-  pause: "paused",
-  resume: "running",
-  stop: "stopped",
-  undo: "undo",
-};
-
-const FACTS = [
-  "epoch",
-  "rate",
-  "elapsed",
-  "left",
-  "waited",
-  "cpu",
-  "memory",
-  "process",
-  "next",
-] as const;
-
-type Fact = (typeof FACTS)[number];
-
-const FACT_LABELS: Readonly<Record<Fact, string>> = {
-  epoch: "epoch",
-  rate: "rate",
-  elapsed: "elapsed",
-  left: "left",
-  waited: "training loop waits",
-  cpu: "CPU",
-  memory: "buffers",
-  process: "own process",
-  next: "next epoch",
-};
 
 export class Header {
   readonly el: HTMLElement;
   private readonly stateIcon = icon("ready");
   private readonly stateWord = h("span", {});
-  private readonly title = h("span", { class: "title", "data-field": "title" });
+  private readonly state = h("span", { class: "state", role: "status", "data-field": "state" });
+  private readonly epoch = h("span", { class: "sub epoch" });
+  private readonly progress = h("span", { class: "count", "data-field": "progress" });
+  private readonly rate = h("span", { class: "pace", "data-field": "total-rate" });
+  private readonly time = h("span", { class: "sub clock", "data-field": "time" });
   private readonly notice = h("span", { class: "notice", "data-field": "notice" });
-  private readonly buttons = new Map<Op, HTMLButtonElement>();
-  private readonly facts = new Map<Fact, HTMLElement>();
   private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
-  private readonly progress = h("span", { class: "count" });
+  private readonly buttons: readonly OpButton[];
   private readonly changesSinceExport = new ChangesSinceExport();
   private readonly exports: ExportForm;
 
@@ -88,24 +38,18 @@ export class Header {
     sections: Sections,
   ) {
     this.exports = new ExportForm(session, sections);
-    const state = h("span", { class: "state", role: "status", "data-field": "state" });
-    state.append(this.stateIcon.el, this.stateWord);
-    const buttons = h("span", { class: "buttons" }, this.button("undo"));
-    buttons.append(h("span", { class: "swap" }, this.button("pause"), this.button("resume")));
-    buttons.append(this.button("stop"), this.exports.opener);
-    const top = h("div", { class: "top" }, state, this.title, this.notice, buttons);
-    const facts = h("div", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
-    const progress = h("div", { class: "progress", "data-field": "progress" }, this.bar);
-    progress.append(this.progress);
-    this.el = h(
-      "header",
-      { class: "head" },
-      top,
-      this.exports.el,
-      facts,
-      progress,
-      this.changesSinceExport.el,
-    );
+    const pause = new OpButton(session, "pause");
+    const resume = new OpButton(session, "resume");
+    const stop = new OpButton(session, "stop");
+    this.buttons = [pause, resume, stop];
+    this.state.append(this.stateIcon.el, this.stateWord);
+    const swap = h("span", { class: "swap" }, pause.el, resume.el);
+    const buttons = h("span", { class: "buttons" }, swap, stop.el, this.exports.opener);
+    const numbers = [this.epoch, this.progress, this.rate, this.time];
+    const said = h("span", { class: "numbers" }, ...numbers);
+    const top = h("div", { class: "top" }, this.state, said, this.notice, buttons);
+    const rest = [this.bar, this.exports.el, this.changesSinceExport.el];
+    this.el = h("header", { class: "head" }, top, ...rest);
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
@@ -118,48 +62,15 @@ export class Header {
     const [shape, word] = kernelGone ? ["cancelled", "gone"] : stateOf(snapshot);
     this.stateIcon.show(shape);
     setText(this.stateWord, word);
-    const title = isolatedNames(snapshot.title);
-    setText(this.title, title);
-    setTitle(this.title, title);
-    this.updateButtons(snapshot, enabled);
+    setTitle(this.state, isolatedNames(snapshot.title));
+    for (const button of this.buttons) {
+      button.update(snapshot, enabled);
+    }
     this.updateProgress(snapshot);
+    setText(this.rate, rateOf(snapshot));
+    setText(this.time, timeOf(kernelGone ? { ...snapshot, left_s: null } : snapshot));
     this.exports.update(snapshot);
     this.changesSinceExport.update(snapshot);
-    for (const [fact, text] of factsOf(kernelGone ? { ...snapshot, left_s: null } : snapshot)) {
-      const node = this.facts.get(fact);
-      if (node !== undefined) {
-        setText(node, text);
-        if (node.parentElement !== null) {
-          setHidden(node.parentElement, text === "");
-        }
-      }
-    }
-  }
-
-  private button(op: Op): HTMLButtonElement {
-    const label = h("span", { class: "label" }, LABELS[op]);
-    const made = button({ class: `op ${op}` }, icon(ICONS[op]).el, label);
-    made.dataset.op = op;
-    made.hidden = true;
-    made.addEventListener("click", () => this.session.ask(op));
-    this.buttons.set(op, made);
-    return made;
-  }
-
-  private fact(fact: Fact): HTMLElement {
-    const value = h("div", {
-      class: "fact-value",
-      "data-field": fact === "rate" ? "total-rate" : fact,
-    });
-    this.facts.set(fact, value);
-    const box = h(
-      "div",
-      { class: `fact ${fact}` },
-      h("div", { class: "caption" }, FACT_LABELS[fact]),
-      value,
-    );
-    box.hidden = true;
-    return box;
   }
 
   private updateNotice(): void {
@@ -168,33 +79,16 @@ export class Header {
     const text = refusal || this.session.notice() || closed;
     setText(this.notice, text);
     setTitle(this.notice, text);
+    setHidden(this.notice, text === "");
     setClass(this.notice, "refused", refusal !== "");
     setAttribute(this.notice, "role", refusal === "" ? "note" : "alert");
   }
 
-  private updateButtons(snapshot: Snapshot, enabled: boolean): void {
-    for (const op of OPS) {
-      const made = this.buttons.get(op);
-      if (made !== undefined) {
-        setHidden(made, this.session.link === "kernelGone" || !snapshot.actions.includes(op));
-        setDisabled(made, !enabled || this.session.isAsked(op));
-      }
-    }
-    const undo = this.buttons.get("undo");
-    const label = undo?.lastElementChild;
-    if (undo && label && snapshot.undo !== null) {
-      const { stage, knob, value } = snapshot.undo;
-      const text = `Undo: ${isolated(stage)}.${knob} back to ${value}`;
-      setText(label, text);
-      setTitle(undo, text);
-    }
-  }
-
   private updateProgress(snapshot: Snapshot): void {
     const { delivered, total, unit, skipped } = snapshot;
-    const share = total ? delivered / total : 0;
-    setPart(this.bar, "--fill", share);
-    setClass(this.bar, "unknown", total === null);
+    setText(this.epoch, `epoch ${epochOf(snapshot)}`);
+    setPart(this.bar, "--fill", total ? delivered / total : 0);
+    setClass(this.bar, "unknown", total === null && isLive(snapshot));
     const left = skipped === 0 ? "" : ` · ${formatCount(skipped)} skipped`;
     const text = formatProgress(delivered, total, unit) + left;
     setText(this.progress, text);
@@ -214,29 +108,25 @@ function stateOf({ state, diagnosis }: Snapshot): readonly [string, string] {
   return [isAmiss ? "failed" : state, isHung ? "hung" : state];
 }
 
-/** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 0, as in Python. */
-function factsOf(snapshot: Snapshot): [Fact, string][] {
-  const { epoch, epochs, epochs_begun: begun, memory, cpu_cores: cores } = snapshot;
-  const { process_bytes: process } = snapshot;
-  const running = snapshot.state === "running";
-  const share = formatShare(waitedShare(snapshot));
-  const span = (time_s: number) => formatSpan(time_s, snapshot.elapsed_s, !isLive(snapshot));
-  const waited = span(snapshot.waited_s);
-  return [
-    ["epoch", epochs === null ? `${epoch}` : `${epoch} (${begun} of ${epochs})`],
-    ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
-    ["elapsed", span(snapshot.elapsed_s)],
-    [
-      "left",
-      snapshot.left_s === null ? (isLive(snapshot) ? "–" : "") : formatClock(snapshot.left_s),
-    ],
-    ["waited", running ? `${share} now · ${waited} in all` : `${share} · ${waited}`],
-    ["cpu", cores === null ? "" : `${cores.toFixed(1)} cores`],
-    [
-      "memory",
-      memory ? `${formatBytes(memory.held_bytes)} of ${formatBytes(memory.limit_bytes)}` : "",
-    ],
-    ["process", process === null ? "" : formatBytes(process)],
-    ["next", snapshot.ahead ? "begun" : ""],
-  ];
+/** The rate now; that of the whole epoch when it is over. */
+function rateOf(snapshot: Snapshot): string {
+  const { state, unit, elapsed_s, items_per_s, delivered, resumed } = snapshot;
+  if (elapsed_s === 0 || state === "paused") {
+    return "";
+  }
+  const rate = isLive(snapshot) ? items_per_s : (delivered - resumed) / elapsed_s;
+  return `${formatAmount(rate)} ${unit}/s`;
+}
+
+/** How long it still takes, or took. */
+function timeOf(snapshot: Snapshot): string {
+  const { elapsed_s, left_s } = snapshot;
+  if (left_s !== null && isLive(snapshot)) {
+    return `${formatClock(left_s)} left`;
+  }
+  if (elapsed_s === 0) {
+    return "";
+  }
+  const span = formatSpan(elapsed_s, elapsed_s, !isLive(snapshot));
+  return isLive(snapshot) ? `${span} so far` : `in ${span}`;
 }

@@ -1,36 +1,39 @@
-/** A slider and a number for one knob; what was asked for stays shown until it is answered. */
+/** A stepper for one knob: less, a number, more. What was asked for stays shown until it is answered. */
 
 import type { Knob } from "@nbpipe/protocol";
 import {
+  button,
   h,
   setAttribute,
   setClass,
   setDisabled,
-  setPart,
   setText,
   setTitle,
   unshortened,
 } from "./dom";
 import { formatCount } from "./format";
-import { stepped, suitedTop } from "./scale";
 import type { Session } from "./session";
 
-/** While a slider is dragged, a value is sent no oftener than this. */
-const DRAG_MS = 100;
+/** A button that is held steps again after so long, and then so often. */
+const HELD_MS = 400;
+const AGAIN_MS = 80;
 
-/** In a number, these move the caret. */
-const CARET_KEYS = new Set(["ArrowLeft", "ArrowRight", "Home", "End"]);
+/** How far a key steps in the number. */
+const STEPS: Readonly<Record<string, number>> = {
+  ArrowUp: 1,
+  ArrowDown: -1,
+  PageUp: 10,
+  PageDown: -10,
+};
 
 export class KnobControl {
   readonly el: HTMLElement;
-  private readonly range: HTMLInputElement;
   private readonly number: HTMLInputElement;
+  private readonly less: HTMLButtonElement;
+  private readonly more: HTMLButtonElement;
   private readonly error = h("span", { class: "nbpipe-knob-error", role: "alert" });
   private readonly ending = new AbortController();
-  private dragging = false;
   private typing = false;
-  private top: number | undefined;
-  private sent_ms = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -38,13 +41,17 @@ export class KnobControl {
     private readonly stage: string,
     private knob: Knob,
   ) {
-    this.range = this.input("range");
-    this.number = this.input("number");
+    const name = `${stage} ${knob.name}`;
+    this.number = unshortened(h("input", { type: "number", step: "1", autocomplete: "off" }));
+    this.number.dataset.knob = knob.name;
     this.number.inputMode = "numeric";
+    this.number.setAttribute("aria-label", name);
+    this.less = this.stepper("−", -1, `${name}, one less`);
+    this.more = this.stepper("+", 1, `${name}, one more`);
     const label = h("span", { class: "caption", "aria-hidden": "true" }, knob.name);
-    this.el = h("div", { class: "knob" }, label, this.range, this.number, this.error);
+    const stepper = h("span", { class: "stepper" }, this.less, this.number, this.more);
+    this.el = h("div", { class: "knob" }, label, stepper, this.error);
     this.el.dataset.name = knob.name;
-    this.hearRange();
     this.hearNumber();
   }
 
@@ -57,15 +64,12 @@ export class KnobControl {
     this.knob = knob;
     const { pending, error } = this.session.knobs.asked(this.stage, knob.name);
     const value = this.shown();
-    if (!this.dragging) {
-      this.top = suitedTop(knob, value, this.top);
-      this.showRange(value);
-    }
-    if (!this.typing && !this.dragging) {
+    if (!this.typing) {
       this.showNumber(value);
     }
-    setDisabled(this.range, !enabled);
     setDisabled(this.number, !enabled);
+    setDisabled(this.less, !enabled || value <= knob.minimum);
+    setDisabled(this.more, !enabled || value >= knob.maximum);
     setClass(this.el, "pending", pending !== undefined);
     setText(this.error, error);
     const bounds = `${formatCount(knob.minimum)} to ${formatCount(knob.maximum)} ${knob.unit}`;
@@ -79,24 +83,6 @@ export class KnobControl {
     return pending ?? knobs.answered(this.stage, this.knob.name) ?? this.knob.value;
   }
 
-  private input(type: "range" | "number"): HTMLInputElement {
-    const input = unshortened(h("input", { type, step: "1", autocomplete: "off" }));
-    input.dataset.knob = this.knob.name;
-    input.setAttribute("aria-label", `${this.stage} ${this.knob.name}`);
-    return input;
-  }
-
-  private showRange(value: number): void {
-    const { minimum } = this.knob;
-    const top = Math.max(this.top ?? value, minimum + 1);
-    setAttribute(this.range, "min", String(minimum));
-    setAttribute(this.range, "max", String(top));
-    if (this.range.value !== String(value)) {
-      this.range.value = String(value);
-    }
-    setPart(this.el, "--fill", (value - minimum) / (top - minimum));
-  }
-
   private showNumber(value: number): void {
     setAttribute(this.number, "min", String(this.knob.minimum));
     setAttribute(this.number, "max", String(this.knob.maximum));
@@ -105,44 +91,42 @@ export class KnobControl {
     }
   }
 
-  private set(value: number): void {
-    clearTimeout(this.timer);
-    this.sent_ms = Date.now();
-    this.session.set(this.stage, this.knob.name, value);
-  }
-
-  private hearRange(): void {
+  /** A button that steps when it is pressed, and again while it is held; a key clicks it. */
+  private stepper(sign: string, step: number, label: string): HTMLButtonElement {
+    const made = button({ class: "step", tabindex: "-1" }, sign);
     const { signal } = this.ending;
-    const end = () => this.endDrag();
-    this.range.addEventListener("pointerdown", () => {
-      this.dragging = true;
-    });
-    document.addEventListener("pointerup", end, { signal });
-    document.addEventListener("pointercancel", end, { signal });
-    this.range.addEventListener("input", () => this.drag());
-    this.range.addEventListener("change", end);
-    this.range.addEventListener("keydown", (event) => this.step(event));
-  }
-
-  private drag(): void {
-    const value = this.range.valueAsNumber;
-    this.showRange(value);
-    this.showNumber(value);
-    clearTimeout(this.timer);
-    const wait_ms = this.dragging ? this.sent_ms + DRAG_MS - Date.now() : 0;
-    if (wait_ms <= 0) {
-      this.set(value);
-    } else {
-      this.timer = setTimeout(() => this.set(value), wait_ms);
-    }
-  }
-
-  private endDrag(): void {
-    if (this.dragging) {
-      this.dragging = false;
-      if (this.range.valueAsNumber !== this.shown()) {
-        this.set(this.range.valueAsNumber);
+    const release = () => clearTimeout(this.timer);
+    made.setAttribute("aria-label", label);
+    made.addEventListener("pointerdown", (event) => {
+      if (event.button === 0) {
+        this.hold(step, HELD_MS);
       }
+    });
+    made.addEventListener("click", (event) => {
+      if (event.detail === 0) {
+        this.step(step);
+      }
+    });
+    for (const type of ["pointerup", "pointercancel", "blur"]) {
+      window.addEventListener(type, release, { signal });
+    }
+    return made;
+  }
+
+  private hold(step: number, wait_ms: number): void {
+    clearTimeout(this.timer);
+    this.step(step);
+    this.timer = setTimeout(() => this.hold(step, AGAIN_MS), wait_ms);
+  }
+
+  private step(by: number): void {
+    const { minimum, maximum } = this.knob;
+    const value = Math.min(maximum, Math.max(minimum, this.shown() + by));
+    this.typing = false;
+    if (value === this.shown()) {
+      this.showNumber(value);
+    } else {
+      this.session.set(this.stage, this.knob.name, value);
     }
   }
 
@@ -152,13 +136,23 @@ export class KnobControl {
     });
     this.number.addEventListener("change", () => this.commit());
     this.number.addEventListener("blur", () => this.commit());
-    this.number.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") {
-        this.commit();
-      } else if (!CARET_KEYS.has(event.key)) {
-        this.step(event);
-      }
-    });
+    this.number.addEventListener("keydown", (event) => this.onKey(event));
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const by = STEPS[event.key];
+    if (event.key === "Enter") {
+      this.commit();
+    } else if (event.key === "Escape") {
+      this.typing = false;
+      this.session.knobs.dismiss(this.stage, this.knob.name);
+      this.update(this.knob, true);
+      event.stopPropagation();
+    } else if (by !== undefined && !(event.ctrlKey || event.metaKey || event.altKey)) {
+      event.preventDefault();
+      event.stopPropagation();
+      this.step(by);
+    }
   }
 
   private commit(): void {
@@ -171,7 +165,7 @@ export class KnobControl {
     if (text === "" || value === this.shown()) {
       this.showNumber(this.shown());
     } else if (Number.isSafeInteger(value)) {
-      this.set(value);
+      this.session.set(this.stage, this.knob.name, value);
     } else {
       const { name, minimum, maximum, unit } = this.knob;
       const rule = `must be an int in [${minimum}, ${maximum}] ${unit}`;
@@ -182,27 +176,5 @@ export class KnobControl {
   private refuse(why: string): void {
     this.session.knobs.refuse(this.stage, this.knob.name, why);
     this.update(this.knob, true);
-  }
-
-  private step(event: KeyboardEvent): void {
-    if (event.key === "Escape") {
-      this.typing = false;
-      this.session.knobs.dismiss(this.stage, this.knob.name);
-      this.update(this.knob, true);
-      event.stopPropagation();
-      return;
-    }
-    if (event.ctrlKey || event.metaKey || event.altKey) {
-      return;
-    }
-    const value = stepped(this.knob, this.shown(), event.key, this.top ?? this.knob.maximum);
-    if (value !== undefined) {
-      event.preventDefault();
-      event.stopPropagation();
-      this.typing = false;
-      if (value !== this.shown()) {
-        this.set(value);
-      }
-    }
   }
 }

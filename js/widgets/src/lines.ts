@@ -1,35 +1,42 @@
-/** Lines of the chart: each stage has a colour and a dash pattern; no two have both alike. */
+/** Lines of the chart, all in items/s: what limits and the training loop stand out, others are grey. */
 
 import { CONSUMER, type Snapshot } from "@nbpipe/protocol";
+
+export type Look = "other" | "limit" | "loop";
 
 export interface Line {
   readonly address: string;
   readonly label: string;
   readonly unit: string;
-  /** Class that gives the colour, see lines.css. */
-  readonly tint: string;
-  readonly dash: readonly number[];
-  readonly width: number;
+  /** Items in one of what its stage hands on: a rate times this is in items/s. */
+  readonly items: number;
+  readonly look: Look;
 }
 
-const TINTS = 7;
-const DASHES: readonly (readonly number[])[] = [[], [7, 3], [2, 2], [9, 3, 2, 3]];
-
+/** The stages in order, then the training loop. */
 export function linesOf(snapshot: Snapshot): Line[] {
-  const stages = snapshot.stages.filter((stage) => stage.address !== CONSUMER);
-  const lines = stages.map(({ address, unit }, place) => ({
-    address,
-    label: address,
-    unit,
-    tint: `tint-${place % TINTS}`,
-    dash: DASHES[place % DASHES.length] ?? [],
-    width: 1.5,
-  }));
+  const { kind, stage: named } = snapshot.diagnosis;
+  const lines: Line[] = [];
+  let items = 1;
+  let above = { unit: "items", items_out: 0 };
+  for (const stage of snapshot.stages) {
+    const { address, unit } = stage;
+    if (address !== CONSUMER) {
+      items = unit === "items" ? 1 : items * itemsIn(stage, above);
+      const look = address === named && kind !== "keeps_up" ? "limit" : "other";
+      lines.push({ address, label: address, unit, items, look });
+      above = stage;
+    }
+  }
   const loop = { address: CONSUMER, label: "training loop", unit: snapshot.unit };
-  return [...lines, { ...loop, tint: "tint-loop", dash: [], width: 2.5 }];
+  return [...lines, { ...loop, items, look: "loop" }];
 }
 
-/** Units of the lines, the left axis' first. */
-export function unitsOf(lines: readonly Line[]): string[] {
-  return [...new Set(lines.map((line) => line.unit))];
+/** How many of the stage above go into one of a stage; 1 where that is not known. */
+function itemsIn(
+  stage: { unit: string; items_out: number },
+  above: { unit: string; items_out: number },
+): number {
+  const isSame = stage.unit === above.unit || stage.items_out === 0;
+  return isSame ? 1 : Math.max(1, Math.round(above.items_out / stage.items_out));
 }

@@ -1,4 +1,4 @@
-/** The shares of the training loop in a snapshot, during an epoch and after it. */
+/** What a snapshot holds of its epoch: the shares of the training loop, and which epoch it is. */
 
 import { isLive, type Shares, type Snapshot } from "@nbpipe/protocol";
 
@@ -20,4 +20,9 @@ export function loopShares(snapshot: Snapshot): Shares {
   const waited = waitedShare(snapshot);
   const had = snapshot.delivered > snapshot.resumed || isLive(snapshot);
   return had && snapshot.elapsed_s > 0 ? { ...none, busy: 1 - waited, starved: waited } : none;
+}
+
+/** Which epoch, as Python counts them, and of how many: "1 (2 of 3)". */
+export function epochOf({ epoch, epochs, epochs_begun: begun }: Snapshot): string {
+  return epochs === null ? `${epoch}` : `${epoch} (${begun} of ${epochs})`;
 }

@@ -1,29 +1,30 @@
-/** Options of the uPlot chart: axes, series, and the marks of knob changes. */
+/** Options of the uPlot chart: axes, series, names at the ends of lines, marks of knob changes. */
 
 import type { Change } from "@nbpipe/protocol";
 import type uPlot from "uplot";
-import { formatMoment, formatTick, isolated } from "./format";
-import { type Line, unitsOf } from "./lines";
+import { formatMoment, formatName, formatTick, isolated } from "./format";
+import type { Line, Look } from "./lines";
 
-export const HEIGHT = 196;
+export const HEIGHT = 148;
 
-/** So much time is shown at first, as soon as what there was takes more, the next; then all. */
-const SPANS_S: readonly number[] = [15, 30, 60];
-/** At most so much. */
+/** At most so much is shown. */
 const MOST_S = 600;
 
-/** Half of the label of a moment: the last one may stand at the right end [px]. */
-const HALF_TIME = 28;
-
-/** Turns of a knob so close to one another are one: a slider was dragged. */
+/** Turns of a knob so close to one another are one: a button was held. */
 const ONE_TURN_S = 1;
 
+/** Names at the ends of lines: their height, their room, and on a narrow page [px]. */
+const NAME_PX = 13;
+const NAMES_PX = 128;
+const NARROW_PX = 84;
+const NARROW = 480;
+
+const WIDTHS: Readonly<Record<Look, number>> = { other: 1, limit: 2.5, loop: 2.5 };
+
 /** Colours as the page has them now. */
-export interface Colours {
+export interface Colours extends Readonly<Record<Look, string>> {
   readonly text: string;
   readonly grid: string;
-  readonly mark: string;
-  readonly lines: readonly string[];
 }
 
 export interface Source {
@@ -33,31 +34,33 @@ export interface Source {
 }
 
 export function optionsOf(lines: readonly Line[], width: number, source: Source): uPlot.Options {
-  const units = unitsOf(lines).slice(0, 2);
   return {
     width,
     height: HEIGHT,
-    padding: [24, units.length > 1 ? 4 : HALF_TIME, 0, 0],
+    padding: [18, width < NARROW ? NARROW_PX : NAMES_PX, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false, setScale: false } },
-    scales: Object.fromEntries([
-      ["x", { time: true, range: spanOf }],
-      ...units.map((unit) => [unit, { range: rateSpan }]),
-    ]),
-    axes: [timeAxis(source), ...units.map((unit, place) => rateAxis(unit, place, source))],
+    scales: {
+      x: { time: true, range: spanOf },
+      y: { range: (_plot, _least, most) => rateSpan(most) },
+    },
+    axes: [timeAxis(source), rateAxis(source)],
     series: [
       {},
-      ...lines.map((line, place) => ({
-        label: line.label,
-        scale: units.includes(line.unit) ? line.unit : (units[0] ?? "items"),
-        width: line.width,
-        dash: [...line.dash],
-        stroke: () => source.colours().lines[place] ?? "gray",
+      ...lines.map(({ label, look }) => ({
+        label,
+        scale: "y",
+        width: WIDTHS[look],
+        dash: look === "loop" ? [8, 4] : [],
+        stroke: () => source.colours()[look],
         points: { show: false },
       })),
     ],
     hooks: {
-      draw: [(plot: uPlot) => drawMarks(plot, source)],
+      draw: [
+        (plot: uPlot) => drawMarks(plot, source),
+        (plot: uPlot) => drawNames(plot, lines, source),
+      ],
       setCursor: [
         (plot: uPlot) => source.onCursor(plot.cursor.idx ?? null, plot.cursor.left ?? -1),
       ],
@@ -72,37 +75,25 @@ export function spanOf(
   last: number | null,
 ): [number, number] {
   const end = last ?? 0;
-  const known_s = end - (first ?? end);
-  return [end - Math.min(MOST_S, SPANS_S.find((span_s) => known_s <= span_s) ?? known_s), end];
+  return [end - Math.min(MOST_S, Math.max(1, end - (first ?? end))), end];
 }
 
-function rateSpan(
-  plot: uPlot,
-  _least: number | null,
-  most: number | null,
-  scale: string,
-): [number, number] {
-  const shown = plot.series.flatMap((one, place) =>
-    one.show && one.scale === scale ? [plot.data[place] ?? []] : [],
-  );
-  const top = Math.max(0, ...shown.map(settledTop)) || most;
-  return [0, top ? top * 1.08 : 1];
+function rateSpan(most: number | null): [number, number] {
+  return [0, most ? most * 1.06 : 1];
 }
 
 /**
- * The highest of some rates, 0 without one. What comes first, and first behind a gap, is left out:
- * it is the rate at which buffers were filled, beside which all that lasts would look alike.
+ * The rates of a line in items/s. What comes first, and first after a gap, is left out: it is the
+ * rate at which buffers were filled, beside which all that lasts would look alike.
  */
-export function settledTop(rates: ArrayLike<number | null | undefined>): number {
-  let top = 0;
-  for (let place = 1; place < rates.length; place += 1) {
-    const before = rates[place - 1] ?? null;
-    top = Math.max(top, before === null ? 0 : (rates[place] ?? 0));
-  }
-  return top;
+export function settled(rates: readonly (number | null)[], items: number): (number | null)[] {
+  return rates.map((rate, place) => {
+    const before = place > 0 ? (rates[place - 1] ?? null) : null;
+    return rate === null || before === null ? null : rate * items;
+  });
 }
 
-/** Knob changes as they are marked: those of one drag are one, from the first value to the last. */
+/** Knob changes as they are marked: those of one press are one, from the first value to the last. */
 export function turnsOf(changes: readonly Change[]): Change[] {
   const turns: Change[] = [];
   for (const change of changes) {
@@ -117,16 +108,16 @@ export function turnsOf(changes: readonly Change[]): Change[] {
   return turns.filter((turn) => turn.old !== turn.new);
 }
 
-function font(): string {
-  return "11px system-ui, sans-serif";
+function font(weight = 400, ratio = 1): string {
+  return `${weight} ${11 * ratio}px system-ui, sans-serif`;
 }
 
 function timeAxis(source: Source): uPlot.Axis {
   return {
     stroke: () => source.colours().text,
     font: font(),
-    size: 24,
-    gap: 4,
+    size: 22,
+    gap: 3,
     space: 90,
     grid: { show: false },
     ticks: { stroke: () => source.colours().grid, width: 1, size: 4 },
@@ -134,31 +125,88 @@ function timeAxis(source: Source): uPlot.Axis {
   };
 }
 
-function rateAxis(unit: string, place: number, source: Source): uPlot.Axis {
+function rateAxis(source: Source): uPlot.Axis {
   return {
-    scale: unit,
-    side: place === 0 ? 3 : 1,
+    scale: "y",
     stroke: () => source.colours().text,
     font: font(),
-    size: place === 0 ? 52 : 62,
+    size: 46,
     gap: 4,
-    space: 34,
-    grid: { show: place === 0, stroke: () => source.colours().grid, width: 1 },
+    space: 30,
+    grid: { show: true, stroke: () => source.colours().grid, width: 1 },
     ticks: { show: false },
     values: (_plot, splits) => splits.map(formatTick),
   };
 }
 
+// -- Names at the ends of lines ------------------------------------------------------------------
+
+interface Name extends Pick<Line, "label" | "look"> {
+  readonly y: number;
+}
+
+/** Write the name of each line at its end, moved apart; where there is no room, not those of others. */
+function drawNames(plot: uPlot, lines: readonly Line[], source: Source): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio || 1;
+  const names = lines.flatMap(({ label, look }, place): Name[] => {
+    const rate = [...(plot.data[place + 1] ?? [])].findLast((one) => typeof one === "number");
+    return typeof rate === "number" ? [{ label, look, y: plot.valToPos(rate, "y", true) }] : [];
+  });
+  const gap = NAME_PX * ratio;
+  const most = Math.floor(bbox.height / gap);
+  const chosen = names
+    .sort((left, right) => Number(left.look === "other") - Number(right.look === "other"))
+    .slice(0, most)
+    .sort((left, right) => left.y - right.y);
+  const ys = apart(
+    chosen.map(({ y }) => y),
+    gap,
+    bbox.top + gap / 2,
+    bbox.top + bbox.height,
+  );
+  const left = bbox.left + bbox.width + 6 * ratio;
+  ctx.save();
+  ctx.textBaseline = "middle";
+  ctx.textAlign = "left";
+  chosen.forEach(({ label, look }, place) => {
+    ctx.font = font(look === "other" ? 400 : 600, ratio);
+    ctx.fillStyle = look === "other" ? source.colours().text : source.colours()[look];
+    ctx.fillText(isolated(formatName(label)), left, ys[place] ?? 0, ctx.canvas.width - left);
+  });
+  ctx.restore();
+}
+
+/** Move ascending places apart by `gap`, between `top` and `bottom`. */
+export function apart(
+  places: readonly number[],
+  gap: number,
+  top: number,
+  bottom: number,
+): number[] {
+  const moved: number[] = [];
+  for (const place of places) {
+    moved.push(Math.max(place, (moved.at(-1) ?? top - gap) + gap));
+  }
+  let most = bottom;
+  for (let at = moved.length - 1; at >= 0; at -= 1) {
+    moved[at] = Math.min(moved[at] ?? most, most);
+    most = (moved[at] ?? most) - gap;
+  }
+  return moved;
+}
+
+// -- Marks of knob changes -----------------------------------------------------------------------
+
 /** Vertical lines where knobs were turned; labels where there is room for them. */
 function drawMarks(plot: uPlot, source: Source): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio || 1;
-  const { mark } = source.colours();
   ctx.save();
-  ctx.strokeStyle = ctx.fillStyle = mark;
+  ctx.strokeStyle = ctx.fillStyle = source.colours().text;
   ctx.lineWidth = ratio;
   ctx.setLineDash([3 * ratio, 3 * ratio]);
-  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.font = font(400, ratio);
   ctx.textBaseline = "bottom";
   ctx.textAlign = "left";
   let free = bbox.left + bbox.width;

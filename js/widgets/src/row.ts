@@ -1,14 +1,6 @@
-/** Rows of the table: one for each stage, and one for the training loop. */
+/** StageRow: a stage in one line; behind its arrow the numbers and knobs that are needed less often. */
 
-import {
-  CONSUMER,
-  type Failure,
-  isLive,
-  type Kind,
-  type Shares,
-  type Snapshot,
-  type Stage,
-} from "@nbpipe/protocol";
+import type { Failure, Kind, Shares, Stage } from "@nbpipe/protocol";
 import {
   button,
   h,
@@ -19,12 +11,12 @@ import {
   setText,
   setTitle,
 } from "./dom";
+import { Facts } from "./facts";
 import { FailureList } from "./failures";
-import { formatAmount, formatBrief, formatBytes, formatSpan, formatTime } from "./format";
+import { formatAmount, formatBrief, formatBytes, formatShare, formatTime } from "./format";
 import { icon } from "./icons";
 import { KnobControl } from "./knob-control";
-import { loopShares } from "./live";
-import { Meter, SharesBar, Spark, type Words } from "./meters";
+import { Meter, PARTS, SharesBar, type Words } from "./meters";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 import { WorkersLine } from "./workers";
@@ -38,55 +30,66 @@ const PLACES: readonly Place[] = ["first", "inner", "last"];
 const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
   limits: ["limits", "limits"],
   keeps_up: ["finished", "sets the pace"],
-  slower: ["limits", "slower since"],
+  slower: ["limits", "slower"],
   slows: ["limits", "slowed by workers"],
-  hangs: ["failed", "call does not end"],
+  hangs: ["failed", "hangs"],
   starts: ["ready", "starting"],
   failed: ["failed", "failed"],
   empty: ["limits", "gave nothing"],
 };
 
+/** Letters of a name that stay when it is cut: its end tells it from its like. */
+const TAIL = 6;
+const WHOLE = 12;
+const CUTTABLE = /^[\u0020-\u04ff]*$/;
+
 interface Throughput {
   readonly items_per_s: number;
   readonly unit: string;
-  readonly isPaused: boolean;
 }
 
-/** Name, rate, sparkline and bar: what every row has. */
-class Front {
-  private readonly name = h("bdi", { class: "name" });
+/** Arrow and name, bar, rate: what every row has; and what the arrow opens. */
+export class Front {
+  readonly more = h("div", { class: "more" });
   readonly who: HTMLElement;
-  readonly kind = h("span", { class: "kind" });
+  readonly cells: readonly HTMLElement[];
+  private readonly name = h("bdi", { class: "name" });
+  private readonly opener: HTMLButtonElement;
   private readonly amount = h("span", {});
   private readonly unit = h("span", { class: "unit" });
-  readonly under = h("div", { class: "sub" });
-  readonly spark = new Spark();
-  readonly bar: SharesBar;
-  readonly cells: readonly Element[];
+  private readonly bar: SharesBar;
   private readonly markIcon = icon("limits");
-  private readonly markWord = h("span", {});
+  private readonly markWord = h("span", { class: "word" });
   private readonly mark = h("span", { class: "mark" }, this.markIcon.el, this.markWord);
-  private drawn = -1;
 
-  constructor(words?: Words) {
+  constructor(
+    name: string,
+    private readonly section: string,
+    private readonly sections: Sections,
+    words?: Words,
+  ) {
     this.bar = new SharesBar(words);
-    const sub = h("div", { class: "sub" }, this.mark, " ", this.kind);
-    this.who = h("div", { class: "cell who" }, this.name, sub);
-    const now = h("div", { class: "value", "data-field": "rate" }, this.amount, " ", this.unit);
-    const rate = h("div", { class: "cell rate" }, now, this.under);
-    this.cells = [this.who, rate, this.spark.el, this.bar.el];
+    this.opener = button({ class: "open" }, h("i", { class: "arrow" }), this.name);
+    this.opener.addEventListener("click", () => {
+      sections.toggle(section);
+      this.showMore();
+    });
+    this.who = h("div", { class: "cell who" }, this.opener, this.mark);
+    const rate = h("div", { class: "cell rate", "data-field": "rate" });
+    rate.append(this.amount, " ", this.unit);
+    this.cells = [this.who, this.bar.el, rate];
+    this.name.append(...parts(name));
+    setTitle(this.name, name);
+    this.showMore();
   }
 
-  /** Show a name, which may go on in the next line behind a part of it. */
-  setName(name: string): void {
-    if (this.name.title !== name) {
-      const parts = name.split(/(?<=[_.\-/])/);
-      this.name.replaceChildren(...parts.flatMap((part) => [h("wbr"), part]).slice(1));
-      setTitle(this.name, name);
-    }
-  }
-
-  update(row: HTMLElement, kind: Kind | null, of: Throughput, shares: Shares): void {
+  update(
+    row: HTMLElement,
+    kind: Kind | null,
+    of: Throughput,
+    shares: Shares,
+    isPaused: boolean,
+  ): void {
     const [shape, word] = MARKS[kind ?? "limits"];
     const broken = kind === "failed" || kind === "hangs";
     setClass(row, "limits", kind !== null && kind !== "keeps_up" && !broken);
@@ -95,35 +98,56 @@ class Front {
     setHidden(this.mark, kind === null);
     this.markIcon.show(shape);
     setText(this.markWord, word);
+    setTitle(this.mark, word);
     setText(this.amount, formatAmount(of.items_per_s));
     setText(this.unit, `${of.unit}/s`);
-    this.bar.update(shares, of.isPaused);
+    this.bar.update(shares, isPaused);
   }
 
-  draw(session: Session, address: string): void {
-    const { history } = session;
-    if (this.drawn !== history.version) {
-      this.drawn = history.version;
-      this.spark.update(history.time_s, history.rates(address));
-    }
+  private showMore(): void {
+    const open = this.sections.isOpen(this.section, false);
+    setHidden(this.more, !open);
+    setAttribute(this.opener, "aria-expanded", String(open));
   }
 }
 
+/** A name in two parts, of which the first is cut where there is no room. */
+function parts(name: string): (Node | string)[] {
+  const letters = Array.from(name);
+  if (letters.length <= WHOLE || !CUTTABLE.test(name)) {
+    return [h("span", { class: "lead" }, name)];
+  }
+  const [start, end] = [letters.slice(0, -TAIL), letters.slice(-TAIL)];
+  return [h("span", { class: "lead" }, start.join("")), h("span", {}, end.join(""))];
+}
+
+const FACTS = {
+  kind: "operation",
+  shares: "where time goes",
+  latency: "time of a call",
+  mean: "last minute",
+  bytes: "bytes",
+  made: "made",
+};
+
 export class StageRow {
   readonly el = h("div", { class: "row", role: "listitem" });
-  private readonly front = new Front();
+  private readonly front: Front;
   private readonly workers = new WorkersLine();
-  private readonly queue = new Meter("queue", "queue");
   private readonly running = new Meter("running", "calls");
-  private readonly latency = h("div", { class: "cell latency", "data-field": "latency" });
-  private readonly p50 = h("span", { class: "value" });
-  private readonly p95 = h("span", { class: "sub" });
-  private readonly errors = button({ class: "errors", "data-field": "errors" });
+  private readonly queue = new Meter("queue", "queue");
+  private readonly facts = new Facts(FACTS);
+  private readonly errorWords = h("span", {});
+  private readonly errors = button(
+    { class: "errors", "data-field": "errors" },
+    this.errorWords,
+    h("span", { class: "word" }, "failed"),
+  );
   private readonly failures = new FailureList();
+  private readonly main = h("div", { class: "cell main" });
   private readonly knobBox = h("div", { class: "knobs" });
   private readonly knobs = new Map<string, KnobControl>();
-  private readonly sharer = h("span", { class: "said" });
-  private readonly shared = h("div", { class: "knob shared sub" });
+  private readonly shared = h("span", { class: "shared sub" });
   private errorCount = 0;
 
   constructor(
@@ -133,21 +157,17 @@ export class StageRow {
   ) {
     this.el.dataset.stage = address;
     this.el.setAttribute("aria-label", address);
-    const { latency } = this;
-    latency.setAttribute("role", "img");
-    latency.append(h("div", {}, h("span", { class: "prefix sub" }, "p50 "), this.p50), this.p95);
-    const label = h("span", { class: "caption", "aria-hidden": "true" }, "errors");
-    const errors = h("div", { class: "cell errors" }, label, this.errors);
+    this.front = new Front(address, `row of ${address}`, sections);
     this.errors.addEventListener("click", () => {
       sections.toggle(this.section());
       this.showFailures();
     });
-    this.el.append(...this.front.cells, this.queue.el, this.running.el, latency, errors);
-    this.el.append(this.knobBox, this.failures.el);
-    this.front.who.append(this.workers.el);
-    this.shared.dataset.name = "concurrency";
-    this.shared.append(h("span", { class: "caption", "aria-hidden": "true" }, "concurrency"));
-    this.shared.append(this.sharer);
+    this.front.who.append(this.errors);
+    this.facts.add("queue", this.queue.el);
+    this.facts.add("workers", this.workers.el);
+    this.front.more.append(this.knobBox, this.facts.el);
+    this.el.append(...this.front.cells, this.running.el, this.main);
+    this.el.append(this.front.more, this.failures.el);
   }
 
   update(
@@ -156,36 +176,19 @@ export class StageRow {
     kind: Kind | null,
     { enabled, isPaused }: { enabled: boolean; isPaused: boolean },
   ): void {
-    const { front } = this;
     for (const each of PLACES) {
       setClass(this.el, `region-${each}`, each === place);
     }
-    this.workers.update(stage);
-    front.setName(stage.address);
-    const where = stage.place || stage.executor;
-    setText(front.kind, `${stage.op} · ${where}`);
-    setTitle(front.kind, `${stage.op} on ${where}; ${stage.items_out} ${stage.unit} made`);
-    front.update(this.el, kind, { ...stage, isPaused }, stage);
-    const bytes = stage.bytes_per_s;
-    setText(
-      front.under,
-      bytes === null ? `mean ${formatAmount(stage.mean_per_s)}` : `${formatBytes(bytes)}/s`,
-    );
+    this.front.update(this.el, kind, stage, stage, isPaused);
     const { queued, bound, running, concurrency } = stage;
-    this.queue.setBlank(bound === 0);
-    this.queue.update(queued, bound, queueWords(stage));
     this.running.setBlank(stage.shares !== null);
     this.running.update(running, concurrency, `${running} of ${concurrency} calls in progress`);
-    const [p50, p95] = [formatTime(stage.latency_p50_s), formatTime(stage.latency_p95_s)];
-    setText(this.p50, p50);
-    setText(this.p95, `p95 ${p95}`);
-    setAttribute(this.latency, "aria-label", `latency: median ${p50}, 95th percentile ${p95}`);
+    setHidden(this.queue.el, bound === 0);
+    this.queue.update(queued, bound, queueWords(stage));
+    this.facts.update(factsOf(stage));
+    this.workers.update(stage);
     this.updateErrors(stage);
     this.updateKnobs(stage, enabled);
-  }
-
-  draw(): void {
-    this.front.draw(this.session, this.address);
   }
 
   dispose(): void {
@@ -200,9 +203,9 @@ export class StageRow {
 
   private updateErrors(stage: Stage): void {
     const { errors, retries } = stage;
-    setText(this.errors, formatBrief(errors));
+    setText(this.errorWords, formatBrief(errors));
+    setHidden(this.errors, errors === 0);
     setDisabled(this.errors, errors === 0);
-    setClass(this.errors, "some", errors > 0);
     const said = `${errors} failed, ${retries} retried`;
     setTitle(this.errors, said);
     setAttribute(this.errors, "aria-label", `errors of ${this.address}: ${said}`);
@@ -222,6 +225,7 @@ export class StageRow {
     }
   }
 
+  /** The concurrency stands in the line, all else behind the arrow. */
   private updateKnobs(stage: Stage, enabled: boolean): void {
     const own = stage.knobs.filter(({ name }) => stage.shares === null || name !== "concurrency");
     this.showShared(stage.shares);
@@ -231,7 +235,7 @@ export class StageRow {
       if (control === undefined) {
         control = new KnobControl(this.session, this.address, knob);
         this.knobs.set(knob.name, control);
-        this.knobBox.append(control.el);
+        (knob.name === "concurrency" ? this.main : this.knobBox).append(control.el);
       }
       control.update(knob, enabled);
     }
@@ -251,57 +255,26 @@ export class StageRow {
   /** Say where the concurrency is that this stage shares. */
   private showShared(shares: string | null): void {
     if (shares !== null) {
-      setText(this.sharer, `shared with ${shares}`);
+      setText(this.shared, `with ${shares}`);
       setTitle(this.shared, `same workers as ${shares}, and one concurrency for both`);
       if (this.shared.parentElement === null) {
-        this.knobBox.prepend(this.shared);
+        this.main.append(this.shared);
       }
     }
   }
 }
 
-const LOOP_WORDS: Words = new Map([
-  ["busy", "training"],
-  ["starved", "waits for data"],
-]);
-
-/** The training loop: it takes what the last stage makes. */
-export class LoopRow {
-  readonly el = h("div", { class: "row loop", role: "listitem", "aria-label": "training loop" });
-  private readonly front = new Front(LOOP_WORDS);
-  private readonly waited = h("div", { class: "cell waited sub" });
-
-  constructor(private readonly session: Session) {
-    this.el.dataset.stage = CONSUMER;
-    this.front.setName("training loop");
-    this.el.append(...this.front.cells, this.waited);
-  }
-
-  update(snapshot: Snapshot, kind: Kind | null): void {
-    const isPaused = snapshot.state === "paused";
-    setText(this.front.kind, `takes ${snapshot.unit}`);
-    this.front.update(this.el, kind, { ...snapshot, isPaused }, loopShares(snapshot));
-    const { waited_s, elapsed_s } = snapshot;
-    const span = (time_s: number) => formatSpan(time_s, elapsed_s, !isLive(snapshot));
-    setText(this.waited, `waited ${span(waited_s)} of ${span(elapsed_s)}${stepWords(snapshot)}`);
-    setTitle(
-      this.waited,
-      "time that the training loop waited for data in this epoch, without pauses; median step",
-    );
-  }
-
-  draw(): void {
-    this.front.draw(this.session, CONSUMER);
-  }
-}
-
-/** The median step of the loop, and what it is while workers rest. */
-function stepWords({ step_s, step_at_rest_s }: Snapshot): string {
-  if (step_s === null) {
-    return "";
-  }
-  const atRest = step_at_rest_s === null ? "" : ` (${formatTime(step_at_rest_s)} at rest)`;
-  return `, step ${formatTime(step_s)}${atRest}`;
+function factsOf(stage: Stage): Record<keyof typeof FACTS, string> {
+  const { unit, bytes_per_s: bytes, latency_p50_s: p50_s, latency_p95_s: p95_s } = stage;
+  const shares = PARTS.filter((part) => stage[part] >= 0.005);
+  return {
+    kind: `${stage.op} · ${stage.place || stage.executor}`,
+    shares: shares.map((part) => `${part} ${formatShare(stage[part])}`).join(" · "),
+    latency: p50_s > 0 ? `${formatTime(p50_s)} · p95 ${formatTime(p95_s)}` : "",
+    mean: `${formatAmount(stage.mean_per_s)} ${unit}/s`,
+    bytes: bytes === null ? "" : `${formatBytes(bytes)}/s`,
+    made: `${formatBrief(stage.items_out)} ${unit}`,
+  };
 }
 
 /** Tell what is held; where calls are short, each of them may add a chunk to what prefetch allows. */

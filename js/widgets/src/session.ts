@@ -38,6 +38,12 @@ export class Session extends Conversation {
     return this.send({ op: "set", id, stage, knob, value }) ? id : null;
   });
 
+  /** The name of the run's variable; "" where it has none. */
+  get variable(): string {
+    const name = this.model.get("variable");
+    return typeof name === "string" ? name.slice(0, 200) : "";
+  }
+
   private readonly views = new Set<string>();
   private readonly asked = new Map<number, { op: Op; sent_ms: number }>();
   private opened_ms = 0;
@@ -54,6 +60,7 @@ export class Session extends Conversation {
     this.subscribe({
       "msg:custom": this.onMessage,
       "change:snapshot": this.onSaved,
+      "change:variable": this.notify,
       comm_live_update: this.onRestart,
     });
     this.onSaved();

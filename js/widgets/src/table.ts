@@ -1,52 +1,50 @@
-/** Table of the stages: headings, a row for each stage, the training loop, what the bar means. */
+/** Table of the stages: headings with what the bar means, a row for each stage, the training loop. */
 
 import { CONSUMER, type Kind, type Snapshot, type Stage } from "@nbpipe/protocol";
-import { h } from "./dom";
-import { LoopRow, type Place, StageRow } from "./row";
+import { h, setClass, setTitle } from "./dom";
+import { LoopRow } from "./loop-row";
+import { PARTS, type Part } from "./meters";
+import { type Place, StageRow } from "./row";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 
-const HEADINGS = [
-  ["who", "stage"],
-  ["rate", "rate now"],
-  ["spark", "last 60 s"],
-  ["time", "where time goes"],
-  ["queue", "queue"],
-  ["running", "calls"],
-  ["latency", "latency p50"],
-  ["errors", "errors"],
-  ["concurrency", "concurrency"],
-  ["prefetch", "prefetch"],
-] as const;
+/** More stages scroll inside the panel. */
+const MOST = 12;
 
-const MEANINGS = [
-  ["busy", "inside the function"],
-  ["starved", "no input"],
-  ["blocked", "no room after it"],
-  ["waiting", "no thread yet, on the way, or paused"],
-] as const;
+const MEANINGS: Readonly<Record<Part, string>> = {
+  busy: "inside the function",
+  starved: "no input",
+  blocked: "no room after it",
+  waiting: "no thread yet, on the way, or paused",
+};
+
+const HEADINGS = {
+  who: "stage",
+  time: "where time goes",
+  rate: "rate now",
+  running: "calls",
+  main: "concurrency",
+};
 
 export class Table {
   readonly el: HTMLElement;
   private readonly list = h("div", { class: "stages", role: "list", "aria-label": "stages" });
   private readonly rows = new Map<string, StageRow>();
   private readonly loop: LoopRow;
-  private readonly head: HTMLElement;
+  private readonly head = h("div", { class: "headings", "aria-hidden": "true" });
+  /** The stage that was brought into view. */
+  private inView: string | null = null;
 
   constructor(
     private readonly session: Session,
     private readonly sections: Sections,
   ) {
-    this.loop = new LoopRow(session);
-    const headings = HEADINGS.map(([field, label]) =>
-      h("span", { class: `heading ${field}` }, label),
-    );
-    this.head = h("div", { class: "headings", "aria-hidden": "true" }, ...headings);
-    const meanings = MEANINGS.map(([part, meaning]) =>
-      h("span", {}, h("i", { class: `swatch part ${part}` }), h("b", {}, part), ` ${meaning}`),
-    );
-    const legend = h("p", { class: "meanings sub" }, ...meanings);
-    this.el = h("section", { class: "table" }, this.list, legend);
+    this.loop = new LoopRow(sections);
+    for (const [field, label] of Object.entries(HEADINGS)) {
+      const legend = field === "time" ? PARTS.map(meaning) : [];
+      this.head.append(h("span", { class: `heading ${field}` }, label, ...legend));
+    }
+    this.el = h("section", { class: "table" }, this.list);
   }
 
   update(snapshot: Snapshot, enabled: boolean): void {
@@ -63,14 +61,7 @@ export class Table {
       this.rows.get(stage.address)?.update(stage, place, kindOf(stage.address), now);
     }
     this.loop.update(snapshot, kindOf(CONSUMER));
-  }
-
-  /** Draw what is too dear to draw unseen. */
-  draw(): void {
-    for (const row of this.rows.values()) {
-      row.draw();
-    }
-    this.loop.draw();
+    this.bringIntoView(named);
   }
 
   dispose(): void {
@@ -87,7 +78,25 @@ export class Table {
     }
     const rows = [...this.rows.values()].map((row) => row.el);
     this.list.replaceChildren(this.head, ...rows, this.loop.el);
+    setClass(this.list, "many", rows.length > MOST);
+    this.inView = null;
   }
+
+  /** Scroll to the stage that is named, when it is another than before and nobody is at work here. */
+  private bringIntoView(named: string | null): void {
+    const row = this.rows.get(named ?? "")?.el;
+    if (named === this.inView || row === undefined || this.list.matches(":hover, :focus-within")) {
+      return;
+    }
+    this.inView = named;
+    this.list.scrollTop = row.offsetTop - (this.list.clientHeight - row.offsetHeight) / 2;
+  }
+}
+
+function meaning(part: Part): HTMLElement {
+  const made = h("span", { class: "meaning" }, h("i", { class: `swatch part ${part}` }), part);
+  setTitle(made, MEANINGS[part]);
+  return made;
 }
 
 function placeOf(stage: Stage, below: Stage | undefined): Place {

@@ -1,89 +1,124 @@
-/** Verdict: what limits the run and what to try, or why the epoch failed and what helps. */
+/** Verdict: the finding, large; how it was seen, small; what to do about it, as a button. */
 
-import { CONSUMER, type Diagnosis, type Snapshot, type Target } from "@nbpipe/protocol";
+import { type Diagnosis, isLive, type Snapshot, type Target } from "@nbpipe/protocol";
 import { CopyButton } from "./copy";
-import { button, h, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
-import { unbroken } from "./format";
+import {
+  button,
+  h,
+  setAttribute,
+  setClass,
+  setDisabled,
+  setHidden,
+  setSentence,
+  setText,
+  setTitle,
+} from "./dom";
+import { isolated, unbroken } from "./format";
 import { icon } from "./icons";
+import { OpButton } from "./op-button";
 import type { Session } from "./session";
 
 export class Verdict {
-  readonly el: HTMLElement;
-  private readonly sentence = h("strong", {});
-  private readonly advice = h("span", { class: "advice" });
-  private readonly apply: HTMLButtonElement;
-  private readonly code = new CopyButton("copy-advice", this.advice);
-  private readonly diagnosis: HTMLElement;
+  readonly el = h("section", { class: "verdict", "aria-label": "what limits this run" });
   private readonly icon = icon("advice");
-  private readonly error = h("strong", { role: "alert", "data-field": "error" });
-  private readonly way = h("span", { class: "advice", "data-field": "way" });
-  private readonly remedy = new CopyButton("copy-advice", this.way);
-  private readonly failed: HTMLElement;
+  private readonly finding = h("strong", { class: "finding" });
+  private readonly evidence = h("span", { class: "evidence", "data-field": "evidence" });
+  private readonly advice = h("span", { class: "advice", "data-field": "advice" });
+  private readonly apply = button({ class: "apply", "data-op": "apply" });
+  private readonly copy = new CopyButton("copy-advice", this.advice);
+  private readonly loop = h("code", { "data-field": "loop" });
+  private readonly copyLoop = new CopyButton("copy-loop", this.loop);
+  private readonly undo: OpButton;
   private suggestion: Target | null = null;
 
-  constructor(session: Session) {
-    this.apply = button({ class: "apply", "data-op": "apply" }, "Apply");
+  constructor(private readonly session: Session) {
+    this.undo = new OpButton(session, "undo");
     this.apply.addEventListener("click", () => {
       if (this.suggestion !== null) {
         const { stage, knob, value } = this.suggestion;
         session.set(stage, knob, value);
       }
     });
-    const text = h("p", { "data-field": "diagnosis" }, this.sentence, " ", this.advice);
-    this.diagnosis = h("div", { class: "diagnosis" }, this.icon.el, text, this.apply, this.code.el);
-    const failed = h("p", { class: "error" }, this.error, " ", this.way);
-    this.failed = h("div", { class: "failed" }, icon("failed").el, failed, this.remedy.el);
-    this.el = h("section", { class: "verdict", "aria-label": "what limits this run" });
-    this.el.append(this.diagnosis, this.failed);
+    const more = h("p", {}, this.evidence, " ", this.advice, " ", this.loop);
+    const text = h("div", { class: "text", "data-field": "diagnosis" }, this.finding, " ", more);
+    const acts = h("div", { class: "acts" });
+    acts.append(this.apply, this.copy.el, this.copyLoop.el, this.undo.el);
+    this.el.append(this.icon.el, text, acts);
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
-    const error = snapshot?.error ?? "";
-    const failed = snapshot?.diagnosis.kind === "failed" ? snapshot.diagnosis : null;
-    const advice = failed?.advice ?? "";
-    setText(this.error, error && unbroken(joined(`The epoch failed: ${error}`, advice)));
-    setText(this.way, unbroken(advice));
-    offer(this.remedy, failed?.code ?? "");
-    setTitle(this.failed, `${this.error.textContent} ${advice}`.trim());
-    setHidden(this.failed, error === "");
-    setHidden(this.diagnosis, error !== "");
-    if (snapshot !== null) {
-      this.updateDiagnosis(snapshot.diagnosis, enabled);
+    if (snapshot === null) {
+      return;
+    }
+    const { diagnosis, error } = snapshot;
+    this.updateText(diagnosis, error);
+    this.updateLoop(snapshot);
+    this.updateLook(snapshot);
+    this.updateApply(diagnosis, enabled);
+    this.copy.offer(diagnosis.code, `Copy ${diagnosis.code}`);
+    setTitle(this.copy.el, "copy it, to write it in the cell that builds the pipeline");
+    this.undo.update(snapshot, enabled, undoWords(snapshot));
+  }
+
+  /** Where a button carries the advice out, the button is the advice. */
+  private updateText(diagnosis: Diagnosis, error: string): void {
+    const { text, advice, suggestion } = diagnosis;
+    const finding = text || (error === "" ? "Nothing to say yet." : "The epoch failed.");
+    const evidence = diagnosis.evidence || (text.includes(error) ? "" : error);
+    setText(this.finding, unbroken(finding));
+    setText(this.evidence, unbroken(evidence));
+    setSentence(this.advice, suggestion === null ? unbroken(advice) : "");
+    setAttribute(this.finding, "role", diagnosis.severity === "error" ? "alert" : "none");
+    setTitle(this.el, [finding, evidence, advice].filter((part) => part !== "").join("\n"));
+  }
+
+  /** A run that waits for its loop says how that begins. */
+  private updateLoop({ state, unit }: Snapshot): void {
+    const { variable } = this.session;
+    const waits = state === "ready" && variable !== "";
+    const item = unit.startsWith("batch") ? "batch" : "item";
+    const line = waits ? `for ${item} in ${variable}:` : "";
+    setText(this.loop, line);
+    setHidden(this.loop, !waits);
+    this.copyLoop.offer(waits ? `${line}\n    ` : "", "Copy");
+    if (waits) {
+      setSentence(this.advice, "Next, in a cell:");
     }
   }
 
-  private updateDiagnosis(diagnosis: Diagnosis, enabled: boolean): void {
-    const { text, advice, kind, severity } = diagnosis;
+  private updateLook(snapshot: Snapshot): void {
+    const { severity, stage } = snapshot.diagnosis;
     const isCalm = severity === "good";
-    const isAlarm = severity === "error";
-    const sentence = joined(text || "Nothing to say yet.", text && advice);
-    setText(this.sentence, unbroken(sentence));
-    setText(this.advice, unbroken(advice));
-    setTitle(this.diagnosis, `${sentence} ${advice}`.trim());
-    this.suggestion = diagnosis.suggestion;
+    const isAlarm = severity === "error" || snapshot.error !== "";
     this.icon.show(isCalm ? "finished" : isAlarm ? "failed" : "advice");
-    setClass(this.el, "limits", diagnosis.stage !== null && !isCalm && !isAlarm);
+    setClass(this.el, "limits", !isCalm && !isAlarm && (stage !== null || severity === "warning"));
     setClass(this.el, "calm", isCalm);
     setClass(this.el, "alarm", isAlarm);
-    offer(this.code, diagnosis.code);
+    setClass(this.el, "over", !isLive(snapshot));
+  }
+
+  private updateApply(diagnosis: Diagnosis, enabled: boolean): void {
+    this.suggestion = diagnosis.suggestion;
     setHidden(this.apply, this.suggestion === null);
     setDisabled(this.apply, !enabled);
     if (this.suggestion !== null) {
-      const { stage, knob, value } = this.suggestion;
-      const word = kind === "slower" ? "Undo" : "Apply";
-      setText(this.apply, `${word}: ${knob} ${value}`);
-      setTitle(this.apply, `set ${stage === CONSUMER ? "" : `${stage}.`}${knob} to ${value}`);
+      const isBack = diagnosis.kind === "slower";
+      setText(this.apply, applyWords(this.suggestion, diagnosis.stage, isBack));
+      setTitle(this.apply, diagnosis.advice);
     }
   }
 }
 
-/** Offer what the advice would have written in the cell. */
-function offer(copy: CopyButton, code: string): void {
-  copy.offer(code, `Copy: ${code}`);
-  setTitle(copy.el, "copy it, to write it in the cell that builds the pipeline");
+/** What a button does that carries an advice out: "Set concurrency to 4", of the stage that is named. */
+export function applyWords(
+  { stage, knob, value }: Target,
+  named: string | null,
+  isBack = false,
+): string {
+  const name = stage === named ? knob : `${isolated(stage)}.${knob}`;
+  return `Set ${name} ${isBack ? "back to" : "to"} ${value}`;
 }
 
-/** Text that advice follows: with a mark between them. */
-function joined(text: string, advice: string): string {
-  return advice === "" || /[.:;!?]$/.test(text) ? text : `${text};`;
+function undoWords({ undo }: Snapshot): string {
+  return undo === null ? "" : `set ${isolated(undo.stage)}.${undo.knob} back to ${undo.value}`;
 }

@@ -37,8 +37,9 @@ export class View {
     this.table = new Table(session, sections);
     this.chart = new Chart(session, sections);
     this.log = new Log(session, sections);
-    const parts = [this.header, this.kernelGone, this.verdict, this.table, this.chart, this.log];
-    this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el)));
+    const parts = [this.header, this.kernelGone, this.verdict, this.table];
+    const foot = h("footer", { class: "foot" }, this.chart.el, this.log.el);
+    this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el), foot));
     this.unlisten = session.listen(() => this.schedule());
     document.addEventListener("visibilitychange", this.onSight);
     if (typeof IntersectionObserver === "function") {
@@ -112,7 +113,6 @@ export class View {
     if (snapshot !== null) {
       this.table.update(snapshot, enabled);
       this.log.update();
-      this.table.draw();
       this.chart.update();
     }
   }

@@ -9,7 +9,7 @@ export class WorkersLine {
   private readonly page = unshortened(
     h("a", { class: "page", target: "_blank", rel: "noopener noreferrer" }, "dashboard"),
   );
-  readonly el = h("div", { class: "workers sub" }, this.said, this.page);
+  readonly el = h("div", { class: "workers" }, this.said, this.page);
 
   update({ workers, items_out, held_bytes, queued, unit, place }: Stage): void {
     setHidden(this.el, workers === null && held_bytes === null);

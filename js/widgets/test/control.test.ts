@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { sample } from "../../protocol/test/sample";
 import { MockModel } from "./mock-model";
-import { drag, drop, frame, press, type Shown, show, type } from "./page";
+import { frame, hold, press, type Shown, show, type } from "./page";
 
 let model: MockModel;
 let shown: Shown;
@@ -30,117 +30,106 @@ function ticked(value: number): void {
   frame();
 }
 
-function values(): string[] {
-  return [shown.knob("range").value, shown.knob("number").value];
-}
+const value = () => shown.knob().value;
+const sent = () => model.sentOf("set").map((message) => message.value);
 
-describe("a slider", () => {
-  test("that is dragged sends one value at a time, and at last the latest", () => {
-    drag(shown.knob("range"), 6, 7, 8);
-    vi.advanceTimersByTime(150);
-    drop();
+describe("a stepper", () => {
+  test("steps by one when a button is pressed", () => {
+    hold(shown.step("+"));
     model.ack(6);
-    expect(model.sentOf("set").map((message) => message.value)).toEqual([6, 8]);
+    hold(shown.step("−"));
+    expect(sent()).toEqual([6, 5]);
   });
 
-  test("that is dragged is not moved by a tick", () => {
-    drag(shown.knob("range"), 6, 7);
-    ticked(3);
-    expect(values()).toEqual(["7", "7"]);
+  test("that is held sends one value at a time, and at last the latest", () => {
+    hold(shown.step("+"), 400 + 2 * 80);
+    model.ack(6);
+    vi.advanceTimersByTime(1000);
+    expect(sent()).toEqual([6, 9]);
+  });
+
+  test("steps when a key clicks its button", () => {
+    shown.step("+").click();
+    expect(sent()).toEqual([6]);
+  });
+
+  test("ends at the least and at the most", () => {
+    ticked(1);
+    const least = [shown.step("−").disabled, shown.step("+").disabled];
+    ticked(1024);
+    expect([...least, shown.step("−").disabled, shown.step("+").disabled]).toEqual([
+      ...[true, false],
+      ...[false, true],
+    ]);
   });
 
   test("shows what was asked for until the answer comes", () => {
-    drag(shown.knob("range"), 9);
-    drop();
+    hold(shown.step("+"));
     ticked(3);
-    expect(values()).toEqual(["9", "9"]);
+    expect(value()).toBe("6");
   });
 
   test("shows the value that was taken", () => {
-    drag(shown.knob("range"), 9);
-    drop();
+    hold(shown.step("+"));
     model.ack(10);
     frame();
-    expect(values()).toEqual(["10", "10"]);
+    expect(value()).toBe("10");
   });
 
   test("follows the kernel when nobody touches it", () => {
     ticked(7);
-    expect(values()).toEqual(["7", "7"]);
+    expect(value()).toBe("7");
   });
 
   test("returns to the value in force when it was refused", () => {
-    drag(shown.knob("range"), 9);
-    drop();
+    hold(shown.step("+"));
     model.ack(5, "decode.concurrency must be at most 8 calls, got 9");
     frame();
-    expect([...values(), shown.knobError()]).toEqual([
-      "5",
+    expect([value(), shown.knobError()]).toEqual([
       "5",
       "decode.concurrency must be at most 8 calls, got 9",
     ]);
-  });
-
-  test("steps by keys, each at once", () => {
-    press(shown.knob("range"), "ArrowRight");
-    model.ack(6);
-    press(shown.knob("range"), "PageUp");
-    expect(model.sentOf("set").map((message) => message.value)).toEqual([6, 16]);
-  });
-
-  test("keeps its scale while it is dragged", () => {
-    drag(shown.knob("range"), 16);
-    frame();
-    expect(shown.knob("range").max).toBe("16");
-  });
-
-  test("takes a larger scale when it was let go near the top", () => {
-    drag(shown.knob("range"), 16);
-    drop();
-    model.ack(16);
-    frame();
-    expect(shown.knob("range").max).toBe("32");
   });
 });
 
 describe("a number", () => {
   test("is sent with Enter, once", () => {
-    type(shown.knob("number"), "12");
-    press(shown.knob("number"), "Enter");
-    shown.knob("number").dispatchEvent(new Event("change"));
+    type(shown.knob(), "12");
+    press(shown.knob(), "Enter");
+    shown.knob().dispatchEvent(new Event("change"));
     expect(model.sentOf("set")).toMatchObject([
       { op: "set", stage: "decode", knob: "concurrency", value: 12 },
     ]);
   });
 
   test("is sent when it is left", () => {
-    type(shown.knob("number"), "12");
-    shown.knob("number").dispatchEvent(new Event("blur"));
+    type(shown.knob(), "12");
+    shown.knob().dispatchEvent(new Event("blur"));
     expect(model.sentOf("set")).toHaveLength(1);
   });
 
   test("that is being typed is not overwritten", () => {
-    type(shown.knob("number"), "12");
+    type(shown.knob(), "12");
     ticked(7);
-    expect(values()).toEqual(["7", "12"]);
+    expect(value()).toBe("12");
   });
 
   test("is restored by Escape and not sent", () => {
-    type(shown.knob("number"), "12");
-    press(shown.knob("number"), "Escape");
-    shown.knob("number").dispatchEvent(new Event("blur"));
-    expect([model.sentOf("set").length, ...values()]).toEqual([0, "5", "5"]);
+    type(shown.knob(), "12");
+    press(shown.knob(), "Escape");
+    shown.knob().dispatchEvent(new Event("blur"));
+    expect([model.sentOf("set").length, value()]).toEqual([0, "5"]);
   });
 
   test("out of range is sent, for the kernel to say why not", () => {
-    type(shown.knob("number"), "5000");
-    press(shown.knob("number"), "Enter");
+    type(shown.knob(), "5000");
+    press(shown.knob(), "Enter");
     expect(model.sentOf("set")[0]?.value).toBe(5000);
   });
 
   test("that is no integer is refused here", () => {
-    type(shown.knob("number"), "2.5");
-    press(shown.knob("number"), "Enter");
+    type(shown.knob(), "2.5");
+    press(shown.knob(), "Enter");
     expect([model.sentOf("set").length, shown.knobError()]).toEqual([
       0,
       "decode.concurrency must be an int in [1, 1024] calls, got 2.5",
@@ -148,14 +137,21 @@ describe("a number", () => {
   });
 
   test("that was emptied is restored", () => {
-    type(shown.knob("number"), "");
-    press(shown.knob("number"), "Enter");
-    expect(values()).toEqual(["5", "5"]);
+    type(shown.knob(), "");
+    press(shown.knob(), "Enter");
+    expect(value()).toBe("5");
+  });
+
+  test("steps by keys, each at once", () => {
+    press(shown.knob(), "ArrowUp");
+    model.ack(6);
+    press(shown.knob(), "PageUp");
+    expect(sent()).toEqual([6, 16]);
   });
 
   test("leaves the caret its keys", () => {
-    press(shown.knob("number"), "ArrowLeft");
-    press(shown.knob("number"), "Home");
+    press(shown.knob(), "ArrowLeft");
+    press(shown.knob(), "Home");
     expect(model.sentOf("set")).toEqual([]);
   });
 });
@@ -171,6 +167,6 @@ describe("every control", () => {
   });
 
   test("is named after its stage and knob", () => {
-    expect(shown.knob("range").getAttribute("aria-label")).toBe("decode concurrency");
+    expect(shown.knob().getAttribute("aria-label")).toBe("decode concurrency");
   });
 });

@@ -11,12 +11,15 @@ export class MockModel extends Callbacks implements Model {
   /** What the page says of its kernel; nothing here. */
   widget_manager: unknown = undefined;
 
+  /** The name of the run's variable. */
+  variable = "";
+
   constructor(public saved: unknown = sample({ actions: ["pause", "stop"] })) {
     super();
   }
 
   get(name: string): unknown {
-    return name === "snapshot" ? JSON.stringify(this.saved) : undefined;
+    return { snapshot: JSON.stringify(this.saved), variable: this.variable }[name];
   }
 
   send(content: unknown): void {

@@ -39,11 +39,21 @@ export class Shown {
     return found;
   }
 
-  knob(type: "range" | "number", knob = "concurrency", stage = "decode"): HTMLInputElement {
-    const selector = `input[type=${type}][data-knob=${knob}]`;
+  knob(knob = "concurrency", stage = "decode"): HTMLInputElement {
+    const selector = `input[type=number][data-knob=${knob}]`;
     const found = this.stage(stage).querySelector<HTMLInputElement>(selector);
     if (found === null) {
-      throw new Error(`no ${type} of ${stage}.${knob}`);
+      throw new Error(`no number of ${stage}.${knob}`);
+    }
+    return found;
+  }
+
+  /** The button that steps a stage's concurrency up, or down. */
+  step(sign: "+" | "−", stage = "decode"): HTMLButtonElement {
+    const steps = [...this.stage(stage).querySelectorAll<HTMLButtonElement>("button.nbp-step")];
+    const found = steps.find((button) => button.textContent === sign);
+    if (found === undefined) {
+      throw new Error(`no ${sign} of ${stage}`);
     }
     return found;
   }
@@ -68,16 +78,11 @@ export function show(model: MockModel): Shown {
   return shown;
 }
 
-export function drag(range: HTMLInputElement, ...values: number[]): void {
-  range.dispatchEvent(new Event("pointerdown", { bubbles: true }));
-  for (const value of values) {
-    range.value = String(value);
-    range.dispatchEvent(new Event("input", { bubbles: true }));
-  }
-}
-
-export function drop(): void {
-  document.dispatchEvent(new Event("pointerup"));
+/** Press a button with the mouse, and hold it for so long. */
+export function hold(button: HTMLElement, time_ms = 0): void {
+  button.dispatchEvent(new MouseEvent("pointerdown", { bubbles: true, button: 0 }));
+  vi.advanceTimersByTime(time_ms);
+  window.dispatchEvent(new Event("pointerup"));
 }
 
 export function type(input: HTMLInputElement, value: string): void {

@@ -1,24 +1,45 @@
 import { expect, test } from "vitest";
-import { settledTop, spanOf, turnsOf } from "../src/plot";
+import { apart, settled, spanOf, turnsOf } from "../src/plot";
 
 function change(when_s: number, knob: string, old: number, now: number) {
   return { when_s, knob, old, new: now, by: "panel", why: "" };
 }
 
 test.each([
-  [[1500, 60, 120, 90], 120],
-  [[80, 90, null, 2000, 100], 100], // a gap between two epochs
-  [[], 0],
-  [[7], 0],
-])("the burst that fills the buffers does not set the scale: %j", (rates, expected) => {
-  expect(settledTop(rates)).toBe(expected);
+  [
+    [1500, 60, 120],
+    [null, 120, 240],
+  ],
+  [
+    [80, 90, null, 2000, 100],
+    [null, 180, null, null, 200], // a gap between two epochs
+  ],
+  [[7], [null]],
+])("the burst that fills the buffers is not drawn: %j", (rates, expected) => {
+  expect(settled(rates, 2)).toEqual(expected);
 });
 
 test.each([
-  [[null, null], 15],
-  [[100, 105], 15],
-  [[100, 116], 30],
-  [[100, 155], 60],
+  [
+    [10, 50],
+    [10, 50],
+  ],
+  [
+    [10, 12, 14],
+    [10, 20, 30],
+  ],
+  [
+    [88, 89, 95],
+    [70, 80, 90],
+  ], // none below the last line
+  [[], []],
+])("names that would lie on one another are moved apart: %j", (places, expected) => {
+  expect(apart(places, 10, 5, 90)).toEqual(expected);
+});
+
+test.each([
+  [[null, null], 1],
+  [[100, 105], 5],
   [[100, 400], 300],
   [[100, 5000], 600],
 ])("a short history fills the chart: %j", ([first, last], shown_s) => {
@@ -26,7 +47,7 @@ test.each([
   expect([to - from, to]).toEqual([shown_s, last ?? 0]);
 });
 
-test("what was dragged is one turn, from the first value to the last", () => {
+test("what one press turned is one turn, from the first value to the last", () => {
   const drag = [change(10, "read.prefetch", 4, 5), change(10.2, "read.prefetch", 5, 8)];
   const turns = turnsOf([
     change(3, "read.concurrency", 1, 2),
@@ -40,6 +61,6 @@ test("what was dragged is one turn, from the first value to the last", () => {
   ]);
 });
 
-test("what was dragged back to where it was is no turn", () => {
+test("what was turned back to where it was is no turn", () => {
   expect(turnsOf([change(1, "a.b", 4, 5), change(1.5, "a.b", 5, 4)])).toEqual([]);
 });
