@@ -129,9 +129,10 @@ class PanelPage(NotebookPage):
         found: list[list[dict[str, float]]] = self.panel(number).evaluate(MEASURE)
         return found
 
-    def step(self, stage: str, sign: str = "+") -> Locator:
+    def step(self, stage: str, knob: str = "concurrency", sign: str = "+") -> Locator:
         """Find a button of a stage's stepper."""
-        return self.stage(stage).locator("button.nbp-step", has_text=sign)
+        stepper = self.stage(stage).locator(f".nbp-knob[data-name={knob}]")
+        return stepper.locator("button", has_text=sign)
 
     def open_row(self, stage: str) -> None:
         """Show what is behind the arrow of a stage's row."""

@@ -79,7 +79,7 @@ def test_what_is_advised_is_applied_on_the_closed_card(open_cells):
     show(page)
     start_rows(page, 2)
     card = row(page)
-    apply = card.locator("button.nbp-apply")
+    apply = card.locator("> button.nbp-apply")
     apply.wait_for(timeout=CELL_MS)
     offered = apply.inner_text()
     apply.click()
