@@ -46,7 +46,7 @@ MOST_FILES = {
     "show": 9,
     "show/verdict": 11,
     "tune": 7,
-    "export": 16,
+    "export": 15,
     "jupyter": 9,
     "run": 11,
     "run/isolated": 4,

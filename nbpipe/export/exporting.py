@@ -5,33 +5,30 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import io
 import os
 import sys
 import threading
 import traceback
 import types
-import zipfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import fields, replace
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, Literal
-
-import numpy as np
+from types import ModuleType
+from typing import Any, Literal, Self, final
 
 from ..base.checks import boolean, integer
 from ..base.format import shortened
-from ..base.tree import is_tensor
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.stage import Chain, addresses
 from ..show.watch import record_export
 from .fingerprint import difference
-from .fresh import FreshProcesses, Proved, error_words, first_items
-from .layout import Draft, Parameter, parameters_of, placed, set_arguments, tidied, undefined
-from .literals import NoLiteral, large_array, spelled
+from .fresh import FreshProcesses, FreshResult, error_words, first_items
+from .layout import Parameter, module_text, parameters_of, placed, set_arguments, tidied, undefined
+from .literals import Values, large_array
 from .matching import Match, state_of
-from .reachable import holds_pipeline, is_library, is_local, secret_in, texts_named_as_secrets
+from .reachable import holds_pipeline, is_library, is_local, texts_named_as_secrets
 from .record import END, Record
 from .secrets import (
     advice,
@@ -46,10 +43,9 @@ from .secrets import (
     secrets_in_source,
     secrets_in_text,
 )
-from .slicing import Slice
-from .source import last_name, span_of, tree_of
+from .slicing import Slice, goal_of, suffix_of
+from .source import last_name, tree_of
 from .statements import Cell, Statement, root_name, shell
-from .steps import ShownSteps
 from .store import Exported, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -57,14 +53,10 @@ from .store import Exported, module_path, stored
 
 @contextlib.contextmanager
 def redacting(record: Record) -> Iterator[None]:
-    """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
+    """Let no secret of a notebook out in an error, and have each of them be one in any text.
 
-    Secrets are looked for once: in the environment, in variables with the name of a secret, in the
-    text of cells, and in what was computed from these. As long as this lasts, a text that holds one
-    of them is a secret wherever it stands.
-
-    Raises:
-        NbpipeError: those that leave, without secrets.
+    They are looked for once: in the environment, in variables with the name of a secret, in the
+    text of cells, and in what was computed from these.
     """
     with knowing(_secrets_of(record), live=record.namespace):
         try:
@@ -137,142 +129,59 @@ def _looks_up_secret(one: Statement) -> bool:
     return any(map(is_suspicious_name, (*texts, *one.binds)))
 
 
-# -- Goal: the expression that gives the pipeline, as the user would write it ----------------------
-def goal_of(receiver: Any, chain: Chain, record: Record) -> str:
-    """Return the expression of a pipeline.
-
-    Args:
-        receiver: the exported pipeline, run or loader.
-        chain: its stages.
-        record: of the notebook or script.
-
-    Raises:
-        ExportError: the pipeline has no name there.
-    """
-    space, suffix = record.namespace, _suffix(receiver)
-
-    def gives(value: object) -> bool:
-        return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
-
-    if suffix:  # a module starts no run, and takes a loader's pipeline
-        for name, value in reversed(list(space.items())):
-            if not (name.startswith("_") or _suffix(value)) and _is_of(value, chain):
-                return str(name)
-    frame = _frame_of_user()
-    node, text = _receiver(frame, space)
-    if isinstance(node, ast.Name) and gives(space.get(node.id)):
-        return _unstarted(node.id, suffix, record)
-    for name, value in reversed(list(space.items())):
-        if gives(value) and not name.startswith("_"):
-            return _unstarted(str(name), suffix, record)
-    if node is not None and not isinstance(node, ast.Name):
-        if isinstance(node, ast.Call):
-            return f"{text}{suffix}"
-        with contextlib.suppress(Exception):  # an index or attribute of the user's own
-            if gives(eval(text, space)):  # noqa: S307  what the user has typed
-                return f"{text}{suffix}"
-    for name, value in list(space.items()):
-        if not name.startswith("_"):
-            pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-            for key, inner in enumerate(value) if isinstance(value, list | tuple) else pairs:
-                if gives(inner):
-                    return f"{name}[{key!r}]{suffix}"
-    if isinstance(node, ast.Attribute):  # a property that makes one, as `loader.pipeline`
-        return f"{text}{suffix}"
-    raise ExportError(
-        "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
-    )
+# -- Steps: what is under way is shown where an export takes longer --------------------------------
+SILENT_S = 3.0  # before then nothing is shown
 
 
-def _is_of(value: Any, chain: Chain) -> bool:
-    """Return whether a value is the pipeline of a run, which may place some stages elsewhere."""
-    own = getattr(value, "chain", None)
-    return (
-        isinstance(own, tuple)
-        and len(own) == len(chain)
-        and all(
-            getattr(one, "made_at", one) is two.made_at for one, two in zip(own, chain, strict=True)
-        )
-    )
+@final
+class ShownSteps:
+    """A line in the notebook's output, or in a terminal, that goes away in the end."""
 
+    def __init__(self) -> None:
+        self._words, self._place = "export: reading the cells...", ""
+        self._lock = threading.Lock()
+        self._is_late = self._is_written = False
+        begin = functools.partial(copy_context().run, self._begin)  # below the cell that exports
+        self._timer = threading.Timer(SILENT_S, begin)
+        self._timer.daemon = True
 
-def _suffix(receiver: Any) -> str:
-    return str(getattr(receiver, "_export_goal_", str)())
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # the panel shows its own words
+            self._timer.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._is_late = False
+            if self._is_written:
+                self._write("")
 
-def _unstarted(name: str, suffix: str, record: Record) -> str:
-    """Return the expression of a variable's pipeline; one that was started at once is not, there.
+    def at(self, words: str) -> None:
+        """Note the step that begins."""
+        with self._lock:
+            self._words = f"export: {words}..."
+            if self._is_late:
+                self._write(self._words)
 
-    `run = pipe.map(f).start()` stands in the module as `run = pipe.map(f)`.
-    """
-    one = record.binding(name, END)
-    value = getattr(one.node, "value", None) if one is not None else None
-    match value:
-        case ast.Call(ast.Attribute(inner, "start")) if one is not None and suffix:
-            data = one.cell.text.encode()
-            one.cuts.append((span_of(data, inner)[1], span_of(data, value)[1], ""))
-            return name
-    return f"{name}{suffix}"
+    def _begin(self) -> None:
+        with self._lock:
+            self._is_late = True
+            self._write(self._words)
 
+    def _write(self, words: str) -> None:
+        ip = shell()
+        with contextlib.suppress(Exception):  # an output that is gone stops no export
+            if getattr(ip, "kernel", None) is not None:
+                from IPython.display import display
 
-def _frame_of_user() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)
-    own = __name__.partition(".")[0]
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
-        frame = frame.f_back
-    return frame
-
-
-def _receiver(frame: FrameType | None, space: dict[str, Any]) -> tuple[ast.expr | None, str]:
-    """Return the expression before `.export(...)` in the line that exports, and its text."""
-    if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
-        return None, ""
-    with contextlib.suppress(Exception):  # it is not installed, or the script was edited
-        from executing import Source  # IPython brings it
-
-        found = Source.executing(frame)
-        if isinstance(found.node, ast.Call) and isinstance(found.node.func, ast.Attribute):
-            node = found.node.func.value
-            text = ast.get_source_segment(found.source.text, node) or ""
-            return node, text if text and "\n" not in text else ast.unparse(node)
-    return None, ""
-
-
-def _homes(chain: Chain) -> Iterator[dict[str, Any]]:
-    """Return the namespaces that may hold a pipeline: of the notebook, of the script, its own."""
-    ip = shell()
-    if ip is not None:
-        yield ip.user_ns
-    main = vars(sys.modules["__main__"])
-    frame = user = _frame_of_user()
-    while frame is not None:
-        if frame.f_globals is main and frame.f_code.co_name == "<module>" and ip is None:
-            yield main
-        frame = frame.f_back
-    for stage in reversed(chain):
-        if stage.made_at is not None:
-            yield stage.made_at.namespace
-    yield main if user is None else user.f_globals
-
-
-def _found(receiver: Any, chain: Chain) -> tuple[Record, str]:
-    """Return the record of the notebook or script that has a pipeline, and its expression there.
-
-    Raises:
-        ExportError: the pipeline has no name.
-    """
-    refusal: ExportError | None = None
-    seen: list[dict[str, Any]] = []
-    for space in _homes(chain):
-        if not any(space is one for one in seen):
-            seen.append(space)
-            record = Record.of(space)
-            try:
-                return record, goal_of(receiver, chain, record)
-            except ExportError as error:
-                refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+                is_first, self._place = not self._place, self._place or uuid.uuid4().hex
+                data = {"text/plain": words}
+                display(data, raw=True, display_id=self._place, update=not is_first)
+            elif sys.stderr.isatty():
+                sys.stderr.write(f"\r\x1b[K{words}")
+                sys.stderr.flush()
+        self._is_written = True
 
 
 # -- The way ---------------------------------------------------------------------------------------
@@ -318,11 +227,11 @@ def export_chain(
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         overwrite = boolean("overwrite", overwrite)
         with _one_at_a_time:
-            record, goal = _found(receiver, chain)
-            with redacting(record):
-                copy = _Copy(goal, chain, record, file=file, count=count, assets=assets)
+            record, goal = goal_of(receiver, chain)
+            with redacting(record), ShownSteps() as shown:
+                copy = _Copy(goal, chain, record, shown, file=file, archive=bool(assets))
                 try:
-                    return copy.export(items, overwrite=overwrite)
+                    return copy.export(items, count=count, overwrite=overwrite)
                 except NbpipeError:
                     raise
                 except Exception as error:  # what user objects may raise when they are looked at
@@ -343,8 +252,6 @@ def _as_statement(goal: str) -> Statement:
 def chain_code(receiver: Any, chain: Chain, *, arguments: Mapping[str, int] | None = None) -> str:
     """Return the statements that make a pipeline, with the knobs' present values, for a cell.
 
-    What they read is the notebook's; nothing is tried.
-
     Args:
         receiver: the pipeline, run or loader.
         chain: its stages.
@@ -355,14 +262,14 @@ def chain_code(receiver: Any, chain: Chain, *, arguments: Mapping[str, int] | No
             other values by now.
     """
     with _one_at_a_time:
-        record, goal = _found(receiver, chain)
+        record, goal = goal_of(receiver, chain)
         with redacting(record):
             if arguments is None:
                 settings = parameters_of(chain, record, as_values=True)
             else:
                 settings = []
                 set_arguments(chain, record, arguments)
-            return _code(goal.removesuffix(_suffix(receiver)), settings, record)
+            return _code(goal.removesuffix(suffix_of(receiver)), settings, record)
 
 
 def _code(goal: str, settings: Sequence[Parameter], record: Record) -> str:
@@ -413,56 +320,46 @@ class _Copy:
         goal: str,
         chain: Chain,
         record: Record,
+        shown: ShownSteps,
         *,
         file: Path,
-        count: int,
-        assets: str | None,
+        archive: bool,
     ) -> None:
-        self._chain, self._record, self._file = chain, record, file
-        self._count = count
-        self._archive = f"{file.stem}.npz" if assets else ""
-        self._arrays: dict[str, Any] = {}
+        self._chain, self._record, self._shown, self._file = chain, record, shown, file
         self._notes: list[str] = []
         self._secrets: dict[tuple[str, int], tuple[str, ...]] = {}
-        self._goal = goal
-        self._part = Slice(record, _as_statement(goal), self._write_literal)
+        self._goal, self._archive = goal, archive
+        values = Values(
+            record.namespace,
+            hidden=environment_values(_variables(record)),
+            typed=_paths(record),
+            archive=f"{file.stem}.npz" if archive else "",
+        )
+        self._match = Match(chain, record, _as_statement(goal), values)
+        self._part = self._match.part
 
-    def _write_literal(self, one: Statement, name: str) -> None:
-        self._match.write_literal(one, name)
-
-    def export(self, items: Callable[[], Iterator[object]], *, overwrite: bool) -> Exported:
+    def export(
+        self, items: Callable[[], Iterator[object]], *, count: int, overwrite: bool
+    ) -> Exported:
         """Go all the way; return what became of it."""
-        with (
-            ShownSteps() as shown,
-            FreshProcesses(
-                variables=_variables(self._record),
-                modules=_preloaded(self._record.namespace),
-                file=str(self._file),
-            ) as fresh,
-        ):
-            self._shown = shown
-            self._match = Match(
-                self._chain,
-                self._record,
-                self._part,
-                goal=self._goal,
-                fresh=fresh,
-                spell=self._spelled,
-                files=self._files,
-                count=self._count,
-            )
-            statements = self._match.settle(self._begin_replay)
+        shown, match = self._shown, self._match
+        with FreshProcesses(
+            variables=_variables(self._record),
+            modules=_preloaded(self._record.namespace),
+            file=str(self._file),
+        ) as fresh:
+            statements = match.settle(fresh, count, self._begin_replay)
             shown.at("writing the module")
             text, names = self._text()
             self._refuse_secrets(statements, text)
-            files = self._files()
+            files = match.files()
             shown.at("importing the module in a fresh process")
-            proved = fresh.prove(text, self._file.stem, files=files, names=names, count=self._count)
-            self._refuse_failed(text, proved)
-            self._match.compare_chain(proved.chain, statements, "in the module")
+            proved = fresh.prove(text, self._file.stem, files=files, names=names, count=count)
+            self._refuse_failed(proved)
+            match.compare_chain(proved.chain, statements, "in the module")
             self._compare_values(proved)
             shown.at("comparing the first items")
-            compared = self._compare_items(items, proved, statements) if self._count else 0
+            compared = self._compare_items(items, count, proved, statements) if count else 0
         written = stored(self._file, text, files, overwrite=overwrite)
         knobs = (knob for one in addresses(self._chain).values() for knob in one.knobs.values())
         record_export({knob: knob.value for knob in knobs}, written.path)
@@ -481,16 +378,15 @@ class _Copy:
         top, below = placed(self._part, self._record)
         self._top, self._below = top, below
         stem = self._file.stem
-        draft = Draft(
+        text = module_text(
+            top,
+            below,
+            self._goal,
             title=stem.replace("_", " ").strip().capitalize() or stem,
             origin="notebook" if self._record.is_notebook else "script",
-            top=top,
-            below=below,
-            goal=self._goal,
             parameters=self._match.parameters,
             has_future=self._record.has_future,
         )
-        text = draft.text()
         later = {name for one in self._part.taken for name in one.needed_later}
         read = later.union(*(one.needed for one in self._part.taken))
         annotated = {name for one in self._part.taken for name in one.annotated}
@@ -503,41 +399,6 @@ class _Copy:
                 )
         bound = {name for one in top if not one.is_import for name in one.binds}
         return tidied(text, [*top, *below]), sorted(bound & later)
-
-    def _spelled(self, name: str, value: object) -> tuple[str, tuple[str, ...]]:
-        """Return the live value of a name as source, with the imports that it takes."""
-        spell = functools.partial(
-            spelled,
-            space=self._record.namespace,
-            own=(name,),
-            hidden=environment_values(_variables(self._record)),
-            typed=_paths(self._record),
-        )
-        try:
-            return spell(value)
-        except NoLiteral:
-            array = large_array(value) if self._archive else None
-            if array is None:
-                raise
-        if secret_in(name, array) is not None:
-            raise ExportError(f"variable {name!r} {advice(name)}")
-        self._arrays[name] = array
-        numpy, imports = spell(np)
-        path, more = spell(Path)
-        text = f'{numpy}.load({path}(__file__).with_name("{self._archive}"))["{name}"]'
-        if is_tensor(value):
-            torch, own = spell(sys.modules["torch"])
-            text, more = f"{torch}.from_numpy({text})", (*more, *own)
-        return text, (*imports, *more)
-
-    def _files(self) -> dict[str, bytes]:
-        """Return the files that the module loads, by name."""
-        loaded = {
-            name: array
-            for name, array in self._arrays.items()
-            if any(self._archive in one.text for one in self._part.taken if name in one.binds)
-        }
-        return {self._archive: _archive(loaded)} if loaded else {}
 
     # -- checks ----------------------------------------------------------------------------
     def _refuse_secrets(self, statements: Sequence[Statement], text: str = "") -> None:
@@ -588,36 +449,31 @@ class _Copy:
             self._secrets[key] = tuple(texts_named_as_secrets(name, value))
         return self._secrets[key]
 
-    def _refuse_failed(self, text: str, proved: Proved) -> None:
+    def _refuse_failed(self, proved: FreshResult) -> None:
         """Refuse a module that cannot be imported elsewhere, or builds nothing."""
-        if proved.import_error:
-            line = proved.text.strip()
-            culprit = next((one for one in self._top if line and line in one.edited), None)
+        failed = next((one for one in proved.steps if one.error), None)
+        if failed is not None:
+            culprit = next((o for o in self._top if failed.text and failed.text in o.edited), None)
             name = min(culprit.binds, default="") if culprit is not None else ""
             if culprit and name and not culprit.is_definition and not culprit.is_import:
                 value = self._record.namespace.get(name)
                 saved = large_array(value) is not None and not self._archive
                 raise self._part.refused(
                     f"variable {name!r} needs files when the module is imported "
-                    f"({proved.import_error}); create it in a function under @functools.cache, "
+                    f"({failed.error}); create it in a function under @functools.cache, "
                     "or in worker_init" + ', or export with assets="npz"' * saved,
                     culprit,
                 )
-            at = f", line {proved.line}: `{line}`" if proved.line else ""
-            raise ExportError(
-                f"the module cannot be imported in a fresh process: {self._file.name}{at}: "
-                f"{proved.import_error}"
-            )
-        if proved.build_error:
-            at = f", line {proved.line}: `{proved.text.strip()}`" if proved.line else ""
-            raise ExportError(
-                f"build_pipeline() of the module fails in a fresh process: {self._file.name}{at}: "
-                f"{proved.build_error}"
-            )
+        what = "the module cannot be imported"
+        if failed is None:
+            failed, what = proved.goal, "build_pipeline() of the module fails"
+        if failed.error:
+            at = f", line {failed.line}: `{failed.text}`" if failed.line else ""
+            raise ExportError(f"{what} in a fresh process: {self._file.name}{at}: {failed.error}")
         if proved.words and not proved.chain:
             raise ExportError(f"the module {proved.words} in a fresh process")
 
-    def _compare_values(self, proved: Proved) -> None:
+    def _compare_values(self, proved: FreshResult) -> None:
         """Refuse a module whose import gives other values than the statements did."""
         for name, theirs in proved.prints.items():
             one = self._record.binding(name, END)
@@ -634,7 +490,8 @@ class _Copy:
     def _compare_items(
         self,
         items: Callable[[], Iterator[object]],
-        proved: Proved,
+        count: int,
+        proved: FreshResult,
         statements: Sequence[Statement],
     ) -> int:
         """Compare the first items; return how many are the same."""
@@ -643,7 +500,7 @@ class _Copy:
         if proved.items_late:
             self._notes.append("not compared: the first items took longer than 30 s")
             return 0
-        own = own_items(items, self._count)
+        own = _own_items(items, count)
         if own is None:
             self._notes.append(f"not compared: two runs took longer than {_OWN_LIMIT_S:g} s")
             return 0
@@ -751,7 +608,7 @@ def _package(module: object) -> str:
     return module.__name__.partition(".")[0] if isinstance(module, ModuleType) else ""
 
 
-def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
+def _mismatch(mine: list[Any], raised: str, proved: FreshResult) -> str | None:
     """Return which item of the module differs first; None where none does."""
     for number, (one, other) in enumerate(zip(mine, proved.items, strict=False)):
         words = difference(one, other, "in the module")
@@ -768,7 +625,7 @@ def _mismatch(mine: list[Any], raised: str, proved: Proved) -> str | None:
     return None
 
 
-def own_items(
+def _own_items(
     items: Callable[[], Iterator[object]], count: int
 ) -> list[tuple[list[Any], str]] | None:
     """Take the first items of the notebook's own pipeline, twice; None where that takes long."""
@@ -781,7 +638,8 @@ def own_items(
             samples.append(first_items(items, count, opened))
         ended.set()
 
-    thread = threading.Thread(target=take, name="nbpipe-export-items", daemon=True)
+    run = copy_context().run  # it has settings, as the precision of decimals
+    thread = threading.Thread(target=run, args=(take,), name="nbpipe-export-items", daemon=True)
     in_time = False
     try:
         thread.start()
@@ -796,24 +654,13 @@ def own_items(
     return samples if in_time else None
 
 
-def _not_made(proved: Proved) -> ExportError:
+def _not_made(proved: FreshResult) -> ExportError:
     return ExportError(
         f"item {len(proved.items)} of the module failed: {proved.raised or proved.words}"
     )
 
 
-# -- Files beside the module, and what fresh processes get -----------------------------------------
-def _archive(arrays: dict[str, Any]) -> bytes:
-    """Return arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
-    sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
-        for name in sorted(arrays):
-            data = io.BytesIO()
-            np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
-            file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
-    return sink.getvalue()
-
-
+# -- What fresh processes get ----------------------------------------------------------------------
 def _variables(record: Record) -> set[str]:
     """Return the environment variables that the statements of a notebook name."""
     return os.environ.keys() & set(_texts(record, "env"))

@@ -40,6 +40,7 @@ from .reachable import (
     is_generator,
     is_library,
     names_of_wrapped,
+    of_shell,
 )
 from .secrets import HIDDEN, is_secret, knowing, redacted
 
@@ -90,26 +91,14 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
 
 
 def difference(notebook: Node, other: Node, where: str) -> str | None:
-    """Return where two fingerprints differ, in words; None if they are equal.
-
-    Args:
-        notebook: fingerprint of the live value.
-        other: fingerprint of the value in a fresh process.
-        where: what a message calls the place of the other: "in the module".
-    """
+    """Return where two fingerprints differ, in words; None if they are equal."""
     if notebook == other:
         return None
     return redacted(_difference("", notebook, other, where))
 
 
 def steady(node: Node, before: Node, after: Node) -> Node | None:
-    """Return a fingerprint without the parts that differ between two others; None: all of it.
-
-    Args:
-        node: of a value.
-        before: of such a value.
-        after: of the same value, once it was used.
-    """
+    """Return a fingerprint without the parts that differ between two others; None: all of it."""
     if before == after:
         return node
     if before["kind"] != after["kind"] or "parts" not in before:
@@ -126,13 +115,7 @@ def steady(node: Node, before: Node, after: Node) -> Node | None:
 
 
 def without(node: Node, labels: Collection[str], *, deep: bool = True) -> Node:
-    """Return a fingerprint without some parts, for example "attribute 'count'".
-
-    Args:
-        node: the fingerprint.
-        labels: of the parts.
-        deep: leave out those of inner values, too.
-    """
+    """Return a fingerprint without some parts, for example "attribute 'count'"."""
     if not labels or "parts" not in node:
         return node
     parts = [
@@ -631,13 +614,9 @@ class _NodeMaker:
         self._around: dict[int, int] = {}  # objects that are under way: their levels
 
     def node_of(self, value: Any, name: str = "") -> Node:
-        """Return the node of a value.
-
-        Args:
-            value: anything.
-            name: what it is called where it stands: a secret is not shown.
-        """
+        """Return the node of a value."""
         self._left -= 1
+        value = of_shell(value)
         if type(value) in _PLAIN:
             return _plain(value, name)
         depth = len(self._around)

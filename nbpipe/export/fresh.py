@@ -56,12 +56,7 @@ def error_line(error: BaseException, file: str) -> int | None:
 # -- What the notebook asks, and the answers -------------------------------------------------------
 @dataclass(frozen=True)
 class ReplayStep:
-    """One statement to replay.
-
-    Attributes:
-        text: the statement.
-        watch: names whose values it may change.
-    """
+    """One statement to replay."""
 
     text: str
     watch: tuple[str, ...] = ()
@@ -74,9 +69,10 @@ class StepResult:
     Attributes:
         error: what it raised, or how it ended the process, in words; empty where it ran.
         missing: the name of a `NameError`.
-        line: the line of the statement that raised, from 1.
+        line: the line that raised, from 1.
+        text: that line.
         connects: it wanted to connect to another host, which was refused.
-        late: it took longer than `STATEMENT_S`.
+        late: it took too long.
         reads: files and folders that it looked into, without those of Python and of packages.
         seconds: how long it took [s].
         idle: it may change some names, and has changed none.
@@ -85,6 +81,7 @@ class StepResult:
     error: str = ""
     missing: str = ""
     line: int | None = None
+    text: str = ""
     connects: bool = False
     late: bool = False
     reads: tuple[str, ...] = ()
@@ -94,62 +91,32 @@ class StepResult:
 
 @dataclass
 class FreshResult:
-    """What came of a pipeline that was built in a fresh process.
+    """What came of statements, or of a module, and of the pipeline that they build.
 
     Attributes:
+        steps: of each statement, up to the first that failed; a module is one.
+        goal: what came of the expression of the pipeline.
         words: how the process ended, where it did not answer; else empty.
+        absent: modules that no statement imports, and the statements need.
         prints: by name the fingerprints of variables.
         chain: `chain_prints` of the pipeline.
         items: fingerprints of the first items.
         raised: what was raised after them, in words.
         items_late: they took longer than `ITEMS_S`.
-    """
-
-    words: str = ""
-    prints: dict[str, Any] = field(default_factory=dict)
-    chain: list[dict[str, Any]] = field(default_factory=list)
-    items: list[Any] = field(default_factory=list)
-    raised: str = ""
-    items_late: bool = False
-
-
-@dataclass
-class Replayed(FreshResult):
-    """What came of a replay.
-
-    Attributes:
-        steps: of each statement, up to the first that failed.
-        goal_error: what the expression of the pipeline raised, in words.
-        absent: modules that no statement imports, and the statements need.
         moved: by the names of variables, and "stage word" of arguments, the fingerprints of those
             that the first items have changed.
     """
 
     steps: list[StepResult] = field(default_factory=list)
-    goal_error: str = ""
+    goal: StepResult = field(default_factory=StepResult)
+    words: str = ""
     absent: list[str] = field(default_factory=list)
+    prints: dict[str, Any] = field(default_factory=dict)
+    chain: list[dict[str, Any]] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    raised: str = ""
+    items_late: bool = False
     moved: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Proved(FreshResult):
-    """What came of a module.
-
-    Attributes:
-        import_error: what its import raised, in words.
-        build_error: what `build_pipeline()` raised, in words.
-        line: the line of the module that raised, from 1.
-        text: that line.
-        missing: the name of a `NameError`.
-        reads: files and folders that the import looked into.
-    """
-
-    import_error: str = ""
-    build_error: str = ""
-    line: int | None = None
-    text: str = ""
-    missing: str = ""
-    reads: tuple[str, ...] = ()
 
 
 def chain_prints(chain: Chain) -> list[dict[str, Any]]:
@@ -184,13 +151,7 @@ def _stage_prints(address: str, stage: Stage) -> dict[str, Any]:
 def first_items(
     items: Callable[[], Iterator[object]], count: int, opened: list[Any] | None = None
 ) -> tuple[list[Any], str]:
-    """Return the fingerprints of the first items, and what was raised after them, in words.
-
-    Args:
-        items: gives the iterator.
-        count: how many to take at most.
-        opened: receives the iterator, so that another thread can close it.
-    """
+    """Return the fingerprints of the first items, and what was raised after them, in words."""
     taken: list[Any] = []
     opened = [] if opened is None else opened
     try:
@@ -243,11 +204,7 @@ class FreshProcesses:
         self._took_s = 0.0
 
     def __enter__(self) -> Self:
-        """Make a folder for the processes; they start with the first question.
-
-        Raises:
-            ExportError: no Python can be started here.
-        """
+        """Make a folder for the processes; they start with the first question."""
         check_interpreter()
         self._cwd, self._paths = _here()
         self._folder = self._held.enter_context(temporary_folder())
@@ -271,7 +228,7 @@ class FreshProcesses:
         script: str | None,
         files: Mapping[str, bytes],
         count: int,
-    ) -> Replayed:
+    ) -> FreshResult:
         """Execute statements in the notebook's folder, then build the pipeline.
 
         Args:
@@ -286,10 +243,12 @@ class FreshProcesses:
             files: what `__file__` has beside it; none for a script that stays where it is.
             count: how many items to take.
         """
-        process = self._next()
-        if files:
-            script = str(_module(process[1], "module.py", files))
+        worker, folder = self._next()
+        if not self._spares:
+            self._start()
         asked = {
+            "name": "__main__",
+            "file": str(_beside(folder, "module.py", files)) if files else script or "",
             "steps": list(steps),
             "goal": goal,
             "below": list(below),
@@ -297,43 +256,38 @@ class FreshProcesses:
             "names": list(names),
             "modules": dict(modules),
             "future": future,
-            "script": script,
             "count": count,
         }
-        result = Replayed()
-        if not self._spares:
-            self._start()
-        self._ask(process, {"replay": asked}, result)
+        result = self._asked(worker, asked, STATEMENT_S)
         self._took_s = max(self._took_s, sum(one.seconds for one in result.steps))
         return result
 
     def prove(
         self, text: str, stem: str, *, files: Mapping[str, bytes], names: Sequence[str], count: int
-    ) -> Proved:
-        """Import a module from an empty folder, then build its pipeline in the notebook's.
-
-        Args:
-            text: the module.
-            stem: its name.
-            files: what is to be beside it.
-            names: variables whose fingerprints are wanted.
-            count: how many items to take.
-        """
-        result = Proved()
+    ) -> FreshResult:
+        """Import a module from an empty folder, then build its pipeline in the notebook's."""
         worker, folder = self._next()
-        (folder / "empty").mkdir()
-        _module(folder, f"{stem}.py", files).write_text(text, encoding="utf-8", newline="")
-        alone = not files and "__file__" in text
-        asked = {"stem": stem, "file": self._file if alone else "", "names": list(names)}
-        self._ask((worker, folder), {"prove": {**asked, "count": count}}, result)
-        return result
+        path = _beside(folder, f"{stem}.py", files)
+        asked = {
+            "name": stem,
+            "file": str(path) if files or "__file__" not in text else self._file,
+            "steps": [ReplayStep(text)],
+            "goal": "build_pipeline()",
+            "below": [],
+            "parameters": {},
+            "names": list(names),
+            "modules": {},
+            "future": False,
+            "count": count,
+        }
+        return self._asked(worker, asked, self._build_s)
+
+    @property
+    def _build_s(self) -> float:
+        return max(STATEMENT_S, 3 * self._took_s)
 
     def _start(self) -> None:
-        """Start a process ahead.
-
-        Raises:
-            ExportError: that failed.
-        """
+        """Start a process ahead."""
         folder = Path(mkdtemp(dir=self._folder))
         try:
             worker = launch_apart(
@@ -354,16 +308,12 @@ class FreshProcesses:
             self._start()
         return self._spares.pop(0)
 
-    def _ask(
-        self, process: tuple[Worker, Path], question: dict[str, Any], result: FreshResult
-    ) -> None:
+    def _asked(self, worker: Worker, question: dict[str, Any], step_s: float) -> FreshResult:
         """Have a process answer a question; nothing of it is left afterwards."""
-        worker, _ = process
-        given = {"cwd": self._cwd, "paths": self._paths, "variables": self._variables}
-        asked = {**question, **given}
+        result = FreshResult()
+        asked = {**question, "cwd": self._cwd, "paths": self._paths}
         data = json.dumps(asked, default=vars).encode("ascii")
-        build_s = max(STATEMENT_S, 3 * self._took_s)
-        limits_s = {"step": STATEMENT_S, "build": build_s, "items": ITEMS_S}
+        limits_s = {"step": step_s, "build": self._build_s, "items": ITEMS_S}
         phase, limit_s = "start", STARTS_S
         end_s = time.monotonic() + limit_s
         try:
@@ -384,20 +334,20 @@ class FreshProcesses:
             _note_end(result, phase, how_it_ended(worker.wait(_GRACE_S) or 0), is_late=False)
         finally:
             _end(worker)
+        return result
 
 
-def _module(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
+def _beside(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
     """Return the path of a module in a folder of its own, where some files are beside it."""
-    beside = folder / "module"
-    beside.mkdir()
+    (folder / "module").mkdir()
     for file, data in files.items():
-        (beside / file).write_bytes(data)
-    return beside / name
+        (folder / "module" / file).write_bytes(data)
+    return folder / "module" / name
 
 
 def _note_end(result: FreshResult, phase: str, words: str, *, is_late: bool) -> None:
     """Note that a process has not answered, or not in time."""
-    if phase == "step" and isinstance(result, Replayed):
+    if phase == "step":
         result.steps.append(StepResult(words, late=is_late))
     if phase == "items" and is_late:
         result.items_late = True
@@ -407,20 +357,19 @@ def _note_end(result: FreshResult, phase: str, words: str, *, is_late: bool) -> 
 
 def _take(result: FreshResult, line: dict[str, Any]) -> None:
     """Take over one line of an answer."""
-    step = line.pop("step", None)
-    if step is not None and isinstance(result, Replayed):
-        result.steps.append(StepResult(**{**step, "reads": tuple(step["reads"])}))
     for name, value in line.items():
-        setattr(result, name, tuple(value) if name == "reads" else value)
+        if name in ("step", "goal"):
+            made = StepResult(**{**value, "reads": tuple(value.get("reads", ()))})
+            if name == "goal":
+                result.goal = made
+            else:
+                result.steps.append(made)
+        else:
+            setattr(result, name, value)
 
 
 def _next_line(worker: Worker, end_s: float) -> dict[str, Any]:
-    """Return the next line of an answer.
-
-    Raises:
-        EOFError: there is no more.
-        TimeoutError: none came until `end_s`.
-    """
+    """Return the next line of an answer."""
     ready = wait([worker.connection, worker.status], max(0.0, end_s - time.monotonic()))
     if not ready:
         raise TimeoutError
@@ -444,11 +393,7 @@ def _end(worker: Worker) -> None:
 
 
 def _here() -> tuple[str, list[str]]:
-    """Return the working folder and the import path, its folders absolute.
-
-    Raises:
-        ExportError: the working folder was deleted.
-    """
+    """Return the working folder and the import path, its folders absolute."""
     try:
         cwd = str(Path.cwd())
     except OSError as error:
@@ -476,11 +421,7 @@ def has_own_seed() -> bool:
 
 
 def check_interpreter() -> None:
-    """Refuse to continue where no Python can be started.
-
-    Raises:
-        ExportError: this interpreter does not know where it lies.
-    """
+    """Refuse to continue where no Python can be started."""
     if sys.platform == "win32":
         raise ExportError("export cannot start its check on Windows yet; use it under WSL")
     if not sys.executable or not os.access(sys.executable, os.X_OK):
@@ -492,11 +433,7 @@ def check_interpreter() -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Make a folder, and remove it with all that is in it.
-
-    Raises:
-        ExportError: none can be made.
-    """
+    """Make a folder, and remove it with all that is in it."""
     try:
         folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
     except OSError as error:

@@ -23,7 +23,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from operator import attrgetter
 from pathlib import Path
@@ -102,12 +102,7 @@ def _answer(
         if sys.platform != "linux":
             threading.Thread(target=_end_with, args=(questions,), daemon=True).start()
         asked = _Asked(question, answers, Path(folder))
-        sys.path[:] = question["paths"]
-        importlib.invalidate_caches()
-        if "replay" in question:
-            _replay(asked, **question["replay"])
-        else:
-            _prove(asked, **question["prove"])
+        asked.answer()
         asked.send(phase="done")
         code = 0
         atexit._run_exitfuncs()
@@ -126,19 +121,12 @@ def _end_with(connection: Connection) -> None:
 
 @final
 class _Asked:
-    """A question, and the pipe that its answer takes.
-
-    Attributes:
-        cwd: the notebook's working folder.
-        folder: of this process.
-        watch: notes what code looks into.
-    """
+    """A question, and the pipe that its answer takes."""
 
     def __init__(self, question: dict[str, Any], answers: Connection, folder: Path) -> None:
-        self.cwd: str = question["cwd"]
-        self.folder = folder
-        self.watch = _Watch(folder, self.cwd)
-        self._answers = answers
+        self._question, self._answers = question, answers
+        self._folder = folder
+        self._watch = _Watch(folder, question["cwd"])
         self._pid = os.getpid()
 
     def send(self, **line: object) -> None:
@@ -147,88 +135,124 @@ class _Asked:
             os._exit(0)
         self._answers.send_bytes(json.dumps(line).encode("ascii"))
 
+    def answer(self) -> None:
+        """Execute the statements in a module, and build the pipeline that they give."""
+        asked = self._question
+        sys.path[:] = asked["paths"]
+        importlib.invalidate_caches()
+        module = self._module(asked["name"], asked["file"])
+        space = vars(module)
+        space.update(asked["parameters"])
+        for number, step in enumerate(asked["steps"], start=1):
+            self.send(phase="step")
+            file = self._folder / f"statement_{number}.py"
+            result = self._executed(self._path or file, step, space)
+            self.send(step=result)
+            if result["error"]:
+                return
+        if self._path:
+            os.chdir(asked["cwd"])
+        absent = [name for name, text in asked["modules"].items() if _lacks(text, space)]
+        self.send(absent=absent)
+        if absent:
+            return
+        self.send(phase="build")
+        prints = _prints(asked["names"], space)
+        self.send(prints=prints)
+        try:
+            moved = self._build(space)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises
+            self.send(goal=_failed(error, self._path))
+            return
+        if asked["count"]:
+            after = {name: json_fingerprint(space.get(name)) for name in prints}
+            moved.update({name: one for name, one in after.items() if one != prints[name]})
+            self.send(moved=moved)
 
-def _build(asked: _Asked, build: Callable[[], Any], count: int) -> dict[str, Any]:
-    """Build a pipeline, and answer what it is and its first items.
+    def _module(self, name: str, file: str) -> types.ModuleType:
+        """Make the module: one that is imported is in an empty folder, any other is the program."""
+        self._path: Path | None = None
+        if name == "__main__":
+            os.chdir(self._question["cwd"])
+            module = types.ModuleType(name)
+        else:
+            self._path = self._folder / "module" / f"{name}.py"
+            sys.path.insert(0, str(self._path.parent))
+            empty = self._folder / "empty"
+            empty.mkdir()
+            os.chdir(empty)
+            spec = importlib.util.spec_from_file_location(name, self._path)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.argv[:] = [file]
+        if file:
+            module.__file__ = file
+        return module
 
-    Returns:
-        By "stage word" the fingerprints of the arguments that these items have changed.
-    """
-    pipe = build()
-    before = chain_prints(pipe.chain)
-    asked.send(chain=before)
-    if not count:
-        return {}
-    asked.send(phase="items")
-    items, raised = first_items(lambda: iter(pipe), count)
-    asked.send(items=items, raised=raised)
-    pairs = zip(before, chain_prints(pipe.chain), strict=True)
-    return {
-        f"{row['name']} {word}": value
-        for row, after in pairs
-        for word, value in after["spec"].items()
-        if value != row["spec"][word]
-    }
+    def _executed(self, file: Path, step: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
+        """Execute one statement; return its result."""
+        text: str = step["text"]
+        flags = __future__.annotations.compiler_flag if self._question["future"] else 0
+        error: BaseException | None = None
+        before = _prints(step["watch"], space)
+        began_s = time.perf_counter()
+        try:
+            file.write_bytes(text.encode("utf-8"))  # for `inspect`, and for compilers that read it
+            code = compile(text, str(file), "exec", flags, dont_inherit=True)
+            with self._watch.watching():
+                exec(code, space)  # noqa: S102  that is what it is for
+        except BaseException as raised:  # noqa: BLE001  whatever user code raises
+            error = raised
+        return {
+            **_failed(error, file),
+            "connects": self._watch.connects,
+            "reads": sorted(self._watch.reads),
+            "seconds": time.perf_counter() - began_s,
+            "idle": bool(before) and before == _prints(step["watch"], space),
+        }
+
+    def _build(self, space: dict[str, Any]) -> dict[str, Any]:
+        """Build the pipeline, and answer what it is and its first items.
+
+        Returns:
+            By "stage word" the fingerprints of the arguments that these items have changed.
+        """
+        asked = self._question
+        pipe = eval(asked["goal"], space)  # noqa: S307  the user's own text
+        pipe = pipe if hasattr(pipe, "chain") else pipe.pipeline
+        for line in asked["below"]:
+            exec(f"pipe{line}", {**asked["parameters"], "pipe": pipe})  # noqa: S102  as above
+        before = chain_prints(pipe.chain)
+        self.send(chain=before)
+        if not asked["count"]:
+            return {}
+        self.send(phase="items")
+        items, raised = first_items(lambda: iter(pipe), asked["count"])
+        self.send(items=items, raised=raised)
+        pairs = zip(before, chain_prints(pipe.chain), strict=True)
+        return {
+            f"{row['name']} {word}": value
+            for row, after in pairs
+            for word, value in after["spec"].items()
+            if value != row["spec"][word]
+        }
 
 
-def _error(error: BaseException, file: Path) -> dict[str, Any]:
-    """Return the line that an exception came from, and the name that was missing."""
+def _failed(error: BaseException | None, file: Path | None) -> dict[str, Any]:
+    """Return what was raised, the line of a file that it came from, and a name that was missing."""
+    if error is None:
+        return {"error": ""}
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, NameError):
         cause = cause.__cause__
-    missing = getattr(cause, "name", None) or ""
-    return {"line": error_line(error, str(file)), "missing": missing}
-
-
-# -- Replay ----------------------------------------------------------------------------------------
-def _replay(asked: _Asked, *, steps: list[dict[str, Any]], **given: Any) -> None:
-    """Execute statements in a module, and build the pipeline that they give."""
-    os.chdir(asked.cwd)
-    module = sys.modules["__main__"] = types.ModuleType("__main__")
-    sys.argv[:] = [given["script"] or ""]
-    if given["script"]:
-        module.__file__ = given["script"]
-    space = vars(module)
-    space.update(given["parameters"])
-    flags = __future__.annotations.compiler_flag if given["future"] else 0
-    is_done = _all_executed(asked, steps, space, flags)
-    absent = [name for name, text in given["modules"].items() if _lacks(text, space)]
-    asked.send(absent=absent)
-    if absent or not is_done:
-        return
-    asked.send(phase="build")
-    prints = _prints(given["names"], space)
-    asked.send(prints=prints)
-
-    def build() -> Any:
-        pipe = eval(given["goal"], space)  # noqa: S307  the user's own text
-        pipe = pipe if hasattr(pipe, "chain") else pipe.pipeline
-        for line in given["below"]:
-            exec(f"pipe{line}", {**given["parameters"], "pipe": pipe})  # noqa: S102  as above
-        return pipe
-
-    try:
-        moved = _build(asked, build, given["count"])
-    except BaseException as error:  # noqa: BLE001  whatever user code raises
-        asked.send(goal_error=error_words(error))
-        return
-    if given["count"]:
-        after = {name: json_fingerprint(space.get(name)) for name in prints}
-        moved.update({name: one for name, one in after.items() if one != prints[name]})
-        asked.send(moved=moved)
-
-
-def _all_executed(
-    asked: _Asked, steps: list[dict[str, Any]], space: dict[str, Any], flags: int
-) -> bool:
-    """Execute statements up to the first that fails; return whether none does."""
-    for number, step in enumerate(steps, start=1):
-        asked.send(phase="step")
-        result = _executed(asked, asked.folder / f"statement_{number}.py", step, space, flags)
-        asked.send(step=result)
-        if result["error"]:
-            return False
-    return True
+    line = error_line(error, str(file))
+    return {
+        "error": error_words(error),
+        "line": line,
+        "text": linecache.getline(str(file), line or 0).strip(),
+        "missing": getattr(cause, "name", None) or "",
+    }
 
 
 def _lacks(text: str, space: dict[str, Any]) -> bool:
@@ -239,79 +263,9 @@ def _lacks(text: str, space: dict[str, Any]) -> bool:
     return True
 
 
-def _executed(
-    asked: _Asked, file: Path, step: dict[str, Any], space: dict[str, Any], flags: int
-) -> dict[str, Any]:
-    """Execute one statement; return its result."""
-    text: str = step["text"]
-    error: BaseException | None = None
-    before = _prints(step["watch"], space)
-    began_s = time.perf_counter()
-    try:
-        file.write_bytes(text.encode("utf-8"))  # for `inspect`, and for compilers that read it
-        code = compile(text, str(file), "exec", flags, dont_inherit=True)
-        with asked.watch.watching(offline=True):
-            exec(code, space)  # noqa: S102  that is what it is for
-    except BaseException as raised:  # noqa: BLE001  whatever user code raises
-        error = raised
-    seconds = time.perf_counter() - began_s
-    return {
-        "error": "" if error is None else error_words(error),
-        **({} if error is None else _error(error, file)),
-        "connects": asked.watch.connects,
-        "reads": sorted(asked.watch.reads),
-        "seconds": seconds,
-        "idle": bool(before) and before == _prints(step["watch"], space),
-    }
-
-
 def _prints(names: Iterable[str], space: dict[str, Any]) -> dict[str, Any]:
     """Return the fingerprints of variables that are there."""
     return {name: json_fingerprint(space[name]) for name in names if name in space}
-
-
-# -- Proof -----------------------------------------------------------------------------------------
-def _prove(asked: _Asked, *, stem: str, file: str, names: list[str], count: int) -> None:
-    """Import a module, and build its pipeline."""
-    path = asked.folder / "module" / f"{stem}.py"
-    sys.argv[:] = [str(path)]
-    sys.path.insert(0, str(path.parent))
-    os.chdir(asked.folder / "empty")
-    asked.send(phase="build")
-
-    def failed(word: str, error: BaseException) -> None:
-        found = _error(error, path)
-        text = linecache.getline(str(path), found["line"] or 0).strip()
-        asked.send(**{word: error_words(error), **found, "text": text})
-
-    try:
-        module = _imported(asked, path, file)
-    except BaseException as error:  # noqa: BLE001  whatever user code raises
-        failed("import_error", error)
-        return
-    finally:
-        asked.send(reads=sorted(asked.watch.reads))
-    os.chdir(asked.cwd)
-    asked.send(phase="build")
-    space = vars(module)
-    asked.send(prints=_prints(names, space))
-    try:
-        _build(asked, module.build_pipeline, count)
-    except BaseException as error:  # noqa: BLE001  as above
-        failed("build_error", error)
-
-
-def _imported(asked: _Asked, path: Path, file: str) -> types.ModuleType:
-    """Import the module; it finds that it stands at `file`, if that is given."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    if file:
-        module.__file__ = file
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    with asked.watch.watching(offline=False):
-        exec(code, vars(module))  # noqa: S102  that is what it is for
-    return module
 
 
 # -- Watch: what statements look into, and where they connect to -----------------------------------
@@ -330,7 +284,7 @@ class _Watch:
         cwd: the notebook's working folder.
 
     Attributes:
-        reads: what it looked into since it was last watched; in the empty folder by its name.
+        reads: what it looked into since it was last watched.
         connects: it wanted to connect to another host.
     """
 
@@ -338,20 +292,14 @@ class _Watch:
         self.reads: set[str] = set()
         self.connects = False
         self._cwd = cwd
-        self._empty = f"{folder / 'empty'}/"
         self._none = _no_data(str(folder))
-        self._on = self._offline = False
+        self._on = False
         sys.addaudithook(self._hear)
 
     @contextlib.contextmanager
-    def watching(self, *, offline: bool) -> Iterator[None]:
-        """Note what happens in a `with` block.
-
-        Args:
-            offline: refuse connections.
-        """
-        self.reads, self.connects = set(), False
-        self._on, self._offline = True, offline
+    def watching(self) -> Iterator[None]:
+        """Note what happens in a `with` block, and refuse connections."""
+        self.reads, self.connects, self._on = set(), False, True
         try:
             yield
         finally:
@@ -360,7 +308,7 @@ class _Watch:
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._on:
             return
-        if event in _CONNECTIONS and self._offline and _leaves(event, arguments):
+        if event in _CONNECTIONS and _leaves(event, arguments):
             self.connects = True
             raise ConnectionRefusedError("export refuses connections to other hosts")
         if event in _LOOKS:
@@ -371,12 +319,11 @@ class _Watch:
         if not isinstance(given, str | bytes | os.PathLike | None):
             return
         path = os.path.abspath(os.fsdecode(given or "."))  # noqa: PTH100  no link is followed
-        none = f"{path}/".startswith(self._none) and not path.startswith(self._empty)
-        if none or path.endswith(_CODE):
+        if f"{path}/".startswith(self._none) or path.endswith(_CODE):
             return
         searched = event in _LISTINGS and path in sys.path and path != self._cwd
         if not searched and not _is_import():
-            self.reads.add(path.removeprefix(self._empty))
+            self.reads.add(path)
 
 
 def _no_data(own: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import json
 import keyword
 import linecache
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from ..ops.stage import Chain, Stage, addresses, numbered
 from .record import END, Record
 from .slicing import Slice
-from .source import lines_of, run_ruff, span_of
+from .source import edited, last_name, lines_of, run_ruff, span_of
 from .statements import Definition, Statement, executed_with, is_plain
 
 # -- Parameters: tuned values come in by them ------------------------------------------------------
@@ -25,13 +25,7 @@ from .statements import Definition, Statement, executed_with, is_plain
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of `build_pipeline`.
-
-    Attributes:
-        name: its name.
-        value: its default.
-        below: the line that sets the knob, behind the pipeline, where no call takes it.
-    """
+    """A parameter of `build_pipeline`."""
 
     name: str
     value: int
@@ -90,9 +84,7 @@ def parameters_of(
             known.add(id(knob))
             name = numbered(f"{words[id(stage)]}_{word}", taken)
             name = str(knob.value) if as_values else name
-            edits = [_edit(one, call, word, name) for one, call in calls]
-            if calls and all(edits):
-                _apply(calls, edits)
+            if _set(calls, word, name):
                 found.append(Parameter(name, knob.value))
             else:
                 below = f"[{json.dumps(address, ensure_ascii=False)}].{word} = {name}"
@@ -100,9 +92,7 @@ def parameters_of(
         size = getattr(stage.spec, "size", None)
         if stage.op == "batch" and type(size) is int and not as_values:
             name = numbered(f"{words[id(stage)]}_size", taken)
-            edits = [_edit(one, call, "size", name, position=0) for one, call in calls]
-            if calls and all(edits):
-                _apply(calls, edits)
+            if _set(calls, "size", name, position=0):
                 found.append(Parameter(name, size))
     return found
 
@@ -110,10 +100,8 @@ def parameters_of(
 def set_arguments(chain: Chain, record: Record, arguments: Mapping[str, int]) -> None:
     """Have the call that made all stages, as a loader's does, take arguments as they are now."""
     for word, value in arguments.items():
-        for one, call in _calls(chain[-1], record, by_any=True):
-            edit = _edit(one, call, word, str(value))
-            if edit is not None:
-                _apply([(one, call)], [edit])
+        for call in _calls(chain[-1], record, by_any=True):
+            _set([call], word, str(value))
 
 
 _Calls = list[tuple[Statement, ast.Call]]
@@ -126,13 +114,7 @@ def _place(stage: Stage) -> object:
 
 
 def _calls(stage: Stage, record: Record, *, by_any: bool = False) -> _Calls:
-    """Find the call that made a stage, in each execution of its cell, by where the call ends.
-
-    Args:
-        stage: the stage.
-        record: what was executed.
-        by_any: the call may have any name.
-    """
+    """Find the call that made a stage, in each execution of its cell, by where the call ends."""
     at = stage.made_at
     if at is None or at.code.co_name not in ("<module>", "<lambda>"):
         return []
@@ -143,15 +125,13 @@ def _calls(stage: Stage, record: Record, *, by_any: bool = False) -> _Calls:
     for one in record.statements:
         if one.is_import or not one.first <= line <= one.last:
             continue
-        nodes = ast.walk(one.node) if at.code.co_name == "<lambda>" else executed_with(one.node)
-        for node in nodes:
+        walk = ast.walk if at.code.co_name == "<lambda>" else executed_with
+        for node, own in zip(walk(one.node), walk(one.own), strict=True):
             ends = (getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None))
-            if (
-                isinstance(node, ast.Call)
-                and ends == (line, column)
-                and (by_any or _makes(node, stage))
-            ):
-                found.setdefault(one.cell.text.strip("\n"), []).append((one, node))
+            if not isinstance(own, ast.Call) or ends != (line, column):
+                continue
+            if by_any or stage.op in (last_name(own.func), "source"):
+                found.setdefault(one.cell.text.strip("\n"), []).append((one, own))
                 break
     text = "".join(linecache.getlines(at.code.co_filename)).strip("\n")
     if text in found:
@@ -159,16 +139,23 @@ def _calls(stage: Stage, record: Record, *, by_any: bool = False) -> _Calls:
     return next(iter(found.values())) if len(found) == 1 else []
 
 
-def _makes(call: ast.Call, stage: Stage) -> bool:
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    return stage.op in (name, "source")
+def _set(calls: _Calls, word: str, text: str, position: int | None = None) -> bool:
+    """Have calls take an argument that a text gives; return whether all can."""
+    edits = [_edit(one, call, word, text, position) for one, call in calls]
+    for (one, _), edit in zip(calls, edits, strict=True):
+        if edit is not None and all(edits):
+            first, last, new, value = edit
+            one.edits.append((first, last, new))
+            inside, every = _names(value), _names(one.own)
+            one.unread |= {name for name in inside if every.count(name) == inside.count(name)}
+    return bool(edits) and all(edits)
 
 
 def _edit(
     one: Statement, call: ast.Call, word: str, name: str, position: int | None = None
 ) -> _Edit | None:
     """Return the edit that has a call take an argument from a parameter, or None."""
-    data = one.cell.text.encode()
+    data = one.text.encode()
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     value = given.get(word)
     if value is None and position is not None:
@@ -189,19 +176,8 @@ def _edit(
     return end, end, f"{', ' if parts else ''}{word}={name}", None
 
 
-def _apply(calls: _Calls, edits: Iterable[_Edit | None]) -> None:
-    for (one, _), edit in zip(calls, edits, strict=True):
-        assert edit is not None
-        first, last, text, value = edit
-        one.edits.append((first, last, text))
-        if value is not None:
-            inside = _names(value)
-            every = _names(one.node)
-            one.unread |= {name for name in inside if every.count(name) == inside.count(name)}
-
-
-def _names(node: ast.AST) -> list[str]:
-    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+def _names(node: ast.AST | None) -> list[str]:
+    return [] if node is None else [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 # -- Places: what stands at the top of the module, and what in `build_pipeline` --------------------
@@ -287,95 +263,82 @@ def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statem
 
 # -- Text ------------------------------------------------------------------------------------------
 _BUILD = "build_pipeline"
-_DOC = (
-    "Tuned values are the defaults of build_pipeline(). Edit freely: nbpipe does not overwrite "
-    "edits."
-)
+_FUTURE = "from __future__ import annotations"
+_MODULE = '''"""{title}, exported by nbpipe.
+
+Tuned values are the defaults of build_pipeline(). Edit freely: nbpipe does not overwrite edits.
+"""
+
+{head}
 
 
-@dataclass(frozen=True)
-class Draft:
-    """What a module is written of.
-
-    Attributes:
-        title: of its docstring.
-        origin: "notebook" or "script".
-        top: statements of the module's top.
-        below: statements of `build_pipeline`.
-        goal: the expression that gives the pipeline.
-        parameters: of `build_pipeline`.
-        has_future: annotations are not evaluated.
-    """
-
-    title: str
-    origin: str
-    top: Sequence[Statement]
-    below: Sequence[Statement]
-    goal: str
-    parameters: Sequence[Parameter]
-    has_future: bool
-
-    def text(self) -> str:
-        """Write the module."""
-        every = [*self.top, *self.below]
-        imports = [one.text for one in self.top if one.is_import]
-        nbpipe = next(
-            (line.split(" as ")[-1].split()[-1] for line in imports if _is_nbpipe(line)), ""
-        )
-        if not nbpipe:
-            imports.append("import nbpipe")
-        names = {name for one in every for name in one.binds | one.reads | one.reads_later}
-        own = _free(_BUILD, names)
-        moved = {_BUILD: own} if own != _BUILD else {}
-        top = [(one, _renamed(one.edited, moved)) for one in self.top if not one.is_import]
-        below = [(one, _renamed(one.edited, moved)) for one in self.below]
-        parts = [
-            f'"""{self.title}, exported by nbpipe.\n\n{_DOC}\n"""\n',
-            "from __future__ import annotations\n" if self.has_future else "",
-            "".join(f"{line}\n" for line in _joined(imports)),
-        ]
-        head = "\n".join(filter(None, parts)) + _laid_out(top, level=0)
-        build = self._build(below, _renamed(self.goal, moved), nbpipe or "nbpipe")
-        return (
-            f"{head.rstrip()}\n\n\n{build}\n\n\n{_main(nbpipe or 'nbpipe', _free('main', names))}"
-        )
-
-    def _build(self, below: list[tuple[Statement, str]], goal: str, nbpipe: str) -> str:
-        rows = "".join(f"    {one.name}: int = {one.value!r},\n" for one in self.parameters)
-        head = f"def {_BUILD}(\n    *,\n{rows})" if rows else f"def {_BUILD}()"
-        lines = [
-            f"{head} -> {nbpipe}.Pipeline:",
-            f'    """Build the pipeline with the values tuned in the {self.origin}."""',
-        ]
-        settings = [one.below for one in self.parameters if one.below]
-        if below and not settings and below[-1][1].startswith(f"{goal} = ") and goal.isidentifier():
-            last, text = below[-1]  # `pipe = chain` and `return pipe` in one
-            below = [*below[:-1], (last, f"return {text.removeprefix(f'{goal} = ')}")]
-            goal = ""
-        body = _laid_out(below, level=1).strip("\n")
-        lines += [body] if body else []
-        if settings:
-            name = goal if goal.isidentifier() else "pipe"
-            lines += [f"    {name} = {goal}"] if name != goal else []
-            lines += [f"    {name}{line}" for line in settings]
-            goal = name
-        return "\n".join([*lines, *([f"    return {goal}"] if goal else [])])
+def build_pipeline({parameters}) -> {nbpipe}.Pipeline:
+    """Build the pipeline with the values tuned in the {origin}."""
+{body}
 
 
-def _is_nbpipe(line: str) -> bool:
-    return re.fullmatch(r"import nbpipe( as \w+)?", line) is not None
+def {main}() -> None:
+    for _ in {nbpipe}.progress(build_pipeline()):
+        pass
+
+
+if __name__ == "__main__":
+    {main}()
+'''
+
+
+def module_text(
+    top: Sequence[Statement],
+    below: Sequence[Statement],
+    goal: str,
+    *,
+    title: str,
+    origin: str,
+    parameters: Sequence[Parameter],
+    has_future: bool,
+) -> str:
+    """Write a module."""
+    imports = sorted({one.text for one in top if one.is_import})
+    given = (re.fullmatch(r"import nbpipe(?: as (\w+))?", line) for line in imports)
+    nbpipe = next((found[1] or "nbpipe" for found in given if found), "")
+    imports = [line for line in imports if not line.startswith("from __future__")]
+    imports = [*[_FUTURE, ""] * has_future, *imports, *["import nbpipe"] * (not nbpipe)]
+    names = {name for one in (*top, *below) for name in one.binds | one.reads | one.reads_later}
+    own = _free(_BUILD, names)
+    moved = {_BUILD: own} if own != _BUILD else {}
+    held = [(one, _renamed(one.edited, moved)) for one in top if not one.is_import]
+    body = [(one, _renamed(one.edited, moved)) for one in below]
+    rows = "".join(f"    {one.name}: int = {one.value!r},\n" for one in parameters)
+    return _MODULE.format(
+        title=title,
+        origin=origin,
+        head=("\n".join(imports) + "\n" + _laid_out(held, level=0)).rstrip(),
+        parameters=f"\n    *,\n{rows}" if rows else "",
+        body=_body(body, _renamed(goal, moved), [one.below for one in parameters if one.below]),
+        nbpipe=nbpipe or "nbpipe",
+        main=_free("main", names),
+    )
+
+
+def _body(parts: list[tuple[Statement, str]], goal: str, settings: list[str]) -> str:
+    """Write what `build_pipeline` does."""
+    if parts and not settings and goal.isidentifier():
+        last, text = parts[-1]
+        if text.startswith(f"{goal} = "):  # `pipe = chain` and `return pipe` in one
+            text = f"return {text.removeprefix(f'{goal} = ')}"
+            return _laid_out([*parts[:-1], (last, text)], level=1).strip("\n")
+    lines = [_laid_out(parts, level=1).strip("\n")] if parts else []
+    if settings:
+        name = goal if goal.isidentifier() else "pipe"
+        lines += [f"    {name} = {goal}"] * (name != goal)
+        lines += [f"    {name}{line}" for line in settings]
+        goal = name
+    return "\n".join([*lines, f"    return {goal}"])
 
 
 def _free(word: str, names: set[str]) -> str:
     """Return a word that is no name yet, with as many underscores before it as that takes."""
     return next(name for n in itertools.count() if (name := "_" * n + word) not in names)
-
-
-def _main(nbpipe: str, name: str) -> str:
-    return (
-        f"def {name}() -> None:\n    for _ in {nbpipe}.progress({_BUILD}()):\n        pass\n\n\n"
-        f'if __name__ == "__main__":\n    {name}()\n'
-    )
 
 
 def _laid_out(parts: list[tuple[Statement, str]], *, level: int) -> str:
@@ -408,33 +371,14 @@ def _renamed(text: str, names: dict[str, str]) -> str:
     """Give variables of a statement other names."""
     if not any(word in text for word in names):
         return text
-    tree = ast.parse(text)
-    starts = [0, *itertools.accumulate(len(line.encode()) + 1 for line in text.split("\n"))]
     data, edits = text.encode(), []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in names:
-            edits.append((starts[node.lineno - 1] + node.col_offset, node.id))
-        elif isinstance(node, Definition) and node.name in names:
-            begin = starts[node.lineno - 1] + node.col_offset
-            edits.append((data.index(node.name.encode(), begin + 4), node.name))
-    for place, name in sorted(edits, reverse=True):
-        data = data[:place] + names[name].encode() + data[place + len(name.encode()) :]
-    return data.decode()
-
-
-def _joined(imports: Iterable[str]) -> Iterator[str]:
-    """Write imports as one writes them: the members of a module on one line."""
-    members: dict[str, set[str]] = {}
-    for line in sorted(dict.fromkeys(imports)):
-        node = ast.parse(line).body[0]
-        if isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            if module != "__future__":
-                members.setdefault(module, set()).add(ast.unparse(node.names[0]))
-        else:
-            yield line
-    for module, names in sorted(members.items()):
-        yield f"from {module} import {', '.join(sorted(names))}"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name | Definition):
+            name = node.id if isinstance(node, ast.Name) else node.name
+            if name in names:
+                first = data.index(name.encode(), span_of(data, node)[0])
+                edits.append((first, first + len(name.encode()), names[name]))
+    return edited(data, edits).decode()
 
 
 # -- ruff: sorts the imports, formats where the user's own cells are formatted, and excuses --------

@@ -13,6 +13,7 @@ import enum
 import fractions
 import functools
 import inspect
+import io
 import math
 import pathlib
 import re
@@ -20,62 +21,36 @@ import sys
 import tempfile
 import types
 import uuid
+import zipfile
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import filterfalse
 from types import FunctionType
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from ..base.names import parameters_of
 from ..base.tree import is_tensor
-from .reachable import IN_PYTHON, attributes_of
-from .secrets import as_text, holds_value
+from ..errors import ExportError
+from .reachable import IN_PYTHON, attributes_of, secret_in
+from .secrets import advice, as_text, holds_value
 from .source import run_ruff
 
-
-def group(opening: str, items: Iterable[str], closing: str) -> str:
-    """Write items in brackets."""
-    return f"{opening}{', '.join(items)}{closing}"
-
-
-# -- Arrays, tensors, their numbers and types as source --------------------------------------------
-MOST = 64  # elements
+# -- What is not written, and why ------------------------------------------------------------------
+MOST = 64  # elements of an array
 _KINDS = "biufSU"  # of elements that have a text
 _SAVE_LARGE = f"(at most {MOST} elements are written as source; save it and load it by path)"
 _NO_TEXT = "(it cannot be written as source; save it and load it by path)"
-Spell = Callable[[object], str]
+Spelled = tuple[str, tuple[str, ...]]  # the source of a value, and the imports that it takes
 
 
 class NoLiteral(Exception):  # noqa: N818 - an answer, not a failure
-    """A value cannot be written as source.
-
-    Attributes:
-        reason: what it is, why it cannot be written, and what to do instead.
-    """
+    """A value cannot be written as source; `reason` says why, and what to do instead."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def written(value: Any, spell: Spell) -> str | None:
-    """Write what numpy or torch made; None for other values.
-
-    Raises:
-        NoLiteral: it is too large, or of a kind that has no text.
-    """
-    if isinstance(value, np.ndarray):
-        return _array(value, spell)
-    if isinstance(value, np.generic):
-        if value.dtype.kind not in _KINDS:
-            raise NoLiteral(f"numpy scalar of {value.dtype} {_NO_TEXT}")
-        numpy = spell(np)
-        return f"{numpy}.{type(value).__name__}({_number(value, f'{numpy}.nan', f'{numpy}.inf')})"
-    if is_tensor(value):
-        return _tensor(value, spell)
-    return None
 
 
 def large_array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -83,60 +58,6 @@ def large_array(value: Any) -> np.ndarray[Any, Any] | None:
     array = value.detach().cpu().numpy() if is_tensor(value) else value
     is_large = isinstance(array, np.ndarray) and array.size > MOST and array.dtype.kind in _KINDS
     return array if is_large else None
-
-
-def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
-    if value.size > MOST:
-        raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
-    if type(value) is not np.ndarray or value.dtype.kind not in _KINDS or 0 in value.shape[:-1]:
-        kind = "array" if type(value) is np.ndarray else type(value).__name__
-        raise NoLiteral(f"numpy {kind} of dtype {value.dtype} {_NO_TEXT}")
-    numpy = spell(np)
-    named = value.dtype.isnative and value.dtype.kind in "iufb"
-    element = f"{numpy}.{value.dtype.type.__name__}" if named else repr(value.dtype.str)
-    numbers = _nested(value, f"{numpy}.nan", f"{numpy}.inf")
-    return group(f"{numpy}.array(", [numbers, f"dtype={element}"], ")")
-
-
-def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
-    if value.ndim == 0:
-        return _number(value[()], nan, inf)
-    return group("[", [_nested(np.asarray(part), nan, inf) for part in value], "]")
-
-
-def _number(value: Any, nan: str, inf: str) -> str:
-    """Write one element, a float of 16 or 32 bits as short as its own precision allows."""
-    if value.dtype.kind != "f":
-        return repr(value.item())
-    if not np.isfinite(value):
-        return nan if np.isnan(value) else inf if value > 0 else f"-{inf}"
-    short = str(value)
-    if type(value)(float(short)) == value:
-        return short
-    raise NoLiteral(f"numpy number of {value.dtype} (it cannot be written as source)")
-
-
-def _tensor(value: Any, spell: Spell) -> str:
-    torch: Any = sys.modules["torch"]
-    shape = tuple(value.shape)
-    if value.numel() > MOST:
-        raise NoLiteral(f"torch tensor of shape {shape} {_SAVE_LARGE}")
-    if value.device.type != "cpu":
-        raise NoLiteral(f"torch tensor on {value.device} (create it on the CPU, and move it later)")
-    odd = type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_leaf
-    try:
-        array = value.detach().resolve_neg().numpy()
-    except (RuntimeError, TypeError):  # of a type that numpy does not have
-        odd = True
-    if odd or array.dtype.kind not in _KINDS or 0 in shape[:-1]:
-        raise NoLiteral(
-            f"torch {type(value).__name__} of shape {shape} (save it and load it by path)"
-        )
-    name = spell(torch)
-    more = [f"dtype={name}.{str(value.dtype).removeprefix('torch.')}"]
-    more += ["requires_grad=True"] if value.requires_grad else []
-    numbers = _nested(array, 'float("nan")', 'float("inf")')
-    return group(f"{name}.tensor(", [numbers, *more], ")")
 
 
 # -- Paths of this machine -------------------------------------------------------------------------
@@ -151,11 +72,7 @@ _DEEP = 2  # folders; names of one, as "/root", are in texts that mean something
 
 
 def paths_of_machine(text: str) -> Iterator[str]:
-    """Return the absolute paths in a text that are of this machine.
-
-    They are below the home folder, the working folder, that of temporary files or of Python, or in
-    any folder that exists here.
-    """
+    """Return the absolute paths in a text whose folder exists here, or is one of the user's."""
     for folder in _folders():
         at = text.find(folder)
         if at >= 0:
@@ -190,6 +107,7 @@ _NAMED = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict)
 _PLAIN = (dict, list, set)
 _WIDTH = 88  # of a line
+_ITEM = re.compile(r"[^()\[\]{}=#]{1,20},")  # a short one, of a list or a dict
 _NAME = "_" * 13  # stands for a name that is not known
 _DIGITS = 4_000  # Python refuses to write longer numbers
 
@@ -204,13 +122,9 @@ def literal(
 ) -> str:
     """Write a value as source of an expression that evaluates to an equal one.
 
-    Sets are sorted. At most 64 elements of an array, 200 values and 4,000 characters in all are
-    written.
-
     Args:
-        value: anything.
-        spell: gives the expression that stands for a module, class or function; it raises
-            `NoLiteral` where there is none.
+        value: anything; at most 64 elements of an array, 200 values and 4,000 characters in all.
+        spell: gives the expression of a module, class or function, or raises `NoLiteral`.
         name: the variable that the expression is assigned to.
         typed: tells whether the user typed an absolute path: no other one of this machine is
             written. None: all are.
@@ -230,11 +144,22 @@ def literal(
 
 
 def _laid_out(name: str, text: str) -> str:
-    """Write an expression with the quotes and the lines that ruff gives it."""
+    """Write an expression as ruff does; short items that it gives a line each share lines."""
     head = f"{name} = "
     if len(head + text) <= _WIDTH and "'" not in text:
         return text
-    return (run_ruff("format", head + text) or head + text).removeprefix(head).rstrip("\n")
+    lines: list[str] = []
+    packed, before = False, ""  # the indentation of the items in the last line
+    for line in (run_ruff("format", head + text) or head + text).rstrip("\n").split("\n"):
+        item = line.lstrip()
+        indent = line.removesuffix(item) if _ITEM.fullmatch(item) else ""
+        if indent and indent == before and len(lines[-1]) + len(item) < _WIDTH:
+            lines[-1] += f" {item}"
+            packed = True
+        else:
+            lines.append(line)
+        before = indent
+    return "\n".join(lines).removeprefix(head) + "  # fmt: skip" * packed
 
 
 def _refuse(typed: Callable[[str], bool] | None, withheld: frozenset[str], text: str) -> None:
@@ -272,17 +197,50 @@ class _LiteralWriter:
             if type(value) in _CONTAINERS:
                 return self._container(value)
             self._count()
-            return self._made_by_numpy(value) or self._object(value)
+            if isinstance(value, np.ndarray | np.generic):
+                return self._array(value)
+            return self._tensor(value) if is_tensor(value) else self._object(value)
         finally:
             self._around.discard(id(value))
 
-    def _made_by_numpy(self, value: Any) -> str | None:
-        """Write what numpy or torch made; None for other values."""
-        texts = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.empty(0)
-        if texts.dtype.kind in "SU" and texts.size <= MOST:
-            for one in texts.ravel().tolist():
-                self._refuse(as_text(one))
-        return written(value, self._spell)
+    def _array(self, value: np.ndarray[Any, Any] | np.generic) -> str:
+        if value.size > MOST:
+            raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
+        is_scalar, kind, dtype = isinstance(value, np.generic), type(value).__name__, value.dtype
+        odd = not is_scalar and (type(value) is not np.ndarray or 0 in value.shape[:-1])
+        if odd or dtype.kind not in _KINDS:
+            what = "scalar" if is_scalar else kind.removeprefix("nd")
+            raise NoLiteral(f"numpy {what} of dtype {dtype} {_NO_TEXT}")
+        for text in value.ravel().tolist() if dtype.kind in "SU" else ():
+            self._refuse(as_text(text))
+        numpy = self._spell(np)
+        numbers = _nested(np.asarray(value), f"{numpy}.nan", f"{numpy}.inf")
+        if is_scalar:
+            return f"{numpy}.{kind}({numbers})"
+        named = dtype.isnative and dtype.kind in "iufb"
+        element = f"{numpy}.{dtype.type.__name__}" if named else repr(dtype.str)
+        return f"{numpy}.array({numbers}, dtype={element})"
+
+    def _tensor(self, value: Any) -> str:
+        torch: Any = sys.modules["torch"]
+        shape = tuple(value.shape)
+        if value.numel() > MOST:
+            raise NoLiteral(f"torch tensor of shape {shape} {_SAVE_LARGE}")
+        if value.device.type != "cpu":
+            way_out = "create it on the CPU, and move it later"
+            raise NoLiteral(f"torch tensor on {value.device} ({way_out})")
+        odd = type(value) is not torch.Tensor or value.layout is not torch.strided
+        try:
+            array = value.detach().resolve_neg().numpy()
+        except (RuntimeError, TypeError):  # of a type that numpy does not have
+            odd = True
+        if odd or not value.is_leaf or array.dtype.kind not in _KINDS or 0 in shape[:-1]:
+            kind = type(value).__name__
+            raise NoLiteral(f"torch {kind} of shape {shape} (save it and load it by path)")
+        name, grad = self._spell(torch), ", requires_grad=True" * value.requires_grad
+        numbers = _nested(array, 'float("nan")', 'float("inf")')
+        element = f"{name}.{str(value.dtype).removeprefix('torch.')}"
+        return f"{name}.tensor({numbers}, dtype={element}{grad})"
 
     def _count(self) -> None:
         self._left -= 1
@@ -312,36 +270,37 @@ class _LiteralWriter:
         if len(value) > _LEAVES:
             raise NoLiteral(f"{_words(value)} (at most {_LEAVES} are written as source); {_MAKE}")
         if kind is list:
-            return group("[", self._items(value), "]")
+            return f"[{self._items(value)}]"
         if kind is tuple:
-            return group("(", self._items(value), ",)" if len(value) == 1 else ")")
+            return f"({self._items(value)}{',' * (len(value) == 1)})"
         if kind is dict:
-            return group("{", [": ".join(map(self.item, pair)) for pair in value.items()], "}")
+            pairs = (": ".join(map(self.item, pair)) for pair in value.items())
+            return f"{{{', '.join(pairs)}}}"
         if kind is collections.deque:
             return self._call(kind, self.item(list(value)), self.item(value.maxlen))
         if kind is collections.defaultdict:
-            return self._call(kind, *self._items([value.default_factory, dict(value)]))
-        inner = group("{", self._sorted(value), "}") if value else ""
+            return self._call(kind, self._items([value.default_factory, dict(value)]))
+        inner = f"{{{self._sorted(value)}}}" if value else ""
         return inner if inner and kind is set else f"{kind.__name__}({inner})"
 
-    def _items(self, values: Iterable[Any]) -> list[str]:
-        return [self.item(value) for value in values]
+    def _items(self, values: Iterable[Any]) -> str:
+        return ", ".join(map(self.item, values))
 
-    def _sorted(self, values: Iterable[Any]) -> list[str]:
+    def _sorted(self, values: Iterable[Any]) -> str:
         with contextlib.suppress(TypeError):
             return self._items(sorted(values))
-        return sorted(self._items(values))
+        return ", ".join(sorted(map(self.item, values)))
 
     def _call(self, function: object, /, *items: str, **named: Any) -> str:
         given = [f"{name}={self.item(value)}" for name, value in named.items()]
-        return group(f"{self._spell(function)}(", [*items, *given], ")")
+        return f"{self._spell(function)}({', '.join([*items, *given])})"
 
     def _object(self, value: Any) -> str:
         kind = type(value)
         if isinstance(value, _NAMED):
             return self._spell(value)
         if isinstance(value, complex):
-            return group("complex(", self._items([value.real, value.imag]), ")")
+            return f"complex({self._items([value.real, value.imag])})"
         if isinstance(value, enum.Enum):
             known = value.name in kind.__members__
             return f"{self._spell(kind)}" + (f".{value.name}" if known else f"({value.value!r})")
@@ -377,6 +336,20 @@ class _LiteralWriter:
         return self._call(type(value), **{name: held[name] for name in names})
 
 
+def _nested(value: np.ndarray[Any, Any], nan: str, inf: str) -> str:
+    """Write the elements of an array; floats of 16 or 32 bits as short as that allows."""
+    if value.ndim:
+        return f"[{', '.join(_nested(np.asarray(part), nan, inf) for part in value)}]"
+    number: Any = value[()]
+    if value.dtype.kind != "f":
+        return repr(number.item())
+    if not np.isfinite(number):
+        return nan if np.isnan(number) else inf if number > 0 else f"-{inf}"
+    if type(number)(float(str(number))) == number:
+        return str(number)
+    raise NoLiteral(f"numpy number of {value.dtype} (it cannot be written as source)")
+
+
 def _parameters(value: Any) -> list[str] | None:
     """Return the parameters of the `__init__` of a plain class; None for another class."""
     init: Any = type(value).__init__
@@ -399,57 +372,85 @@ def _words(value: Any) -> str:
     return f"{article} {kind}"
 
 
-# -- Spelling: a literal with the names that a module has, and without what is this machine's ------
-def spelled(
-    value: object,
-    space: Mapping[str, object],
-    *,
-    own: Sequence[str] = (),
-    hidden: frozenset[str] = frozenset(),
-    typed: Iterable[str] = (),
-) -> tuple[str, tuple[str, ...]]:
-    """Write a value as source; return that, and the import lines that it takes.
+# -- Values: literals with the names that a module has, and arrays in a file beside it -------------
+@final
+class Values:
+    """Writes live values for a module.
 
     Args:
-        value: anything.
         space: the variables of the module: what one of them holds is called by its name.
-        own: names of those that the source is for, which it does not use.
-        hidden: values of the environment that it must not hold.
-        typed: absolute paths that the user typed, which it may hold.
-
-    Raises:
-        NoLiteral: it cannot be written, or holds a path of this machine or what is hidden.
+        hidden: values of the environment that no literal may hold.
+        typed: absolute paths that the user typed, which literals may hold.
+        archive: the name of the file for large arrays; empty: they are refused.
     """
-    paths = tuple(typed)
-    names = {id(held): n for n, held in space.items() if n not in own and not n.startswith("_")}
-    imports: dict[str, None] = {}
 
-    def spell(one: object) -> str:
-        line, text = _import_of(one, names, space)
-        imports.update(dict.fromkeys([line] if line else []))
-        return text
+    def __init__(
+        self,
+        space: Mapping[str, object],
+        *,
+        hidden: frozenset[str] = frozenset(),
+        typed: Iterable[str] = (),
+        archive: str = "",
+    ) -> None:
+        self._space, self._hidden, self._typed = space, hidden, tuple(typed)
+        self._archive = archive
+        self._arrays: dict[str, Any] = {}
 
-    text = literal(
-        value,
-        spell,
-        name=own[0] if own else _NAME,
-        typed=lambda path: any(path in one for one in paths),
-        withheld=hidden,
-    )
-    return text, tuple(imports)
+    def spelled(self, name: str, value: object) -> Spelled:
+        """Write the value of a variable as source; return that, and the import lines it takes.
+
+        Raises:
+            NoLiteral: it cannot be written, or holds a path of this machine or what is hidden.
+        """
+        array = large_array(value) if self._archive else None
+        if array is None:
+            return self._literal(name, value)
+        if secret_in(name, array) is not None:
+            raise ExportError(f"variable {name!r} {advice(name)}")
+        self._arrays[name] = array
+        numpy, imports = self._literal(name, np)
+        path, more = self._literal(name, pathlib.Path)
+        text = f'{numpy}.load({path}(__file__).with_name("{self._archive}"))["{name}"]'
+        if is_tensor(value):
+            torch, own = self._literal(name, sys.modules["torch"])
+            text, more = f"{torch}.from_numpy({text})", (*more, *own)
+        return text, (*imports, *more)
+
+    def files(self, texts: Mapping[str, str]) -> dict[str, bytes]:
+        """Return the files that a module loads, by name, from the statements of its variables."""
+        loaded = {n: one for n, one in self._arrays.items() if self._archive in texts.get(n, "")}
+        if not loaded:
+            return {}
+        sink = io.BytesIO()
+        with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
+            for name in sorted(loaded):
+                data = io.BytesIO()
+                np.lib.format.write_array(data, np.asarray(loaded[name]), allow_pickle=False)
+                file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
+        return {self._archive: sink.getvalue()}
+
+    def _literal(self, name: str, value: object) -> Spelled:
+        pairs = self._space.items()
+        names = {id(held): n for n, held in pairs if n != name and not n.startswith("_")}
+        imports: dict[str, None] = {}
+
+        def spell(one: object) -> str:
+            line, text = import_of(one, names, self._space)
+            imports.update(dict.fromkeys([line] if line else []))
+            return text
+
+        text = literal(
+            value,
+            spell,
+            name=name or _NAME,
+            typed=lambda path: any(path in one for one in self._typed),
+            withheld=self._hidden,
+        )
+        return text, tuple(imports)
 
 
-def _import_of(one: Any, names: Mapping[int, str], space: Mapping[str, object]) -> tuple[str, str]:
-    """Return the import of a module, class or function, or "", and what it is called then.
-
-    Args:
-        one: the module, class or function.
-        names: the names that may be used, by the ids of what they hold.
-        space: all variables.
-
-    Raises:
-        NoLiteral: it cannot be imported, or its name means something else.
-    """
+def import_of(one: Any, names: Mapping[int, str], space: Mapping[str, object]) -> tuple[str, str]:
+    """Return the import of a module, class or function, or "", and what it is called then."""
     if id(one) in names:
         return "", names[id(one)]
     is_module = isinstance(one, types.ModuleType)

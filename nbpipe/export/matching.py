@@ -5,25 +5,23 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ..errors import ExportError
 from ..ops.stage import Chain, addresses
 from .fingerprint import RANDOM_STATE, difference, json_fingerprint, steady, without
-from .fresh import FreshProcesses, Replayed, ReplayStep, StepResult, chain_prints
+from .fresh import FreshProcesses, FreshResult, ReplayStep, StepResult, chain_prints
 from .layout import parameters_of, placed
-from .literals import NoLiteral
-from .reachable import handle_in, holds_pipeline
+from .literals import NoLiteral, Spelled, Values
+from .reachable import handle_in, holds_pipeline, of_shell
 from .record import END, Record
 from .slicing import Slice
 from .source import last_name
 from .statements import Definition, Statement, is_plain, root_name
 
-_ROUNDS = 8
 _FRESH = "in a fresh process"
 _NOT_FOUND = re.compile("No such file|not found|cannot find|does not exist", re.IGNORECASE)
-Spelled = tuple[str, tuple[str, ...]]  # the source of a value, and the imports that it takes
 
 
 class Match:
@@ -32,14 +30,11 @@ class Match:
     Args:
         chain: the notebook's pipeline.
         record: what was executed.
-        part: the slice.
-        goal: the expression that gives the pipeline.
-        fresh: where the slice is replayed.
-        spell: writes the live value of a name as source; it raises `NoLiteral` where it has none.
-        files: gives the files beside the module that such source loads, by name.
-        count: first items that are compared [items].
+        goal: the expression that gives the pipeline, as a statement.
+        values: writes live values.
 
     Attributes:
+        part: the slice.
         parameters: with which knobs are set.
         replayed: what came of the last replay.
         moved: variables that the stages change.
@@ -47,46 +42,40 @@ class Match:
         is_loose: what methods change may differ, as no statement explains the difference.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        record: Record,
-        part: Slice,
-        *,
-        goal: str,
-        fresh: FreshProcesses,
-        spell: Callable[[str, object], Spelled],
-        files: Callable[[], Mapping[str, bytes]],
-        count: int,
-    ) -> None:
-        self._chain, self._record, self._part = chain, record, part
-        self._goal, self._fresh = goal, fresh
-        self._spell, self._files, self._count = spell, files, count
+    def __init__(self, chain: Chain, record: Record, goal: Statement, values: Values) -> None:
+        self._chain, self._record, self._values = chain, record, values
+        self.part = self._part = Slice(record, goal, self._write_shell)
         self.parameters = parameters_of(chain, record)
-        self.replayed: Replayed
+        self.replayed: FreshResult
         self.moved: set[str] = set()
         self.reads: dict[Statement, tuple[str, ...]] = {}
-        self._stages = addresses(chain)
         self.is_loose = False
+        self._written: set[Statement] = set()  # those whose values stand in their place
         self._prints: dict[int, Any] = {}
 
     # -- the rounds ------------------------------------------------------------------------
-    def settle(self, check: Callable[[Sequence[Statement]], None]) -> list[Statement]:
+    def settle(
+        self, fresh: FreshProcesses, count: int, check: Callable[[Sequence[Statement]], None]
+    ) -> list[Statement]:
         """Return the statements whose replay gives the notebook's values, without the goal.
 
+        Each round takes statements that the last one had not, or writes a value that was not
+        written; so there is a last one.
+
         Args:
+            fresh: where they are replayed.
+            count: first items that are compared.
             check: called with the statements before each replay; refuses secrets.
 
         Raises:
             ExportError: no statements do.
         """
-        tried: set[str] = set()
-        wrong: dict[str, str] = {}
-        for _ in range(_ROUNDS):
+        self._fresh, self._count = fresh, count
+        while True:
             statements = self._named_apart(self._part.build())
             check(statements)
             self._refuse_live(statements)  # a replay would open them again
-            runs = [one for one in statements if one is not self._part.goal]
+            runs = statements[:-1]
             self.replayed = self._replay(runs)
             if self._has_mended(runs):
                 continue
@@ -96,22 +85,15 @@ class Match:
                     continue
                 self._leave_out_idle(runs)
                 self._write_data([one for one in runs if one not in self._part.idle])
-                return [one for one in self._part.build() if one is not self._part.goal]
+                return self._part.build()[:-1]
             behind = (self._part.behind(self._record.binding(name, END)) for name in wrong)
             if self._widen(set().union(*behind)):
                 continue
             for name, words in wrong.items():
                 if self._is_drawn_from(name):
                     self.moved.add(name)
-                elif name in tried or not self._write_live(name):
+                elif not self._write_live(name):
                     raise self._differs(name, words)
-                tried.add(name)
-        last = next(filter(None, (step.error for step in self.replayed.steps)), "")
-        last = last or "; ".join(f"{name}: {words}" for name, words in wrong.items())
-        raise ExportError(
-            f"the pipeline's values differ in a fresh process after {_ROUNDS} tries ({last}); "
-            "assign what the stages use in cells of their own"
-        )
 
     def _leave_out_idle(self, runs: list[Statement]) -> None:
         """Leave out statements that may change something, and did not; check that by a replay."""
@@ -120,30 +102,27 @@ class Match:
         self._part.idle = found | {one for one, step in steps if step.idle}
         if self._part.idle != found:
             kept = self._named_apart(self._part.build())
-            self.replayed = self._replay([one for one in kept if one is not self._part.goal])
-            same = ("prints", "chain", "items", "raised", "goal_error", "words", "absent")
+            self.replayed = self._replay(kept[:-1])
+            same = ("prints", "chain", "items", "raised", "goal", "words", "absent")
             if any(getattr(self.replayed, word) != getattr(before, word) for word in same):
                 self._part.idle, self.replayed = found, before
 
     def _has_mended(self, runs: list[Statement]) -> bool:
-        """Have what failed in the fresh process run there; return whether anything did.
-
-        Raises:
-            ExportError: it cannot run there.
-        """
+        """Have what failed in the fresh process run there; return whether anything did."""
         absent = self.replayed.absent
         for module in absent:
             if not any(other.startswith(f"{module}.") for other in absent):
                 self._part.take_import(module)
-        failed = next((n for n, step in enumerate(self.replayed.steps) if _fails(step)), None)
-        words = self.replayed.goal_error or self.replayed.words
         if absent:
             return True
-        if failed is not None:
-            self._mend(runs[failed], self.replayed.steps[failed])
-        elif words and not self._widen(self._part.behind(self._part.goal)):
+        words = self.replayed.goal.error or self.replayed.words
+        for one, step in zip(runs, self.replayed.steps, strict=False):
+            if step.error:
+                self._mend(one, step)
+                return True
+        if words and not self._widen(self._part.behind(self._part.goal)):
             raise ExportError(f"the pipeline cannot be built in a fresh process: {words}")
-        return failed is not None or bool(words)
+        return bool(words)
 
     def _named_apart(self, statements: list[Statement]) -> list[Statement]:
         """Give the parameters names that no statement of the slice binds; return the slice."""
@@ -158,7 +137,7 @@ class Match:
         again = self._replay(runs)
         return (again.items, again.raised) == (self.replayed.items, self.replayed.raised)
 
-    def _replay(self, runs: Sequence[Statement]) -> Replayed:
+    def _replay(self, runs: Sequence[Statement]) -> FreshResult:
         final = {
             name
             for one in runs
@@ -167,16 +146,20 @@ class Match:
         }
         return self._fresh.replay(
             [ReplayStep(one.edited, watch=self._watched(one)) for one in runs],
-            goal=self._goal,
+            goal=self._part.goal.text,
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},
             names=sorted(final & self._read_later()),
             modules=self._part.submodules(),
             future=self._record.has_future,
             script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
-            files=self._files(),
+            files=self.files(),
             count=self._count,
         )
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files that the module loads, by name."""
+        return self._values.files({n: one.text for one in self._part.taken for n in one.binds})
 
     def _watched(self, one: Statement) -> tuple[str, ...]:
         """Return the names for whose sake alone a statement is in the slice."""
@@ -220,10 +203,10 @@ class Match:
         space = self._record.namespace
         if self._part.is_of_machine(one) or any(name not in space for name in names):
             return None
-        if any(self._record.binding(name, END) is not one for name in names):
+        if one in self._written or any(self._record.binding(n, END) is not one for n in names):
             return None
         try:
-            return {name: self._spell(name, space[name]) for name in names}
+            return {name: self._values.spelled(name, space[name]) for name in names}
         except NoLiteral:
             return None
 
@@ -238,7 +221,7 @@ class Match:
                 continue
             if isinstance(live, types.ModuleType):
                 continue
-            mine = self._print(_of_shell(live))
+            mine = self._print(live)
             own, is_state = moving_in(live, runs), name in state
             if is_state:
                 words = difference(mine, theirs, _FRESH)
@@ -275,7 +258,7 @@ class Match:
 
     def _print(self, value: object) -> Any:
         if id(value) not in self._prints:
-            self._prints[id(value)] = json_fingerprint(_of_shell(value))
+            self._prints[id(value)] = json_fingerprint(value)
         return self._prints[id(value)]
 
     def _differs(self, name: str, words: str) -> ExportError:
@@ -306,13 +289,7 @@ class Match:
     def compare_chain(
         self, theirs: list[dict[str, Any]], runs: Sequence[Statement], where: str
     ) -> None:
-        """Refuse a pipeline whose stages are others than the notebook's.
-
-        Args:
-            theirs: its `chain_prints`.
-            runs: the statements that make it.
-            where: in which words a message calls it.
-        """
+        """Refuse a pipeline whose stages are others than the notebook's."""
         mine = chain_prints(self._chain)
         names, others = [row["name"] for row in mine], [row["name"] for row in theirs]
         again = "rebuild the pipeline, then export"
@@ -355,16 +332,7 @@ class Match:
         where: str,
         moving: Collection[str] = (),
     ) -> str | None:
-        """Return where two fingerprints differ, but for what the first items have changed.
-
-        Args:
-            name: of the variable, or "stage word".
-            mine: the notebook's.
-            theirs: that of a fresh process.
-            before: that of the replay, before its first items.
-            where: what a message calls the place of `theirs`.
-            moving: labels of attributes that do not count.
-        """
+        """Return where two fingerprints differ, but for what the first items have changed."""
         if name in self.replayed.moved:
             old, new = (without(one, moving) for one in (before, self.replayed.moved[name]))
             nothing = {"kind": old["kind"], "shown": ""}
@@ -372,12 +340,8 @@ class Match:
         return difference(mine, theirs, where)
 
     # -- values in the place of statements -------------------------------------------------
-    def write_literal(self, one: Statement, name: str) -> None:
-        """Let the live value stand in the place of a statement that no module can execute.
-
-        Raises:
-            ExportError: it has no literal.
-        """
+    def _write_shell(self, one: Statement, name: str) -> None:
+        """Let the live value stand in the place of a statement that no module can execute."""
         space = self._record.namespace
         of = "from a shell line, a magic, await or the command line"
         what = f"variable {name!r}, assigned in {one.cell.place} {of}"
@@ -385,7 +349,7 @@ class Match:
             way_out = "has a value of this machine; assign it in a cell"
             raise self._part.refused(f"{what}, {way_out}", None)
         try:
-            self._replace(one, {name: self._spell(name, _of_shell(space[name]))})
+            self._replace(one, {name: self._values.spelled(name, of_shell(space[name]))})
         except NoLiteral as error:
             raise self._part.refused(f"{what}, holds {error.reason}", None) from None
 
@@ -420,6 +384,7 @@ class Match:
                 line += tail[0]
             new = one.of_value(name, line)
             self._record.statements.append(new)
+            self._written.add(new)
             if one in self._part.extra:
                 self._part.extra.add(new)
             for import_ in imports:
@@ -469,7 +434,7 @@ class Match:
                 current = self._record.binding(name, END) is one and name in space
                 if one.is_import or not current or holds_pipeline(space.get(name)):
                     continue
-                live = handle_in(name, _of_shell(space[name]))
+                live = handle_in(name, of_shell(space[name]))
                 if live is None or self._opens_later(one, name, live.attribute, statements):
                     continue
                 if hasattr(live.value, "_export_goal_"):  # a pipeline that a builder begins with
@@ -477,7 +442,7 @@ class Match:
                 words = live.words.removeprefix(f"{name} ")
                 what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
                 raise self._part.refused(what, one)
-        for address, stage in self._stages.items():
+        for address, stage in addresses(self._chain).items():
             held = getattr(stage.fn, "__self__", stage.fn)  # of a bound method, its object
             live = None if held is None else handle_in("function", held)
             if live is not None and live.attribute not in _first_plain(held, statements):
@@ -493,17 +458,6 @@ class Match:
         is_first = value is not None and is_plain(value)
         changed = any(name in other.changes for other in statements)
         return is_first and not changed and name in state_of(statements, self._record)
-
-
-def _of_shell(value: Any) -> Any:
-    """Return what a `!` line gives as the plain list or text that it is."""
-    if type(value).__module__ == "IPython.utils.text":
-        return list(value) if isinstance(value, list) else str(value)
-    return value
-
-
-def _fails(step: StepResult) -> bool:
-    return bool(step.error or step.late)
 
 
 def _words_of(step: StepResult) -> str:

@@ -36,7 +36,7 @@ from ..base.format import shortened
 from ..base.names import own_kind
 from ..base.tree import is_tensor
 from ..executors.workers.pickling import CACHED, TooLargeError, by_reference, pickled_bytes
-from .parameters import argument_names
+from .argument_names import argument_names
 from .secrets import (
     HIDDEN,
     as_text,
@@ -111,6 +111,13 @@ def attributes_of(value: Any) -> dict[str, Any]:
                 except AttributeError:  # not set
                     continue
     return found
+
+
+def of_shell(value: Any) -> Any:
+    """Return what a `!` line gives as the plain list or text that it is."""
+    if type(value).__module__ == "IPython.utils.text":
+        return list(value) if isinstance(value, list) else str(value)
+    return value
 
 
 def holds_pipeline(value: Any) -> bool:
@@ -301,15 +308,7 @@ def _walk(
     most: int,
     deepest: int,
 ) -> Iterator[_Found]:
-    """Visit a value, and what it holds, level by level; what cannot be looked at hides no other.
-
-    Args:
-        start: the value.
-        found: returns what is looked for, where a value is that.
-        inside: returns what is looked at in a value.
-        most: values that are looked at.
-        deepest: levels that are gone into.
-    """
+    """Visit a value, and what it holds, level by level; what cannot be looked at hides no other."""
     steps = deque([start])
     seen: dict[tuple[int, bool], object] = {}
     while steps and most > 0:
@@ -406,10 +405,6 @@ def handle_in(name: str, value: object) -> Handle | None:
 
     Containers, attributes, captured variables, defaults and attributes of classes are looked
     through; what an object leaves out when it is pickled does not count.
-
-    Args:
-        name: what the value is called.
-        value: anything.
     """
     found = _walk(_Step(value, name, name), _handle_at, _inside_handle, most=50_000, deepest=32)
     return next(found, None)
@@ -530,22 +525,13 @@ def secret_in(name: str, value: object) -> str | None:
     A text counts by the name of the variable, key, attribute, parameter or field that holds it,
     by its look, and where it holds what is known to be a secret, as one of the environment. At
     most 20,000 values are looked at one by one; arrays whole.
-
-    Args:
-        name: of the variable.
-        value: what it holds.
     """
     with knowing():
         return next(_secrets_of(name, value), (None, ""))[0]
 
 
 def texts_named_as_secrets(name: str, value: object) -> Iterator[str]:
-    """Return the texts in a variable that are secrets.
-
-    Args:
-        name: of the variable.
-        value: what it holds.
-    """
+    """Return the texts in a variable that are secrets."""
     return (text for _, text in _secrets_of(name, value) if text)
 
 

@@ -10,10 +10,8 @@ import re
 import sys
 import threading
 import tokenize
-import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,129 +26,7 @@ from .statements import (
     runs_cells,
     shell,
     statements_of,
-    transformed,
 )
-
-
-# -- History of a notebook: the text of the cells that IPython has executed, in order --------------
-# It is heard while it happens, as IPython does not keep the order of repeated cells; what happened
-# before is taken from IPython's own history. Only texts are kept.
-@dataclass(slots=True)
-class Executed:
-    """One execution of a cell.
-
-    Attributes:
-        count: the number of the cell, as in `In[4]`; of one that a cell ran, the number of that.
-        raw: the cell as the user wrote it; empty where it is not known.
-        text: what IPython made of it; None until it is asked for.
-        is_inner: IPython does not number it: another cell ran it, as `%run other.ipynb` does.
-    """
-
-    count: int
-    raw: str
-    text: str | None
-    is_inner: bool = False
-
-
-class History:
-    """What one shell has executed.
-
-    Args:
-        ip: IPython's shell.
-    """
-
-    def __init__(self, ip: Any) -> None:
-        self._ip: Callable[[], Any] = weakref.ref(ip)
-        self._every: list[Executed] = []
-        self._seen = 0  # cells of IPython's own history
-        self._compiled: set[str] = set()  # names of cells' files, while it listens
-        self._listens = False
-
-    @classmethod
-    def of(cls, ip: Any) -> History:
-        """Return the history of a shell."""
-        if ip not in _histories:
-            _histories[ip] = cls(ip)
-        return _histories[ip]
-
-    def listen(self) -> None:
-        """Take what was before, and the cell that is under way; from now on, `begin` is called."""
-        self._fill()
-        self._listens = True
-        self._compiled.update(linecache.cache)
-
-    def rest(self) -> None:
-        """Take no more cells; what was taken stays."""
-        self._listens = False
-        self._seen = len(self._inputs())
-
-    def begin(self, cell: Any) -> None:
-        """Called when a cell is about to run."""
-        self._take_silent()
-        noted = len(self._inputs())  # a cell that IPython does not note has the last number
-        is_inner = not getattr(cell, "store_history", True)
-        text = getattr(cell, "transformed_cell", None)
-        self._add(cell.raw_cell, text, noted - is_inner, is_inner=is_inner)
-
-    def every(self) -> list[Executed]:
-        """List all executions, oldest first."""
-        if self._listens:
-            self._take_silent()
-        else:
-            self._fill()
-        for one in self._every:
-            one.text = transformed(one.raw) if one.text is None else one.text
-        return list(self._every)
-
-    def _fill(self) -> None:
-        """Take what IPython has noted since it was last asked."""
-        inputs = self._inputs()
-        inner = _not_numbered(inputs)
-        for count in range(max(self._seen, 1), len(inputs)):
-            if inputs[count].strip():
-                self._add("", f"{inputs[count]}\n", count)
-            for text in inner.pop(inputs[count].rstrip("\n"), ()):
-                self._add("", text, count, is_inner=True)
-        self._seen = len(inputs)
-
-    def _take_silent(self) -> None:
-        """Take the cells that the last one ran and that are not announced."""
-        known = {(one.text or one.raw).rstrip("\n") for one in self._every}
-        for name, text in _compiled_cells():
-            if name not in self._compiled and text.rstrip("\n") not in known and self._every:
-                self._add("", text, self._every[-1].count, is_inner=True)
-            self._compiled.add(name)
-
-    def _inputs(self) -> list[str]:
-        manager = getattr(self._ip(), "history_manager", None)
-        return getattr(manager, "input_hist_parsed", None) or []
-
-    def _add(self, raw: str, text: str | None, count: int, *, is_inner: bool = False) -> None:
-        self._every.append(Executed(count, raw, text, is_inner))
-
-
-def _not_numbered(inputs: list[str]) -> dict[str, list[str]]:
-    """Return the cells that IPython compiled and did not number, by the cell before them."""
-    known, last = {text.rstrip("\n") for text in inputs}, ""
-    found: dict[str, list[str]] = {}
-    for _, text in _compiled_cells():
-        if text.rstrip("\n") in known:
-            last = text.rstrip("\n")
-        elif text.strip():
-            found.setdefault(last, []).append(text)
-    return found
-
-
-def _compiled_cells() -> Iterator[tuple[str, str]]:
-    """Return the names and the texts of the cells that IPython has compiled, oldest first."""
-    for name, entry in list(linecache.cache.items()):
-        if _OF_CELL.search(name) and len(entry) > 1:
-            yield name, "".join(entry[2])
-
-
-_OF_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
-_histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()
-
 
 # -- Record: the statements that were executed in one namespace ------------------------------------
 END = 1 << 60  # the time at which functions read names: they are called after the export
@@ -190,7 +66,7 @@ class Record:
         """Return the record of a notebook, or of a script or module."""
         ip = shell()
         if ip is not None and ip.user_ns is namespace:
-            cells = list(_executed(History.of(ip)))
+            cells = list(_executed(ip))
             until = _line_under_way(namespace, cells[-1].text if cells else "")
             return cls(namespace, cells, until=until, is_notebook=True)
         path = Path(str(namespace.get("__file__") or ""))
@@ -297,31 +173,43 @@ def _shared(value: ast.expr | None) -> Iterator[str]:
                 yield from _shared(part)
 
 
-def _executed(history: History) -> Iterator[Cell]:
+# -- Cells: those of a notebook, as IPython knows them ---------------------------------------------
+_OF_CELL = re.compile(r"ipykernel_\d+|<ipython-input")  # the names of their files
+
+
+def _executed(ip: Any) -> Iterator[Cell]:
     """Return what a notebook has executed; cells that a cell ran stand where it ran them."""
     flags = 0
-    rest: Cell | None = None
-    for one in history.every():
-        if one.is_inner:
-            place = f"a cell run by In[{one.count}]"
-        else:
-            place = f"In[{one.count}]"
-            if rest is not None:
-                yield rest
-            rest = None
-        text = body_of((one.text or "").replace("\r\n", "\n").replace("\r", "\n"))
-        if text is None:
-            continue
-        flags = _flags(text, flags)
-        cell = Cell(place, text, flags)
-        head, tail = ("", "") if one.is_inner else _split_at_run(text)
-        if tail:
-            yield Cell(place, head, flags)
-            rest = Cell(place, tail, flags)
-        else:
-            yield cell
-    if rest is not None:
-        yield rest
+    inputs: list[str] = getattr(ip.history_manager, "input_hist_parsed", [])
+    inner = _inner_cells(inputs)
+    for count, numbered in enumerate(inputs):
+        place, rest = f"In[{count}]", ""
+        for number, one in enumerate([numbered, *inner.get(numbered.rstrip("\n"), ())]):
+            text = body_of(one.replace("\r\n", "\n").replace("\r", "\n"))
+            if text is not None:
+                flags = _flags(text, flags)
+                if not number:
+                    text, rest = _split_at_run(text)
+                yield Cell(f"a cell run by {place}" if number else place, text, flags)
+        if rest:
+            yield Cell(place, rest, flags)
+
+
+def _inner_cells(inputs: list[str]) -> dict[str, list[str]]:
+    """Return the cells that IPython compiled and did not number, by the cell before them.
+
+    They are those of `%run other.ipynb`, and silent ones.
+    """
+    known, last = {text.rstrip("\n") for text in inputs}, ""
+    found: dict[str, list[str]] = {}
+    for name, entry in list(linecache.cache.items()):
+        if _OF_CELL.search(name) and len(entry) > 1:
+            text = "".join(entry[2])
+            if text.rstrip("\n") in known:
+                last = text.rstrip("\n")
+            else:
+                found.setdefault(last, []).append(text)
+    return found
 
 
 def _split_at_run(text: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from .parameters import NamesInText
+from .argument_names import NamesInText
 from .source import defaults_in, last_name, lines_of, tree_of
 
 HIDDEN = "***"

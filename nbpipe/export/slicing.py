@@ -1,19 +1,23 @@
-"""Slicing: the statements that a pipeline needs, and the chain of use that leads to each."""
+"""Slicing: the expression that gives a pipeline, and the statements that it needs."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 from ..errors import ExportError
+from ..ops.stage import Chain
+from .literals import NoLiteral, import_of
 from .record import END, Record
 from .secrets import secret_in_text
-from .statements import Statement
+from .source import span_of
+from .statements import Statement, shell
 
 # What the machine or the session decides: a value made of it is never written down.
 _OF_MACHINE = re.compile(
@@ -56,11 +60,7 @@ class Slice:
         self.idle: set[Statement] = set()
 
     def build(self) -> list[Statement]:
-        """Return the statements in the order of execution; the goal is the last.
-
-        Raises:
-            ExportError: something that the pipeline needs has no text.
-        """
+        """Return the statements in the order of execution; the goal is the last."""
         self.taken = {}
         for one in self._record.statements:
             if one.cell.is_setup:
@@ -83,12 +83,7 @@ class Slice:
         return " <- ".join(dict.fromkeys([*words, "the pipeline"]))
 
     def refusal(self, what: str, by: Statement | None) -> ExportError:
-        """Return the error of what a statement needs.
-
-        Args:
-            what: the cause and the way out.
-            by: the statement that needs it.
-        """
+        """Return the error of what a statement needs."""
         return ExportError(f"{what}\n  used by: {self.use(by)}")
 
     def refused(self, what: str, one: Statement | None) -> ExportError:
@@ -223,7 +218,10 @@ class Slice:
 
     def take_import(self, module: str) -> None:
         """Take the import of a module of a package, which another library imported before."""
-        self.extra.add(self.imported(f"import {module}"))
+        line = f"import {module}"
+        if any(one.text == line for one in self.extra):
+            raise ExportError(f"module {module!r} is not there in a fresh process; import it")
+        self.extra.add(self.imported(line))
 
     def imported(self, line: str) -> Statement:
         """Add an import that no cell has to the record; return its statement."""
@@ -256,21 +254,133 @@ def _reached(
             todo += before(this)
 
 
-def _import_of(name: str, value: Any) -> str | None:
+def _import_of(name: str, value: object) -> str | None:
     """Return an import that gives a value its name, where no cell imports it."""
-    if isinstance(value, ModuleType):
-        known = sys.modules.get(value.__name__) is value and value.__name__ != "__main__"
-        same = value.__name__ == name
-        return f"import {value.__name__}{'' if same else f' as {name}'}" if known else None
-    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if not isinstance(module, str) or module == "__main__" or not own.isidentifier():
-        return None
-    if getattr(sys.modules.get(module), own, None) is not value:
-        return None
-    return f"from {module} import {own}{'' if own == name else f' as {name}'}"
+    with contextlib.suppress(NoLiteral):
+        line, text = import_of(value, {}, {})
+        if line and (text.isidentifier() or isinstance(value, ModuleType)):
+            return line if text == name else f"{line} as {name}"
+    return None
 
 
 def _file_of(value: Any) -> str:
     code = getattr(value, "__code__", None)
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     return str(getattr(code, "co_filename", "") or getattr(module, "__file__", "") or "")
+
+
+# -- Goal: the expression that gives the pipeline, as the user would write it ----------------------
+def goal_of(receiver: Any, chain: Chain) -> tuple[Record, str]:
+    """Return the record of the notebook or script that has a pipeline, and its expression there."""
+    seen: list[dict[str, Any]] = []
+    for space in _homes(chain):
+        if not any(space is one for one in seen):
+            seen.append(space)
+            record = Record.of(space)
+            goal = _goal_in(record, receiver, chain)
+            if goal:
+                return record, goal
+    raise ExportError(
+        "the pipeline has no name in the notebook; assign it to a variable in a cell, then export"
+    )
+
+
+def _goal_in(record: Record, receiver: Any, chain: Chain) -> str:
+    """Return the expression of a pipeline; empty where it has no name."""
+    space, suffix = record.namespace, suffix_of(receiver)
+    named = [(str(n), v) for n, v in reversed(list(space.items())) if not n.startswith("_")]
+
+    def gives(value: object) -> bool:
+        return value is receiver or (not suffix and getattr(value, "chain", None) is chain)
+
+    if suffix:  # a module starts no run, and takes a loader's pipeline
+        for name, value in named:
+            if not suffix_of(value) and _is_of(value, chain):
+                return name
+    node, text = _receiver(space)
+    own = node.id if isinstance(node, ast.Name) and gives(space.get(node.id)) else ""
+    own = own or next((name for name, value in named if gives(value)), "")
+    if own:
+        return _unstarted(own, suffix, record)
+    typed = isinstance(node, ast.Call)
+    with contextlib.suppress(Exception):  # an index or attribute of the user's own
+        typed = typed or gives(eval(text, space))  # noqa: S307  what the user has typed
+    if typed:
+        return f"{text}{suffix}"
+    for name, value in reversed(named):
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+        for key, inner in enumerate(value) if isinstance(value, list | tuple) else pairs:
+            if gives(inner):
+                return f"{name}[{key!r}]{suffix}"
+    # A property may make one, as `loader.pipeline`.
+    return f"{text}{suffix}" if isinstance(node, ast.Attribute) else ""
+
+
+def _is_of(value: Any, chain: Chain) -> bool:
+    """Return whether a value is the pipeline of a run, which may place some stages elsewhere."""
+    own = getattr(value, "chain", None)
+    if not isinstance(own, tuple) or len(own) != len(chain):
+        return False
+    pairs = zip(own, chain, strict=True)
+    return all(getattr(one, "made_at", one) is other.made_at for one, other in pairs)
+
+
+def suffix_of(receiver: Any) -> str:
+    """Return what stands behind a run or loader where its pipeline is meant."""
+    return str(getattr(receiver, "_export_goal_", str)())
+
+
+def _unstarted(name: str, suffix: str, record: Record) -> str:
+    """Return the expression of a variable's pipeline; one that was started at once is not, there.
+
+    `run = pipe.map(f).start()` stands in the module as `run = pipe.map(f)`.
+    """
+    one = record.binding(name, END)
+    value = getattr(one.own, "value", None) if one is not None else None
+    match value:
+        case ast.Call(ast.Attribute(inner, "start")) if one is not None and suffix:
+            data = one.text.encode()
+            one.cuts.append((span_of(data, inner)[1], span_of(data, value)[1], ""))
+            return name
+    return f"{name}{suffix}"
+
+
+def _frame_of_user() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    own = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
+        frame = frame.f_back
+    return frame
+
+
+def _receiver(space: dict[str, Any]) -> tuple[ast.expr | None, str]:
+    """Return the expression before `.export(...)` in the line that exports, and its text."""
+    frame = _frame_of_user()
+    if frame is None or frame.f_globals is not space or frame.f_code.co_name != "<module>":
+        return None, ""
+    with contextlib.suppress(Exception):  # it is not installed, or the script was edited
+        from executing import Source  # IPython brings it
+
+        found = Source.executing(frame)
+        if isinstance(found.node, ast.Call) and isinstance(found.node.func, ast.Attribute):
+            node = found.node.func.value
+            text = ast.get_source_segment(found.source.text, node) or ""
+            return node, text if text and "\n" not in text else ast.unparse(node)
+    return None, ""
+
+
+def _homes(chain: Chain) -> Iterator[dict[str, Any]]:
+    """Return the namespaces that may hold a pipeline: of the notebook, of the script, its own."""
+    ip = shell()
+    if ip is not None:
+        yield ip.user_ns
+    main = vars(sys.modules["__main__"])
+    frame = user = _frame_of_user()
+    while frame is not None:
+        if frame.f_globals is main and frame.f_code.co_name == "<module>" and ip is None:
+            yield main
+        frame = frame.f_back
+    for stage in reversed(chain):
+        if stage.made_at is not None:
+            yield stage.made_at.namespace
+    yield main if user is None else user.f_globals

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 # -- Lines as Python's tokenizer counts them; U+2028 and form feeds end no line --------------------
 # Comments for a program: of the shell, of the encoding, of cells.
@@ -29,11 +28,7 @@ def indent_of(line: str) -> str:
 
 
 class Lines:
-    """A text, its lines, and what its tokens say of them. Lines are counted from 1.
-
-    Args:
-        text: source that Python can parse, its lines ended by line feeds.
-    """
+    """A text, its lines, and what its tokens say of them. Lines are counted from 1."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
@@ -129,34 +124,24 @@ def defaults_in(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
     return ((one.arg, value) for one, value in (*pairs, *named) if value is not None)
 
 
-def span_of(data: bytes, node: ast.expr | ast.keyword) -> tuple[int, int]:
-    """Return where an expression, or an argument, begins and ends in a source text [bytes].
-
-    Args:
-        data: the text in UTF-8.
-        node: a part of its tree.
-    """
+def span_of(data: bytes, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
+    """Return where an expression, or an argument, begins and ends in a source text [bytes]."""
     starts = list(accumulate(map(len, data.splitlines(keepends=True)), initial=0))
     last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
     return starts[node.lineno - 1] + node.col_offset, last
 
 
-def replaced(text: str, parts: Iterable[tuple[ast.expr, str]], *, within: Any = None) -> str:
-    """Return a source text with expressions of it replaced, none of them inside another.
+def edited(data: bytes, edits: Iterable[tuple[int, int, str]]) -> bytes:
+    """Return a text in which others take the place of some spans, none of them inside another."""
+    for first, last, new in sorted(edits, reverse=True):
+        data = data[:first] + new.encode() + data[last:]
+    return data
 
-    Args:
-        text: it.
-        parts: each expression, and what takes its place.
-        within: the expression that is returned; None: all of the text.
-    """
-    data = text.encode("utf-8")
-    first, end = (0, len(data)) if within is None else span_of(data, within)
-    spans = sorted((span_of(data, node), new) for node, new in parts)
-    found = b""
-    for (begin, last), new in spans:
-        found += data[first:begin] + new.encode("utf-8")
-        first = last
-    return (found + data[first:end]).decode("utf-8")
+
+def replaced(text: str, parts: Iterable[tuple[ast.expr, str]]) -> str:
+    """Return a source text in which others take the place of some expressions."""
+    data = text.encode()
+    return edited(data, ((*span_of(data, node), new) for node, new in parts)).decode()
 
 
 # -- ruff: no configuration of the user's changes what it does -------------------------------------
@@ -164,14 +149,7 @@ _LIMIT_S = 30.0
 
 
 def run_ruff(command: str, text: str, *options: str, file: str = "-") -> str | None:
-    """Return what a command of ruff writes; None where ruff is not installed, or fails.
-
-    Args:
-        command: "check" or "format".
-        text: the source.
-        options: more of them.
-        file: a file that takes the place of the text.
-    """
+    """Return what a command of ruff writes; None where ruff is not installed, or fails."""
     ruff = _find_ruff()
     if ruff is None:
         return None

@@ -8,7 +8,6 @@ import builtins
 import dis
 import functools
 import inspect
-import itertools
 import re
 import shlex
 import sys
@@ -20,7 +19,7 @@ from types import CodeType
 from typing import Any
 
 from .secrets import redacted_source
-from .source import Function, Lines, indent_of, last_name, lines_of, tree_of
+from .source import Function, Lines, edited, indent_of, last_name, lines_of, tree_of
 
 # -- Trees -----------------------------------------------------------------------------------------
 Definition = Function | ast.ClassDef
@@ -51,12 +50,7 @@ _NO_TYPES = frozenset(("Annotated", "Literal"))  # a text in their brackets name
 
 
 class _Names:
-    """The global names that a statement uses: Python's own compiler tells them from local ones.
-
-    Args:
-        node: the statement.
-        flags: of `__future__`.
-    """
+    """The global names that a statement uses: Python's own compiler tells them from local ones."""
 
     def __init__(self, node: ast.stmt, flags: int) -> None:
         self.binds: set[str] = set()
@@ -264,7 +258,7 @@ class Statement:
         may_change: names whose objects its calls may change.
         calls: functions that it calls, and what it decorates or inherits with.
         state: names whose objects its functions change when they are called.
-        edits: parts of its cell that the module has otherwise: first and last byte, and the text.
+        edits: parts of its text that the module has otherwise: first and last byte, and the text.
         cuts: parts that it leaves out, likewise.
         unread: names that only those parts read.
     """
@@ -366,16 +360,12 @@ class Statement:
     @property
     def edited(self) -> str:
         """Its text, with its edits."""
-        if not self.edits and not self.cuts:
-            return self.text
-        data = self.cell.text.encode()
-        starts = [0, *itertools.accumulate(len(line) + 1 for line in data.split(b"\n"))]
-        begin = data.find(self.text.encode().split(b"\n")[0], starts[self.first - 1])
-        text = self.text.encode()
-        for first, last, new in sorted({*self.edits, *self.cuts}, reverse=True):
-            if text[first - begin : last - begin] == data[first:last]:
-                text = text[: first - begin] + new.encode() + text[last - begin :]
-        return text.decode()
+        return edited(self.text.encode(), {*self.edits, *self.cuts}).decode()
+
+    @functools.cached_property
+    def own(self) -> ast.stmt:
+        """Its tree, with the positions in its own text."""
+        return ast.parse(self.text).body[0]
 
     def of_value(self, name: str, text: str) -> Statement:
         """Return an assignment of a value, which binds a name in the place of this statement."""

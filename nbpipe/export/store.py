@@ -134,13 +134,7 @@ _KEPT_BYTES = 1 << 24  # of all records
 
 @dataclass(frozen=True, slots=True)
 class WrittenModule:
-    """A module that was written.
-
-    Attributes:
-        content: hash of its bytes.
-        text: its text.
-        assets: hashes of the files beside it, by name.
-    """
+    """A module that was written."""
 
     content: str
     text: str
@@ -250,13 +244,7 @@ _MARK = "\ufeff"  # a byte order mark, which the parser does not take
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A parameter whose default moved.
-
-    Attributes:
-        name: name of the parameter.
-        old: its default before, as source.
-        new: its default after, as source.
-    """
+    """A parameter whose default moved."""
 
     name: str
     old: str
@@ -279,15 +267,7 @@ def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
 
 
 def patched(text: str, moves: Iterable[Moved]) -> str | None:
-    """Rewrite defaults in the text of a module that was edited.
-
-    Args:
-        text: the module.
-        moves: the defaults.
-
-    Returns:
-        The text; None where a default is gone, or was edited to another value.
-    """
+    """Rewrite defaults in the text of an edited module; None where one is gone, or edited too."""
     found = _defaults(text) or {}
     places = []
     for one in moves:
@@ -304,7 +284,7 @@ def _without(text: str, defaults: dict[str, ast.expr]) -> str:
 
 
 def _source(text: str, node: ast.expr) -> str:
-    return replaced(text, (), within=node)
+    return ast.get_source_segment(text, node) or ""
 
 
 def _defaults(text: str) -> dict[str, ast.expr] | None:

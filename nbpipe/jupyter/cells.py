@@ -28,7 +28,6 @@ from ..base.digest import value_digest
 from ..base.format import shortened
 from ..base.knobs import Knob
 from ..errors import is_users_file
-from ..export.record import History
 from ..ops.stage import CodeLocation, Stage
 from ..show.watch import (
     AttendedLoader,
@@ -79,7 +78,6 @@ def load_ipython_extension(ip: Any) -> None:
         executions,
         pump=Pump.of(ip),
         display=display,
-        history=History.of(ip),
         place_name=place_name,
         magic=magic,
     )
@@ -106,7 +104,6 @@ def _load_in_kernel(ip: Any, rules: CellRules, display: RunDisplay) -> None:
     display.variable_of = rules.magic.runs.variable_of
     listen(ip, display)
     run_closed.append(display.keep_closed)
-    History.of(ip).listen()
     rules.begin_late()
 
 
@@ -124,7 +121,6 @@ def unload_ipython_extension(ip: Any) -> None:
         unlisten(ip, rules.display)
         run_closed.remove(rules.display.keep_closed)
         rules.magic.runs.close()
-        History.of(ip).rest()
 
 
 class CellRules:
@@ -134,7 +130,6 @@ class CellRules:
         executions: the cells that ran, with their runs.
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
-        history: keeps the texts of the cells.
         place_name: returns the cell that a file of code stands for.
         magic: acts on all runs.
     """
@@ -145,7 +140,6 @@ class CellRules:
         *,
         pump: Pump | None,
         display: RunDisplay,
-        history: History,
         place_name: PlaceName,
         magic: RunMagic,
     ) -> None:
@@ -153,7 +147,6 @@ class CellRules:
         self._executions = executions
         self._pump = pump
         self.display = display
-        self._history = history
         self._place_name = place_name
         self._runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
         self._loaders: weakref.WeakSet[AttendedLoader] = weakref.WeakSet()
@@ -162,7 +155,6 @@ class CellRules:
     # -- cells ----------------------------------------------------------------------------
     def begin(self, cell: ExecutionInfo) -> None:
         """Called when a cell is about to run; close the runs that it started before."""
-        self._history.begin(cell)
         execution = self._executions.begin(cell, self._attended())
         if execution is None:
             return

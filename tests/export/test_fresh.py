@@ -82,7 +82,7 @@ def test_same_pipeline_in_a_replay_in_a_module_and_here(folder: Path):
     own = first_items(lambda: iter(pipe), 5)
     assert (replayed.items, replayed.raised) == (proved.items, proved.raised) == own
     assert len(own[0]) == 2
-    assert (replayed.words, proved.words, proved.reads) == ("", "", ())
+    assert (replayed.words, proved.words, proved.steps[0].reads) == ("", "", ())
 
 
 def test_statements_that_fail(folder: Path):
@@ -100,7 +100,7 @@ def test_statements_that_fail(folder: Path):
     assert [one.connects for one in connects.steps] == [False, True, True]
     assert [bool(one.error) for one in connects.steps] == [False, False, True]
     assert [one.connects for one in own.steps] == [False, False]
-    assert goal.goal_error == "NameError: name 'b' is not defined"
+    assert goal.goal.error == "NameError: name 'b' is not defined"
 
 
 def test_modules_that_no_statement_imports(folder: Path):
@@ -186,7 +186,8 @@ def test_time_limits(folder: Path, monkeypatch: pytest.MonkeyPatch):
         goal = "nbpipe.source([1]).map(wait)"
         items = replay(processes, "import nbpipe", "import threading", wait, goal=goal, count=1)
     assert [one.late for one in step.steps] == [False, True]
-    assert (step.words, module.words) == ("", "took longer than 0.3 s")
+    assert [one.late for one in module.steps] == [True]
+    assert (step.words, module.steps[0].error) == ("", "took longer than 0.3 s")
     assert items.items_late
     assert [row["name"] for row in items.chain] == ["source", "wait"]
 
@@ -214,9 +215,9 @@ def test_reads(folder: Path):
         )
     reads = [one.reads for one in found.steps]
     assert reads == [(), (str(folder / "data.txt"),), (str(folder),), (), (str(folder),)]
-    assert proved.import_error.startswith("FileNotFoundError")
-    assert (proved.line, proved.text) == (3, "open('data.txt')")
-    assert proved.reads == ("data.txt",)
+    (module,) = proved.steps
+    assert module.error.startswith("FileNotFoundError")
+    assert (module.line, module.text) == (3, "open('data.txt')")
 
 
 @pytest.mark.slow
@@ -243,9 +244,9 @@ def test_environment(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert found.prints["seen"] == json_fingerprint({"OWN_NAME", "PATH", "MPLBACKEND"})
     assert found.prints["where"] == json_fingerprint((str(folder), [""]))
     assert script.prints["where"] == json_fingerprint(("/a/b.py", ["/a/b.py"], "__main__"))
-    assert module.prints["here"] == json_fingerprint((False, []))  # it stands elsewhere then
-    assert module.build_error == f"ValueError: {folder}"
-    assert module.line == 4
+    assert module.prints["here"] == json_fingerprint((True, []))
+    assert module.goal.error == f"ValueError: {folder}"
+    assert module.goal.line == 4
 
 
 def test_modules_that_fail(folder: Path):
@@ -254,9 +255,10 @@ def test_modules_that_fail(folder: Path):
         syntax = prove(processes, "a = 1\nb = (\n")
         missing = prove(processes, "\n\na = b  # a note\n")
         exits = prove(processes, "import os\nos._exit(3)\n")
-    assert syntax.import_error.startswith("SyntaxError")
-    assert syntax.line == 2
-    assert (missing.line, missing.text, missing.missing) == (3, "a = b  # a note", "b")
+    assert syntax.steps[0].error.startswith("SyntaxError")
+    assert syntax.steps[0].line == 2
+    step = missing.steps[0]
+    assert (step.line, step.text, step.missing) == (3, "a = b  # a note", "b")
     assert exits.words == "ended its process with exit code 3"
 
 
@@ -307,7 +309,7 @@ def test_fork_that_goes_on(folder: Path):
             processes, "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)", goal="b"
         )
     assert len(found.steps) == 1
-    assert found.goal_error == "NameError: name 'b' is not defined"
+    assert found.goal.error == "NameError: name 'b' is not defined"
 
 
 INTERRUPTED = """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from nbpipe.export.fingerprint import fingerprint_of
-from nbpipe.export.literals import NoLiteral, literal, spelled
+from nbpipe.export.literals import NoLiteral, Values, literal
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 OTHERS = (
@@ -208,12 +208,13 @@ def test_text(value, text):
 
 
 def test_layout():
-    """What does not fit in a line is laid out over lines."""
+    """What does not fit in a line is laid out over lines, its short items side by side."""
     value = {"numbers": list(range(30)), "names": ["a name that is long"] * 4, "size": (3, 4)}
     assert literal(value, spell).splitlines() == [
         "{",
         '    "numbers": [',
-        *(f"        {number}," for number in range(30)),
+        "        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,",
+        "        22, 23, 24, 25, 26, 27, 28, 29,",
         "    ],",
         '    "names": [',
         '        "a name that is long",',
@@ -222,7 +223,7 @@ def test_layout():
         '        "a name that is long",',
         "    ],",
         '    "size": (3, 4),',
-        "}",
+        "}  # fmt: skip",
     ]
 
 
@@ -376,7 +377,7 @@ class Own:
 )
 def test_a_value_as_source_with_its_imports(value, space, text, imports):
     """What a variable holds has its name; else it is imported, unless the name is taken."""
-    assert spelled(value, space) == (text, imports)
+    assert Values(space).spelled("", value) == (text, imports)
 
 
 @pytest.mark.parametrize(
@@ -385,4 +386,4 @@ def test_a_value_as_source_with_its_imports(value, space, text, imports):
 def test_no_value_with_a_path_of_this_machine_or_of_the_environment(value):
     """Neither is written."""
     with pytest.raises(NoLiteral):
-        spelled(value, {}, hidden=["lighthouse"])
+        Values({}, hidden=frozenset(["lighthouse"])).spelled("", value)

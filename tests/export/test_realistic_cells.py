@@ -104,3 +104,23 @@ def test_same_bytes_every_time(notebook: Notebook):
     (notebook.folder / "loader.py").unlink()
     notebook.kernel.run('report = pipe.export("loader.py", check_items=0)')
     assert (notebook.folder / "loader.py").read_text() == text
+
+
+SHELL = """
+import nbpipe
+
+# ---- next cell
+lines = !printf 'a\\nb\\n'
+
+# ---- next cell
+pipe = nbpipe.source(lines).map(str.upper)
+report = pipe.export("loader.py")
+"""
+
+
+@pytest.mark.slow
+def test_lines_of_the_shell_as_items(notebook: Notebook):
+    """They are a plain list in the module."""
+    notebook.run(SHELL)
+    assert 'lines = ["a", "b"]' in (notebook.folder / "loader.py").read_text()
+    assert notebook.imported()["items"] == [["str", "A"], ["str", "B"]]

@@ -171,7 +171,11 @@ def src():
 
 
 if __name__ == "__main__":
-    pipe = nbpipe.source(src).map(partial(crop, size=SIZE), concurrency=2).map(lambda x: x + 1)
+    pipe = (
+        nbpipe.source(src)
+        .map(partial(crop, size=SIZE), concurrency=2)
+        .map(lambda x: x + 1)
+    )
     pipe["crop"].concurrency = 5
     pipe.export(sys.argv[1])
 '''

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 def test_an_export_shows_its_steps_and_clears_them(notebook):
     """One output says which step is under way, and is empty in the end."""
-    notebook.run("import nbpipe, nbpipe.export.steps\nnbpipe.export.steps.SILENT_S = 0")
+    notebook.run("import nbpipe, nbpipe.export.exporting\nnbpipe.export.exporting.SILENT_S = 0")
     notebook.run("pipe = nbpipe.source(range(4)).map(str)")
     cell, _ = notebook.end("done = pipe.export('steps_loader.py')")
     shown = [
@@ -21,4 +21,4 @@ def test_an_export_shows_its_steps_and_clears_them(notebook):
     texts = [one["content"]["data"]["text/plain"] for one in shown]
     assert "export: importing the module in a fresh process..." in texts
     assert texts[-1] == ""
-    notebook.run("nbpipe.export.steps.SILENT_S = 3.0")
+    notebook.run("nbpipe.export.exporting.SILENT_S = 3.0")

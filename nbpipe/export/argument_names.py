@@ -1,4 +1,4 @@
-"""Parameters: what functions call the arguments that a source text gives them by position."""
+"""Argument names: what functions call the arguments that a source text gives them by position."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, final
 
+from ..base.names import parameters_of
 from .source import Function, defaults_in, last_name
 
 # -- Functions that take a secret, for where the library is not loaded or takes `*args` ------------
@@ -49,11 +50,7 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 
 
 def well_known(path: str) -> list[str]:
-    """Return what a function of a library calls its arguments; "_" for those that do not count.
-
-    Args:
-        path: of the function, as "redis.client.Redis".
-    """
+    """Return what a function of a library calls its arguments; "_" for those that do not count."""
     parts = path.split(".")
     names = (".".join(parts[-2:]), f"{parts[0]}.{parts[-1]}", parts[-1])
     return next((_POSITIONS[name] for name in names if name in _POSITIONS), [])
@@ -71,7 +68,7 @@ def parameters_of_live(function: object) -> list[str]:
     if not isinstance(function, kinds):
         return []
     with contextlib.suppress(Exception):  # many functions in C have none
-        every = inspect.signature(function).parameters.values()
+        every = parameters_of(function).values()
         return _without_self([one.name for one in every if one.kind in _BY_POSITION])
     return []
 
@@ -102,12 +99,7 @@ _Callee = ast.Name | ast.Attribute
 
 @final
 class NamesInText:
-    """What the names in a source text stand for.
-
-    Args:
-        nodes: of its tree, in the order of `ast.walk`.
-        live: variables of the notebook, for names that the text does not bind.
-    """
+    """What the names in a source text stand for."""
 
     def __init__(self, nodes: list[ast.AST], live: Mapping[str, Any]) -> None:
         self._live = live

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from nbpipe.export.parameters import parameters_of_live
+from nbpipe.export.argument_names import parameters_of_live
 from nbpipe.export.secrets import knowing, secret_in_text, secrets_in_text
 
 # A line break is written as it is in source.
