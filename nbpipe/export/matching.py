@@ -44,7 +44,7 @@ class Match:
 
     def __init__(self, chain: Chain, record: Record, goal: Statement, values: Values) -> None:
         self._chain, self._record, self._values = chain, record, values
-        self.part = self._part = Slice(record, goal, self._write_shell)
+        self.part = Slice(record, goal, self._write_shell)
         self.parameters = parameters_of(chain, record)
         self.replayed: FreshResult
         self.moved: set[str] = set()
@@ -72,7 +72,7 @@ class Match:
         """
         self._fresh, self._count = fresh, count
         while True:
-            statements = self._named_apart(self._part.build())
+            statements = self._named_apart(self.part.build())
             check(statements)
             self._refuse_live(statements)  # a replay would open them again
             runs = statements[:-1]
@@ -84,9 +84,9 @@ class Match:
                 if self._widened_for_chain(runs):
                     continue
                 self._leave_out_idle(runs)
-                self._write_data([one for one in runs if one not in self._part.idle])
-                return self._part.build()[:-1]
-            behind = (self._part.behind(self._record.binding(name, END)) for name in wrong)
+                self._write_data([one for one in runs if one not in self.part.idle])
+                return self.part.build()[:-1]
+            behind = (self.part.behind(self._record.binding(name, END)) for name in wrong)
             if self._widen(set().union(*behind)):
                 continue
             for name, words in wrong.items():
@@ -97,22 +97,22 @@ class Match:
 
     def _leave_out_idle(self, runs: list[Statement]) -> None:
         """Leave out statements that may change something, and did not; check that by a replay."""
-        found, before = self._part.idle, self.replayed
+        found, before = self.part.idle, self.replayed
         steps = zip(runs, before.steps, strict=True)
-        self._part.idle = found | {one for one, step in steps if step.idle}
-        if self._part.idle != found:
-            kept = self._named_apart(self._part.build())
+        self.part.idle = found | {one for one, step in steps if step.idle}
+        if self.part.idle != found:
+            kept = self._named_apart(self.part.build())
             self.replayed = self._replay(kept[:-1])
             same = ("prints", "chain", "items", "raised", "goal", "words", "absent")
             if any(getattr(self.replayed, word) != getattr(before, word) for word in same):
-                self._part.idle, self.replayed = found, before
+                self.part.idle, self.replayed = found, before
 
     def _has_mended(self, runs: list[Statement]) -> bool:
         """Have what failed in the fresh process run there; return whether anything did."""
         absent = self.replayed.absent
         for module in absent:
             if not any(other.startswith(f"{module}.") for other in absent):
-                self._part.take_import(module)
+                self.part.take_import(module)
         if absent:
             return True
         words = self.replayed.goal.error or self.replayed.words
@@ -120,7 +120,7 @@ class Match:
             if step.error:
                 self._mend(one, step)
                 return True
-        if words and not self._widen(self._part.behind(self._part.goal)):
+        if words and not self._widen(self.part.behind(self.part.goal)):
             raise ExportError(f"the pipeline cannot be built in a fresh process: {words}")
         return bool(words)
 
@@ -130,7 +130,7 @@ class Match:
         if bound.isdisjoint(one.name for one in self.parameters):
             return statements
         self.parameters = parameters_of(self._chain, self._record, taken=bound)
-        return self._part.build()
+        return self.part.build()
 
     def gives_again(self, runs: Sequence[Statement]) -> bool:
         """Return whether another replay gives the same items, so that nothing random is in."""
@@ -142,15 +142,15 @@ class Match:
             name
             for one in runs
             for name in one.binds
-            if not one.is_import and self._record.binding(name, END) in self._part.taken
+            if not one.is_import and self._record.binding(name, END) in self.part.taken
         }
         return self._fresh.replay(
             [ReplayStep(one.edited, watch=self._watched(one)) for one in runs],
-            goal=self._part.goal.text,
+            goal=self.part.goal.text,
             below=[one.below for one in self.parameters if one.below],
             parameters={one.name: one.value for one in self.parameters},
             names=sorted(final & self._read_later()),
-            modules=self._part.submodules(),
+            modules=self.part.submodules(),
             future=self._record.has_future,
             script=None if self._record.is_notebook else self._record.namespace.get("__file__"),
             files=self.files(),
@@ -159,23 +159,23 @@ class Match:
 
     def files(self) -> dict[str, bytes]:
         """Return the files that the module loads, by name."""
-        return self._values.files({n: one.text for one in self._part.taken for n in one.binds})
+        return self._values.files({n: one.text for one in self.part.taken for n in one.binds})
 
     def _watched(self, one: Statement) -> tuple[str, ...]:
         """Return the names for whose sake alone a statement is in the slice."""
         alone = isinstance(one.node, ast.Expr) and not (one.changes or one.cell.is_setup)
-        return tuple(sorted(one.may_change & self._part.widened)) if alone else ()
+        return tuple(sorted(one.may_change & self.part.widened)) if alone else ()
 
     def _read_later(self) -> set[str]:
         """Return the names that functions read; others are compared by their results."""
-        return {name for one in self._part.taken for name in one.needed_later}
+        return {name for one in self.part.taken for name in one.needed_later}
 
     def _widen(self, names: set[str]) -> bool:
         """Take also what may change some names; return whether that is new."""
         space = self._record.namespace  # what is called on a pipeline does not change it
         names = {name for name in names if not hasattr(space.get(name), "_export_goal_")}
-        new = not names <= self._part.widened
-        self._part.widened |= names
+        new = not names <= self.part.widened
+        self.part.widened |= names
         return new
 
     def _mend(self, one: Statement, step: StepResult) -> None:
@@ -184,11 +184,11 @@ class Match:
         if step.missing:  # read by a function that is called at once
             found = self._record.binding(step.missing, one.at)
             found = found or self._record.binding(step.missing, END)
-        if found is not None and found not in self._part.taken:
-            self._part.extra.add(found)
+        if found is not None and found not in self.part.taken:
+            self.part.extra.add(found)
             return
         outside = step.connects or step.late
-        if not outside and self._widen(self._part.behind(one)):
+        if not outside and self._widen(self.part.behind(one)):
             return
         names = sorted(one.binds)
         if names and isinstance(one.node, ast.Assign | ast.AnnAssign | ast.With | ast.For):
@@ -196,12 +196,12 @@ class Match:
             if values is not None:
                 self._replace(one, values)
                 return
-        raise self._part.refused(f"{one.words} {_words_of(step)}", one)
+        raise self.part.refused(f"{one.words} {_words_of(step)}", one)
 
     def _spelled_all(self, one: Statement, names: list[str]) -> dict[str, Spelled] | None:
         """Return the live values of names as source; None where one of them has none."""
         space = self._record.namespace
-        if self._part.is_of_machine(one) or any(name not in space for name in names):
+        if self.part.is_of_machine(one) or any(name not in space for name in names):
             return None
         if one in self._written or any(self._record.binding(n, END) is not one for n in names):
             return None
@@ -235,7 +235,7 @@ class Match:
         inner = {  # results of a wrong value are wrong, too
             name: words
             for name, words in wrong.items()
-            if not (self._part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()
+            if not (self.part.behind(self._record.binding(name, END)) - {name}) & wrong.keys()
         }
         return inner or wrong
 
@@ -244,9 +244,9 @@ class Match:
 
         A call of what the stages use themselves was a trial of it.
         """
-        if name in self._part.widened:
+        if name in self.part.widened:
             return False
-        used = {name for one in self._part.taken for name in one.binds}
+        used = {name for one in self.part.taken for name in one.binds}
         every = self._record.statements
         return any(name in one.may_change and used.isdisjoint(one.calls) for one in every)
 
@@ -264,7 +264,7 @@ class Match:
     def _differs(self, name: str, words: str) -> ExportError:
         one = self._record.binding(name, END)
         place = one.cell.place if one is not None else "a cell"
-        return self._part.refused(
+        return self.part.refused(
             f"variable {name!r}, assigned in {place}, differs in a fresh process: {words}; "
             "assign it in one statement, or load it inside a function",
             one,
@@ -276,9 +276,9 @@ class Match:
         try:
             self.compare_chain(self.replayed.chain, runs, _FRESH)
         except ExportError:
-            behind = self._part.behind(self._part.goal)
-            if not behind <= self._part.late:  # as `config.size = 3`, below the chain
-                self._part.late |= behind
+            behind = self.part.behind(self.part.goal)
+            if not behind <= self.part.late:  # as `config.size = 3`, below the chain
+                self.part.late |= behind
                 return True
             if self._widen(behind):
                 return True
@@ -345,13 +345,13 @@ class Match:
         space = self._record.namespace
         of = "from a shell line, a magic, await or the command line"
         what = f"variable {name!r}, assigned in {one.cell.place} {of}"
-        if name not in space or self._part.is_of_machine(one):
+        if name not in space or self.part.is_of_machine(one):
             way_out = "has a value of this machine; assign it in a cell"
-            raise self._part.refused(f"{what}, {way_out}", None)
+            raise self.part.refused(f"{what}, {way_out}", None)
         try:
             self._replace(one, {name: self._values.spelled(name, of_shell(space[name]))})
         except NoLiteral as error:
-            raise self._part.refused(f"{what}, holds {error.reason}", None) from None
+            raise self.part.refused(f"{what}, holds {error.reason}", None) from None
 
     def _write_live(self, name: str) -> bool:
         """Let the live value of a plain variable stand in the place of its statement."""
@@ -362,7 +362,7 @@ class Match:
         if values is None:
             return False
         self._replace(one, values)
-        read = {n for other in self._part.taken for n in (*other.needed, *other.needed_later)}
+        read = {n for other in self.part.taken for n in (*other.needed, *other.needed_later)}
         for other in self._record.after(one.at, END):  # the value has what they changed
             if not other.binds & read - {name}:
                 other.changes -= {name}
@@ -385,12 +385,12 @@ class Match:
             new = one.of_value(name, line)
             self._record.statements.append(new)
             self._written.add(new)
-            if one in self._part.extra:
-                self._part.extra.add(new)
+            if one in self.part.extra:
+                self.part.extra.add(new)
             for import_ in imports:
-                self._part.imported(import_)
+                self.part.imported(import_)
         if not one.binds:
-            self._part.extra.discard(one)
+            self.part.extra.discard(one)
         self._record.index()
 
     def _write_data(self, runs: list[Statement]) -> None:
@@ -410,12 +410,12 @@ class Match:
 
         The newest comes first: what it is made of may not be needed then.
         """
-        top, _ = placed(self._part, self._record)
+        top, _ = placed(self.part, self._record)
         made: set[str] = set()
         for one in top:
             own = one.is_import or one.is_definition or one.cell.is_setup
             if not own and (one in self.reads or not made.isdisjoint(one.needed)):
-                made |= one.binds | one.changes | (one.may_change & self._part.widened)
+                made |= one.binds | one.changes | (one.may_change & self.part.widened)
         newest = (
             name
             for one in reversed(top)
@@ -441,7 +441,7 @@ class Match:
                     continue
                 words = live.words.removeprefix(f"{name} ")
                 what = f"variable {name!r}{'' if words != live.words else ':'} {words}"
-                raise self._part.refused(what, one)
+                raise self.part.refused(what, one)
         for address, stage in addresses(self._chain).items():
             held = getattr(stage.fn, "__self__", stage.fn)  # of a bound method, its object
             live = None if held is None else handle_in("function", held)
