@@ -143,18 +143,20 @@ class _Asked:
         module = self._module(asked["name"], asked["file"])
         space = vars(module)
         space.update(asked["parameters"])
+        failed = False
         for number, step in enumerate(asked["steps"], start=1):
             self.send(phase="step")
             file = self._folder / f"statement_{number}.py"
             result = self._executed(self._path or file, step, space)
             self.send(step=result)
-            if result["error"]:
-                return
+            failed = bool(result["error"])
+            if failed:
+                break
         if self._path:
             os.chdir(asked["cwd"])
         absent = [name for name, text in asked["modules"].items() if _lacks(text, space)]
         self.send(absent=absent)
-        if absent:
+        if absent or failed:
             return
         self.send(phase="build")
         prints = _prints(asked["names"], space)
