@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, NamedTuple, final
@@ -191,7 +192,7 @@ class Channel:
     # -- results of a job ------------------------------------------------------------------
     def writer(self) -> ResultWriter:
         """Return what pickles results for the other end, to be sent in a message."""
-        return ResultWriter(self._ring, self._classes)
+        return ResultWriter(self._ring, self._classes, self._sending)
 
     def reader(self, numbers: Iterable[int]) -> ResultReader:
         """Return what opens the results of a message, which lie in slabs of these numbers."""
@@ -559,10 +560,12 @@ class ResultWriter:
     Args:
         ring: gives the slabs.
         classes: those that the other end knows.
+        lock: held while the ring changes: another thread may send a message.
     """
 
-    def __init__(self, ring: Ring, classes: Classes) -> None:
+    def __init__(self, ring: Ring, classes: Classes, lock: AbstractContextManager[object]) -> None:
         self._ring = ring
+        self._lock = lock
         self._classes = classes
         self._pickler = MessagePickler(classes)
         self._slabs: list[Slab] = []
@@ -617,7 +620,8 @@ class ResultWriter:
     def _take(self, least_bytes: int) -> Slab | None:
         """Take a slab for the results to come; None where there is no memory for it."""
         rest_bytes = max(least_bytes, int(self._most * self._each_bytes))
-        slab = self._ring.take(HEADER_BYTES + rest_bytes) if self._ring.holds_any else None
+        with self._lock:
+            slab = self._ring.take(HEADER_BYTES + rest_bytes) if self._ring.holds_any else None
         if slab is not None:
             self._slabs.append(slab)
             self._at = HEADER_BYTES

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import nbpipe
@@ -33,6 +34,28 @@ def test_lines_come_whole(capsys, name):
     assert sorted(lines.splitlines()) == sorted(
         f"{word} {n}" for n in got for word in ("item", "and")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)  # two threads print without a pause
+def test_long_lines_of_a_thread_do_not_mix_with_results(capsys):
+    """What a thread of one's own prints goes the same way as results, while these are written."""
+
+    def talks():
+        def talk():
+            while True:
+                sys.stdout.write("x" * 100_000 + "\n")
+
+        sys.setswitchinterval(1e-6)
+        for _ in range(2):
+            threading.Thread(target=talk, daemon=True).start()
+
+    def work(n):
+        return [np.full(3000, n) for _ in range(8)]
+
+    got = drained(placed(40, work, worker_init=talks))
+    assert [np.unique(arrays).tolist() for arrays in got] == [[n] for n in range(40)]
+    assert set(capsys.readouterr().out.splitlines()) == {"x" * 100_000}
 
 
 def test_the_end_of_a_line_may_be_missing(capsys):
