@@ -35,7 +35,7 @@ from .nodes.provenance import BatchLog, DropLog, StageStates
 from .nodes.pumps import Branch, Demux, JoinNode, Mux, RouteOutput, Selector, numbers_of
 from .nodes.repeat import RepeatNode
 from .nodes.step import EpochContext, Step, step_of
-from .nodes.stream import FoldStep, StreamNode
+from .nodes.stream import StatefulStep, StreamNode
 from .stats import StageRuntime
 
 # -- Part: the nodes of one chain, while they are made and put together ----------------------------
@@ -253,23 +253,23 @@ def _add_batch(part: Part, stage: Stage, spec: Any) -> None:
     """Add the node that makes batches."""
     part.batched = True
     if spec.cost is not None:
-        _add_fold(part, stage, spec)
+        _add_stateful(part, stage, spec)
         return
     runtime = part.runtime(stage)
     step = step_of(runtime.address, spec, part.context, stage.executor)
     part.append(_map(part, runtime, step, gather=int(spec.size), drop_last=spec.drop_last))
 
 
-def _add_fold(part: Part, stage: Stage, spec: Operation) -> None:
+def _add_stateful(part: Part, stage: Stage, spec: Operation) -> None:
     """Add a stateful operation, which sees the items in order."""
     runtime = part.runtime(stage)
     node_state = part.node_state(runtime)
-    _add_operation(part, runtime, spec.fold(part.context.epoch, part.passes, node_state))
+    _add_operation(part, runtime, spec.stateful(part.context.epoch, part.passes, node_state))
     _add_drop(part, runtime, node_state)
 
 
 def _add_operation(part: Part, runtime: StageRuntime, operation: StatefulOp) -> None:
-    step = FoldStep(runtime.address, operation, part.context)
+    step = StatefulStep(runtime.address, operation, part.context)
     drops = DropLog() if part.in_branch else None
     part.append(StreamNode(runtime, part.epoch, step, drops))
 
@@ -431,7 +431,7 @@ _ADD: Mapping[str, Callable[[Part, Stage, Any], None]] = {  # by `Operation.runs
     "join": _add_join,
     "route": _add_route,
     "cache": _add_cache,
-    "fold": _add_fold,
+    "stateful": _add_stateful,
 }
 
 

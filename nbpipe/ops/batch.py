@@ -77,7 +77,7 @@ class Batch(Operation):
         """Return the last batch too: there may be no whole one."""
         return replace(self, drop_last=False)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Gather by cost."""
         return BatchByCost(self, node_state)
 

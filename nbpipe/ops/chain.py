@@ -120,10 +120,10 @@ def not_indexed(chain: Chain) -> str:
 
 
 def absorbed(chain: Chain) -> tuple[Source | None, int]:
-    """Fold the stages that act on an index order into the source.
+    """Absorb the stages that act on an index order into the source.
 
     Returns:
-        The source with its folded plan, and the number of stages it stands for; (None, 0)
+        The source with its whole plan, and the number of stages it stands for; (None, 0)
         where the chain does not begin with something that has a length and an index.
     """
     if not chain:

@@ -45,7 +45,7 @@ class Take(Cut):
         """Return at most the count."""
         return min(number, self.count)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Taking(self.count, node_state)
 
@@ -64,7 +64,7 @@ class Skip(Cut):
         """Return the remaining items."""
         return max(0, number - self.count)
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Skipping(self.count, node_state)
 
@@ -98,7 +98,7 @@ class Window(Operation):
         """Count the whole windows."""
         return max(0, (number - self.size) // self.stride + 1) if number < math.inf else number
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Keep the last items."""
         return Windowing(self.size, self.stride, node_state)
 
@@ -115,7 +115,7 @@ class Enumerate(Operation):
         """Number the rows."""
         return plan.enumerate()
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Count the items."""
         return Enumerating(node_state)
 

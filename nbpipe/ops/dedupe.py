@@ -38,7 +38,7 @@ class Dedupe(Operation):
         """Return how far it looks back."""
         return f"last {self.last:,}"
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Remember keys."""
         return Deduping(self, node_state)
 

@@ -49,7 +49,7 @@ class Shard(Operation):
             return -(-number // self.world_size)
         return max(0, -(-(number - self.rank) // self.world_size))
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Keep this rank's items of the stream."""
         return Sharding(self, node_state)
 

@@ -53,7 +53,7 @@ class Shuffle(Operation):
         """Permute the order, where there is no buffer."""
         return plan.shuffle(self.seed) if self.buffer_size is None else None
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
         """Draw from a buffer."""
         return Shuffling(self, epoch, passes or 0, node_state)
 

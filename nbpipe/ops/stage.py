@@ -27,9 +27,9 @@ from .ranges import NodeState, StatefulOp
 
 # How the engine runs an operation: a source, a call for each item or batch of them, a copy to a
 # device, a batch that becomes its items, a join, branches, what is kept and made again, and all
-# others, which fold the stream, item after item.
+# others, which see the items one by one, in order, and may remember something of them.
 Runs = Literal[
-    "source", "call", "device", "batch", "unbatch", "join", "route", "cache", "repeat", "fold"
+    "source", "call", "device", "batch", "unbatch", "join", "route", "cache", "repeat", "stateful"
 ]
 
 
@@ -60,7 +60,7 @@ class Operation:
 
     __slots__ = ()
     label: ClassVar[str]
-    runs: ClassVar[Runs] = "fold"
+    runs: ClassVar[Runs] = "stateful"
     unit: ClassVar[Literal["items", "batches"] | None] = None
     gathers: ClassVar[bool] = False
     branches: ClassVar[bool] = False
@@ -204,15 +204,15 @@ class Operation:
         """Return what it does where some chosen items come again; None where it is left out."""
         return None if self.chooses else self
 
-    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
-        """Return what runs it for one pass over the stream, where it folds.
+    def stateful(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> StatefulOp:
+        """Return what runs it for one pass over the stream, where `runs` is "stateful".
 
         Args:
             epoch: number of the epoch.
             passes: numbers of the passes of repeats around it.
             node_state: where it continues; empty at the beginning.
         """
-        raise TypeError(f"{self.label} is no fold")
+        raise TypeError(f"{self.label} sees no items in order")
 
 
 # Arguments that may differ when an epoch continues.

@@ -304,7 +304,7 @@ def concat():
     ],
 )
 def test_stages_that_need_no_node(pipe, used):
-    """Index steps right after a source, or after a concat of such that is shuffled, are folded."""
+    """Index steps right after a source, or after a shuffled concat of such, are absorbed."""
     assert absorbed(pipe.chain)[1] == used
 
 

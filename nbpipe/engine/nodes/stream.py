@@ -14,7 +14,7 @@ from .provenance import DropLog, StreamLog
 from .step import DROPPED, EpochContext, OpenIterator, Step, chunk_of_results
 
 
-class FoldStep(Step):
+class StatefulStep(Step):
     """Pushes entries into a stateful operation."""
 
     __slots__ = ("operation",)
@@ -28,7 +28,7 @@ class FoldStep(Step):
         return None if self.operation.finished else self.fn(entry)
 
 
-class FoldRunner(Runner):
+class StatefulRunner(Runner):
     """Processes items, or draws the remaining ones after the last.
 
     Args:
@@ -40,7 +40,7 @@ class FoldRunner(Runner):
 
     __slots__ = ("_step", "input_failed")
 
-    def __init__(self, epoch: NodeEpoch, step: FoldStep) -> None:
+    def __init__(self, epoch: NodeEpoch, step: StatefulStep) -> None:
         super().__init__(epoch)
         self._step = step
         self.input_failed = False
@@ -87,14 +87,18 @@ class StreamNode(Node):
         left: what the operation kept, once that is drawn; `flushed` after its last item.
     """
 
-    __slots__ = ("drops", "flushed", "fold", "left", "operation")
+    __slots__ = ("drops", "flushed", "left", "operation", "stateful")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: NodeEpoch, step: FoldStep, drops: DropLog | None = None
+        self,
+        runtime: StageRuntime,
+        epoch: NodeEpoch,
+        step: StatefulStep,
+        drops: DropLog | None = None,
     ) -> None:
-        self.fold = FoldRunner(epoch, step)
+        self.stateful = StatefulRunner(epoch, step)
         provenance = StreamLog(runtime.address, step.operation, drops)
-        super().__init__(runtime, epoch, self.fold, provenance=provenance)
+        super().__init__(runtime, epoch, self.stateful, provenance=provenance)
         self.active_without_input = True
         self.operation = step.operation
         self.drops = drops
@@ -131,7 +135,7 @@ class StreamNode(Node):
             self.counts_in = False  # the remaining items came in before
             if self.left is None:
                 self.left = OpenIterator(0)
-                self.fold.input_failed = self.input_error is not None
+                self.stateful.input_failed = self.input_error is not None
             task = Task(self, 0, now_ns, quota=self.chunk(CHUNK_MAX))
             task.iterator = self.left
         self.reserved += task.count or task.quota
