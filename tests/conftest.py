@@ -70,7 +70,7 @@ def patience() -> Iterator[None]:
     machine that stands still, and then a test would judge by numbers of before.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nbpipe.run.isolated.isolated_engine.ANSWER_S", HANG_S)
+        patch.setattr("nbpipe.run.isolated.link.Link.answer_s", HANG_S)
         yield
 
 

@@ -49,7 +49,7 @@ MOST_FILES = {
     "export": 15,
     "jupyter": 9,
     "run": 11,
-    "run/isolated": 4,
+    "run/isolated": 6,
     "dataloader": 16,
     "cli": 6,
 }

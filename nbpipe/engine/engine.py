@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
-from ..executors.interface import Executor
+from ..executors.interface import Served
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
 from .nodes.external import ExternalOrder
@@ -13,6 +14,25 @@ from .nodes.failures import Failure
 from .nodes.provenance import StageStates
 from .scheduler import Scheduler
 from .stats import Row, StageStats
+from .step_time import Rests
+
+
+class ProcessNumbers(NamedTuple):
+    """Numbers of the stages' process at one moment.
+
+    Attributes:
+        cpu_cores: processor time over the last seconds [cores].
+        idle_cores: idle cores; None if the system does not report them [cores].
+        held_bytes: bytes in all buffers; None without a budget [bytes].
+        process_bytes: resident memory of a process of their own [bytes].
+        skipped: items of this epoch that failed in that process and were left out [items].
+    """
+
+    cpu_cores: float | None = None
+    idle_cores: float | None = None
+    held_bytes: int | None = None
+    process_bytes: int = 0
+    skipped: int = 0
 
 
 class Engine(ABC):
@@ -23,12 +43,16 @@ class Engine(ABC):
         scheduler: moves their items to the training loop.
         limit_bytes: budget for all buffers, or None [bytes].
         sources_read: called when the lengths of the sources are read again.
+        rest: lets the stages rest for a moment.
+        isolated_stages: addresses of the stages that run in a process of their own.
     """
 
     epochs: EpochRunner
     scheduler: Scheduler
     limit_bytes: int | None
     sources_read: Callable[[], object]
+    rest: Rests
+    isolated_stages: tuple[str, ...] = ()
 
     # -- an epoch, from start to end ----------------------------------------------------------
     @abstractmethod
@@ -75,18 +99,6 @@ class Engine(ABC):
         """Start no further call, or start them again."""
 
     @abstractmethod
-    def hold(self, most_ns: int) -> bool:
-        """Start no call for `most_ns` at most; return False if too few items are ready."""
-
-    @abstractmethod
-    def rested_ns(self) -> int | None:
-        """Return when the last call ended; 0 while one runs, None after the rest."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """End the rest that `hold` started."""
-
-    @abstractmethod
     def renew(self) -> None:
         """Send functions to the workers again: a cell may have changed them."""
 
@@ -112,43 +124,16 @@ class Engine(ABC):
         """Return the last failed items, oldest first."""
 
     @abstractmethod
-    def executor(self, address: str) -> Executor | None:
-        """Return the executor of a stage; None if the run's own threads do the work."""
+    def workers(self, address: str) -> Callable[[], Served] | None:
+        """Return what tells of the workers of a stage; None if the run has none for it."""
 
     @abstractmethod
+    def numbers(self) -> ProcessNumbers:
+        """Return the numbers of the stages' process now."""
+
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""
-
-    @property
-    @abstractmethod
-    def cpu_cores(self) -> float | None:
-        """Processor time of the stages' process over the last seconds [cores]."""
-
-    @property
-    @abstractmethod
-    def idle_cores(self) -> float | None:
-        """Idle cores over the last seconds [cores]; None if the system does not report them."""
-
-    @property
-    @abstractmethod
-    def held_bytes(self) -> int | None:
-        """Bytes in all buffers [bytes]; None without a budget."""
-
-    # -- a process of their own ---------------------------------------------------------------
-    @property
-    def isolated_stages(self) -> tuple[str, ...]:
-        """Addresses of the stages that run in a process of their own."""
-        return ()
-
-    @property
-    def process_bytes(self) -> int:
-        """Resident memory of that process [bytes]."""
-        return 0
-
-    @property
-    def skipped(self) -> int:
-        """Items of this epoch that failed in that process and were left out [items]."""
-        return 0
+        return False
 
 
 class CarriedError(Exception):

@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from ..executors.interface import Executor
+from ..executors.interface import Served
 from ..ops.checkpoint import caches
 from ..ops.ranges import IndexRanges
 from ..ops.stage import Chain
-from .engine import Engine
+from .engine import Engine, ProcessNumbers
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
 from .nodes.external import ExternalOrder
@@ -39,7 +39,7 @@ class LocalEngine(Engine):
     ) -> None:
         self.epochs = EpochRunner(chain, seed=seed, memory_bytes=memory_bytes)
         self.scheduler = self.epochs.scheduler
-        self._rest = WorkerRest(self.scheduler)
+        self.rest = WorkerRest(self.scheduler)
         self.limit_bytes = memory_bytes
         self.sources_read: Callable[[], object] = lambda: None
         self._chain = chain
@@ -87,18 +87,6 @@ class LocalEngine(Engine):
             if self._record.consumer.pause(now_ns, paused=paused) and not paused:
                 self._record.resume(now_ns, self.epochs.rows.snapshot(now_ns))
 
-    def hold(self, most_ns: int) -> bool:
-        """Start no call for `most_ns` at most; return False if too few items are ready."""
-        return self._rest.hold(most_ns)
-
-    def rested_ns(self) -> int | None:
-        """Return when the last call ended; 0 while one runs, None after the rest."""
-        return self._rest.rested_ns()
-
-    def release(self) -> None:
-        """End the rest that `hold` started."""
-        self._rest.release()
-
     def renew(self) -> None:
         """Send functions to the workers again: a cell may have changed them."""
         self.epochs.fused_stages.each(lambda executor: executor.renew())
@@ -126,36 +114,26 @@ class LocalEngine(Engine):
         with self.scheduler.lock:
             return tuple(self._record.failures)
 
-    def executor(self, address: str) -> Executor | None:
-        """Return the executor of a stage; None if the run's own threads do the work."""
-        return self.epochs.fused_stages.executor(address)
+    def workers(self, address: str) -> Callable[[], Served] | None:
+        """Return what tells of the workers of a stage; None if threads do the work."""
+        executor = self.epochs.fused_stages.executor(address)
+        return None if executor is None else lambda: executor
+
+    def numbers(self) -> ProcessNumbers:
+        """Return the numbers of this process."""
+        with self.scheduler.lock:
+            record = self._record
+            return ProcessNumbers(record.cpu_cores, record.idle_cores, self._held_bytes())
+
+    def _held_bytes(self) -> int | None:
+        memories = [epoch.memory for epoch in self.scheduler.epochs]
+        held = [memory.held_bytes for memory in memories if memory is not None]
+        return sum(held) if held and self.limit_bytes is not None else None
 
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""
         ahead = self.scheduler.ahead
         return ahead is not None and ahead.context.epoch == number + 1 and ahead.has_begun
-
-    @property
-    def cpu_cores(self) -> float | None:
-        """Processor time of this process over the last seconds [cores]."""
-        with self.scheduler.lock:
-            return self._record.cpu_cores
-
-    @property
-    def idle_cores(self) -> float | None:
-        """Idle cores over the last seconds [cores]; None if the system does not report them."""
-        with self.scheduler.lock:
-            return self._record.idle_cores
-
-    @property
-    def held_bytes(self) -> int | None:
-        """Bytes in all buffers [bytes]; None without a budget."""
-        if self.limit_bytes is None:
-            return None
-        with self.scheduler.lock:
-            memories = [epoch.memory for epoch in self.scheduler.epochs]
-        held = [memory.held_bytes for memory in memories if memory is not None]
-        return sum(held) if held else None
 
 
 def _sampler(epochs: EpochRunner, record: RunRecord) -> Callable[..., int]:

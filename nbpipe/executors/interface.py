@@ -154,6 +154,26 @@ class Request:
     following: Callable[[], Request | None] | None = None
 
 
+class Served(Protocol):
+    """The workers of a stage."""
+
+    @property
+    def workers(self) -> int:
+        """Workers there are."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers on this machine."""
+
+    @property
+    def link(self) -> str | None:
+        """Address of a page that shows the workers, or None."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the workers [bytes]; 0 where it is not known."""
+
+
 class Executor(ABC):
     """Has requests of one region done elsewhere; at most `concurrency` threads call it at once.
 

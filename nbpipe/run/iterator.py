@@ -189,7 +189,7 @@ class EpochIterator(Iterator[Any]):
         return None
 
     def _time_step(self) -> None:
-        consumer, rests = self._consumer, self._life.engine
+        consumer, rests = self._consumer, self._life.engine.rest
         if consumer.steps is not None:
             stepwise = consumer.steps.take(consumer.waited_ns, consumer.paused_ns, rests)
             self._output.stepwise = stepwise

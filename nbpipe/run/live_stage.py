@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
-from ..executors.interface import Executor
+from ..executors.interface import Served
 from ..ops.stage import Stage
 
 
@@ -16,34 +17,34 @@ class LiveStage:
         stage: the stage.
     """
 
-    __slots__ = ("_executor", "stage")
+    __slots__ = ("_served", "stage")
 
     stage: Stage
 
-    def __init__(self, stage: Stage, executor: Executor) -> None:
+    def __init__(self, stage: Stage, served: Callable[[], Served]) -> None:
         object.__setattr__(self, "stage", stage)
-        object.__setattr__(self, "_executor", executor)
+        object.__setattr__(self, "_served", served)
 
     @property
     def workers(self) -> int:
         """Number of workers."""
-        return int(self._executor.workers)
+        return int(self._served().workers)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers on this machine."""
-        return tuple(self._executor.pids)
+        return tuple(self._served().pids)
 
     @property
     def link(self) -> str | None:
         """Address of a page that shows the workers, or None."""
-        link: str | None = self._executor.link
-        return link
+        found: str | None = self._served().link
+        return found
 
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the workers [bytes]; shared memory counts in each of them."""
-        return int(self._executor.memory_bytes)
+        return int(self._served().memory_bytes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)

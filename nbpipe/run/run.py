@@ -82,8 +82,8 @@ class Run(ShownRun):
             UnknownStageError: there is no such stage.
         """
         stage = stage_at(self._core.stages, address, "run")
-        executor = self._core.engine.executor(address)
-        return stage if executor is None else LiveStage(stage, executor)
+        served = self._core.engine.workers(address)
+        return stage if served is None else LiveStage(stage, served)
 
     def __len__(self) -> int:
         """Return the number of items of an epoch, as `len(pipe)`."""

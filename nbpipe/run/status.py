@@ -51,6 +51,7 @@ class StatusReader:
             begun, error = bool(life.begun_ns), life.error
             external, skipped = position.external, position.skipped
             begun_ns = life.begun_ns if position.epoch is not None else 0
+        numbers = engine.numbers()
         return Status(
             **moment,
             epochs=trained.total,
@@ -58,15 +59,15 @@ class StatusReader:
             total=self._total(external, begun_ns),
             units=self._units,
             links=self._links(),
-            cpu_cores=engine.cpu_cores,
-            idle_cores=engine.idle_cores,
+            cpu_cores=numbers.cpu_cores,
+            idle_cores=numbers.idle_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
-            held_bytes=engine.held_bytes,
+            held_bytes=numbers.held_bytes,
             limit_bytes=engine.limit_bytes,
-            skipped=skipped + (engine.skipped if begun else 0),
+            skipped=skipped + (numbers.skipped if begun else 0),
             ahead=engine.reads_ahead_of(moment["epoch"]),
             isolated=engine.isolated_stages,
-            process_bytes=engine.process_bytes,
+            process_bytes=numbers.process_bytes,
             **life.record.step_findings,
         )
 
@@ -111,10 +112,6 @@ class StatusReader:
         return counted[1]
 
     def _links(self) -> dict[str, str]:
-        executors = {address: self._life.engine.executor(address) for address in self._served}
-        links = {
-            address: executor.link
-            for address, executor in executors.items()
-            if executor is not None
-        }
+        told = {address: self._life.engine.workers(address) for address in self._served}
+        links = {address: tell().link for address, tell in told.items() if tell is not None}
         return {address: link for address, link in links.items() if link}

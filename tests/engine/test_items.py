@@ -371,7 +371,8 @@ def test_garbage_that_is_found_under_the_lock_of_the_workers(isolate):
     def collect():
         items = iter(run)
         first = next(items)
-        lock = run._core.engine._lock if isolate else run._core.engine.executor("abs")._lock
+        engine = run._core.engine
+        lock = engine.stages.lock if isolate else engine.workers("abs")()._lock
         Garbage()
         with lock:
             gc.collect()

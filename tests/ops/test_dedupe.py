@@ -56,7 +56,6 @@ def test_keys_are_let_go():
     class Key:
         pass
 
-<<<<<<< HEAD
     held = []
 
     def key(number):
@@ -69,16 +68,6 @@ def test_keys_are_let_go():
         [next(items) for _ in range(4)]
         gc.collect()
         assert [ref() is None for ref in held] == [True, True, False, False]
-=======
-    operation = Deduping(Dedupe(last=2), {})
-    keys = [Key() for _ in range(4)]
-    held = [weakref.ref(key) for key in keys]
-    for number in range(4):
-        operation.process((number, keys[number]))
-    del keys
-    gc.collect()
-    assert [ref() is None for ref in held] == [True, True, False, False]
->>>>>>> 9af064e3 (Operations that remember something are called stateful everywhere)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])

@@ -11,7 +11,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
-from nbpipe.run.isolated import isolated_engine, link
+from nbpipe.run.isolated.link import Link
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
 from tests.leaks import processes_of
 from tests.scripts import ran
@@ -151,7 +151,7 @@ def test_asked_while_dead():
 @pytest.fixture
 def haste(monkeypatch):
     """Wait for numbers of the process no longer than a user does."""
-    monkeypatch.setattr(isolated_engine, "ANSWER_S", link.ANSWER_S)
+    monkeypatch.setattr(Link, "answer_s", 1.0)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import nbpipe
 from nbpipe.base.threads import own_idle_ns
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
-from nbpipe.run.isolated import link
+from nbpipe.run.isolated.link import Link
 from nbpipe.show.history import ticks_of
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, in_force, stage
 
@@ -30,7 +30,7 @@ def held(gate, calls, *, count=100):
 
 def test_a_state_is_waited_for(monkeypatch):
     """A process too busy to tell its numbers at once still tells where its stages stand."""
-    monkeypatch.setitem(link.Link.ask.__kwdefaults__, "timeout_s", 0.0)
+    monkeypatch.setattr(Link, "answer_s", 0.0)
     with nbpipe.source(range(9)).filter(abs).start(isolate=True) as run:
         items = iter(run)
         had = [next(items), next(items)]
@@ -246,8 +246,8 @@ def test_failures_come_once():
         for _ in range(3):
             drained(run)
             found.append([(one.epoch, one.path) for one in run.failures()])
-            machine = run._core.engine
-            again = machine._link.ask("report", machine._heard, timeout_s=HANG_S)
+            heard = run._core.engine._reports.last.heard
+            again = run._core.engine.stages.ask("report", HANG_S, heard)
             assert (again.failures, again.heard) == ((), (1, 60 * len(found)))
     every = [(epoch, path) for epoch in range(3) for path in range(1, 61)]
     assert found == [every[:60], every[20:120], every[80:]]

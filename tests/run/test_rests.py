@@ -28,8 +28,8 @@ def kind(request):
 
 def rested(run, calls):
     """Let the workers rest, wait until their calls have ended, and count the calls so far."""
-    until(lambda: engine_of(run).hold(LONG_NS))
-    until(engine_of(run).rested_ns)
+    until(lambda: engine_of(run).rest.hold(LONG_NS))
+    until(engine_of(run).rest.rested_ns)
     return calls.begun
 
 
@@ -42,10 +42,10 @@ def test_no_call_begins_in_a_rest(kind):
         begun = rested(run, calls)
         got += [next(items), next(items)]
         assert (calls.begun, run.status().state, run.paused) == (begun, "running", False)
-        assert engine_of(run).rested_ns()
-        engine_of(run).release()
+        assert engine_of(run).rest.rested_ns()
+        engine_of(run).rest.release()
         calls.wait_begun(begun + 1)
-        assert engine_of(run).rested_ns() is None
+        assert engine_of(run).rest.rested_ns() is None
         assert got + finished(list, items) == list(range(200))
 
 
@@ -56,12 +56,12 @@ def test_rest_begins_when_the_last_call_has_ended():
     with started("thread", fn) as run:
         items = iter(run)
         next(items)
-        until(lambda: engine_of(run).hold(LONG_NS))
+        until(lambda: engine_of(run).rest.hold(LONG_NS))
         until(lambda: calls.running == 1)
-        assert engine_of(run).rested_ns() == 0
+        assert engine_of(run).rest.rested_ns() == 0
         gate.open()
-        assert until(engine_of(run).rested_ns) > 0
-        engine_of(run).release()
+        assert until(engine_of(run).rest.rested_ns) > 0
+        engine_of(run).rest.release()
 
 
 def test_rest_ends_where_little_is_ready(kind):
@@ -69,9 +69,9 @@ def test_rest_ends_where_little_is_ready(kind):
     with started(kind, stage(kind)) as run:
         items = iter(run)
         got = [next(items)]
-        until(lambda: engine_of(run).hold(LONG_NS))
+        until(lambda: engine_of(run).rest.hold(LONG_NS))
         assert got + finished(list, items) == list(range(200))
-        assert engine_of(run).rested_ns() is None
+        assert engine_of(run).rest.rested_ns() is None
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_generator_rests(isolate):
     with pipe.start(isolate=isolate) as run:
         items = iter(run)
         got = [next(items)]
-        until(lambda: engine_of(run).hold(LONG_NS))
-        assert until(engine_of(run).rested_ns)
-        engine_of(run).release()
+        until(lambda: engine_of(run).rest.hold(LONG_NS))
+        assert until(engine_of(run).rest.rested_ns)
+        engine_of(run).rest.release()
         assert got + finished(list, items) == list(range(200))
 
 
@@ -98,8 +98,8 @@ def test_rest_ends_after_its_time(kind):
     with started(kind, stage(kind, calls=calls)) as run:
         items = iter(run)
         next(items)
-        until(lambda: engine_of(run).hold(1))
-        until(lambda: engine_of(run).rested_ns() is None)
+        until(lambda: engine_of(run).rest.hold(1))
+        until(lambda: engine_of(run).rest.rested_ns() is None)
         list(itertools.islice(items, 3))
         calls.wait_begun(8)
 
@@ -107,17 +107,18 @@ def test_rest_ends_after_its_time(kind):
 def test_no_rest_where_little_is_ready():
     """It is refused while fewer than three items are ready, and in a pause."""
     with nbpipe.source(range(9)).map(abs, prefetch=1).batch(2, prefetch=1).start() as run:
-        assert not engine_of(run).hold(LONG_NS)
+        assert not engine_of(run).rest.hold(LONG_NS)
         items = iter(run)
         next(items)
         quiet(run)
-        assert not engine_of(run).hold(LONG_NS)
+        assert not engine_of(run).rest.hold(LONG_NS)
     with started("thread", abs) as run:
         items = iter(run)
         next(items)
-        until(lambda: engine_of(run).hold(LONG_NS))
+        until(lambda: engine_of(run).rest.hold(LONG_NS))
         run.pause()
-        assert (engine_of(run).rested_ns(), engine_of(run).hold(LONG_NS)) == (None, False)
+        rest = engine_of(run).rest
+        assert (rest.rested_ns(), rest.hold(LONG_NS)) == (None, False)
         run.resume()
 
 
@@ -126,7 +127,7 @@ def test_rest_ends_with_its_epoch():
     with started("thread", abs) as run:
         items = iter(run)
         next(items)
-        until(lambda: engine_of(run).hold(LONG_NS))
+        until(lambda: engine_of(run).rest.hold(LONG_NS))
         items.close()
         assert finished(list, run) == list(range(200))
 
@@ -141,7 +142,7 @@ def test_epoch_that_is_read_ahead_rests_too():
         begun = rested(run, calls)
         got += [next(items), next(items)]
         assert calls.begun == begun
-        engine_of(run).release()
+        engine_of(run).rest.release()
         assert got + finished(list, items) + finished(list, run) == 2 * list(range(8))
 
 
@@ -155,8 +156,8 @@ def test_copies_to_a_device_go_on_in_a_rest():
         items = iter(run)
         next(items)
         quiet(run)
-        assert engine_of(run).hold(LONG_NS)
+        assert engine_of(run).rest.hold(LONG_NS)
         begun = calls.begun
         next(items), next(items), next(items)
-        assert (calls.begun, engine_of(run).rested_ns() is not None) == (begun, True)
+        assert (calls.begun, engine_of(run).rest.rested_ns() is not None) == (begun, True)
         assert len(finished(list, items)) == 196

@@ -63,7 +63,7 @@ class Slowed:
 
     def __call__(self):
         self.count += 1
-        slow = self.count > 20 and engine_of(self.run).rested_ns() is None
+        slow = self.count > 20 and engine_of(self.run).rest.rested_ns() is None
         time.sleep(0.02 if slow else 0.002)
 
 

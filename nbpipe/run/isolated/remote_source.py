@@ -14,7 +14,7 @@ from ...engine.engine import CarriedError
 from ...engine.nodes.factories import EpochItems
 from ...engine.nodes.provenance import StageStates
 from ...engine.stats import CHUNK_MAX
-from .link import Link, NoAnswerError
+from .link import Beginning, Link, NoAnswerError
 
 MOST = CHUNK_MAX  # items in one answer, at most
 _IN_A_ROW = 4  # answers that show a waiting loop before more items come at once
@@ -28,14 +28,13 @@ class RemoteSource(EpochItems):
     and items are small, several come in one answer, and as many are kept ready here.
 
     Args:
-        link: returns the process in which the next epoch runs.
+        link: returns the process in which the next epoch runs, and the number of the program.
         consumer: the training loop.
         ready: knob of the items kept ready here.
         settle: called at the end of an epoch, before the loop gets to know of it.
 
     Attributes:
-        node_state: the states in which the stages of the next epoch begin.
-        settings: settings of this process for that epoch.
+        now: the items of the epoch in progress, or of the last one.
     """
 
     def __init__(
@@ -49,45 +48,26 @@ class RemoteSource(EpochItems):
         self.consumer = consumer
         self.ready = ready
         self.settle = settle
-        self.node_state: StageStates = {}
-        self.settings = b""
-        self._tickets = itertools.count(1)
-        self._now = RemoteIterator(self, 0, None)
+        self._tickets = itertools.count()
+        self.now = RemoteIterator(self, next(self._tickets), None, {}, b"")
 
-    def begin(self, given: Sequence[Any] | None) -> int:
+    def begin(self, given: Sequence[Any] | None, node_state: StageStates, settings: bytes) -> int:
         """Prepare an epoch; return its ticket.
 
         Args:
             given: indices that replace the source's own order, or None.
+            node_state: the states in which the stages begin.
+            settings: settings of this process.
         """
-        before, self._now = self._now, RemoteIterator(self, next(self._tickets), given)
-        before.give_up()
-        return self._now.ticket
-
-    @property
-    def ticket(self) -> int:
-        """Ticket of the epoch in progress, or of the last one; 0 before the first."""
-        return self._now.ticket
+        self.now = RemoteIterator(self, next(self._tickets), given, node_state, settings)
+        return self.now.ticket
 
     def of_epoch(self) -> RemoteIterator:
         """Return the items of the epoch that begins."""
-        return self._now
-
-    def finish(self) -> None:
-        """Finish an epoch whose items the loop has taken.
-
-        Raises:
-            CacheError: the other process cannot write a cache.
-        """
-        self._now.finish()
-
-    def cancel(self, ticket: int, had: int) -> None:
-        """End an epoch after the loop took `had` items; threads that wait for one get none."""
-        if self._now.ticket == ticket:
-            self._now.end(had)
+        return self.now
 
     def __iter__(self) -> RemoteIterator:
-        return self._now
+        return self.now
 
 
 @final
@@ -98,17 +78,27 @@ class RemoteIterator(Iterator[Any]):
         source: where they come from.
         ticket: identifies the epoch.
         given: indices of an order from outside, or None.
+        node_state: the states in which the stages begin.
+        settings: settings of this process.
     """
 
-    def __init__(self, source: RemoteSource, ticket: int, given: Sequence[Any] | None) -> None:
+    def __init__(
+        self,
+        source: RemoteSource,
+        ticket: int,
+        given: Sequence[Any] | None,
+        node_state: StageStates,
+        settings: bytes,
+    ) -> None:
         self.ticket = ticket
+        self.node_state = node_state
         self._source = source
-        self._epoch = 0
         self._given = given
-        self._node_state = source.node_state
+        self._settings = settings
+        self._epoch = 0
         self._link: Link | None = None
-        self._program = 0
         self._items: deque[Any] = deque()
+        self._error: BaseException | None = None  # that comes after them
         self._wanted = True
         self._asked = self._begun = self._over = False
         self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
@@ -124,26 +114,63 @@ class RemoteIterator(Iterator[Any]):
             CarriedError: the epoch failed in the other process.
         """
         while not self._items:
+            if self._error is not None:
+                raise CarriedError(self._error)
             if self._over or not self._wanted:
                 raise StopIteration
-            self._fetch()
+            self._receive()
         return self._items.popleft()
 
-    def _fetch(self) -> None:
-        kind, value = self._answer()
-        self._asked = False
-        if kind == "items":
-            items, more = value
-            self._begun = True
-            self._items.extend(items)
-            self._adapt(more=more)
-            if self._wanted:
-                self._ask()  # the other process prepares it while the loop is busy
+    def _receive(self) -> None:
+        """Wait for the answer to the last request, and send the next one."""
+        try:
+            items, more, self._over, packed = self._answer()
+        except (EOFError, OSError):
+            self._lost()
             return
-        self._over = True
-        self._source.settle()
-        if kind == "error":
-            raise CarriedError(value.unpack())
+        except BaseException as error:
+            raise CarriedError(error) from error
+        self._items.extend(items)
+        if self._over:
+            self._error = None if packed is None else packed.unpack()
+            self._source.settle()
+        elif self._wanted:
+            self._adapt(more=more)
+            self._ask()  # the other process prepares it while the loop is busy
+
+    def _answer(self) -> Any:
+        """Wait for the answer; skip answers to earlier epochs."""
+        link = self._link if self._asked and self._link is not None else self._ask()
+        ticket = -1
+        while ticket != self.ticket:
+            ticket, *answer = link.data().recv()
+        self._asked, self._begun, link.served = False, True, True
+        return answer
+
+    def _ask(self) -> Link:
+        """Ask for the next items; return the process that was asked."""
+        begins: Beginning | None = None
+        link = self._link
+        if link is None:
+            link, program = self._source.link()
+            self._link = link
+            begins = Beginning(program, self._epoch, self._given, self.node_state, self._settings)
+        data = link.data()
+        self._asked = True
+        with contextlib.suppress(OSError):  # the process is gone: `_answer` finds out
+            data.send((self.ticket, self._source.ready.value + 1, begins))
+        if begins and not self._wanted:  # the end came before there was a link to send it to
+            self.end(0)
+        return link
+
+    def _lost(self) -> None:
+        """Handle the death of the process: one that died between two epochs is replaced."""
+        link, self._link, self._asked = self._link, None, False
+        assert link is not None
+        error = link.died()
+        if not link.served or self._begun or not self._wanted:
+            self._over = True
+            raise CarriedError(error)
 
     def _adapt(self, *, more: bool) -> None:
         """Ask for more items at once if the loop waits for them, for fewer if it does not."""
@@ -158,47 +185,13 @@ class RemoteIterator(Iterator[Any]):
             self._sated = 0
             knob.set(knob.value // 2)
 
-    def _ask(self) -> None:
-        """Ask for the next items."""
-        if self._link is None:
-            self._link, self._program = self._source.link()
-        data = self._link.ready()
-        self._asked = True
-        with contextlib.suppress(OSError):  # the process is gone: `_answer` finds out
-            where = self._epoch, self._given, self._node_state, self._source.settings
-            begin = () if self._begun else (self._program, *where)
-            data.send((self.ticket, self._source.ready.value + 1, *begin))
-        if not (self._wanted or self._begun):  # the end came before there was a link to send it to
-            self.end(0)
-
-    def _answer(self) -> tuple[str, Any]:
-        """Wait for the answer; skip answers to earlier epochs."""
-        while True:
-            try:
-                if not self._asked:
-                    self._ask()
-                assert self._link is not None
-                token, kind, value = self._link.ready().recv()
-            except (EOFError, OSError):
-                self._lost()
-                continue
-            except BaseException as error:
-                raise CarriedError(error) from error
-            if token == self.ticket:
-                self._link.served = True
-                return kind, value
-
-    def _lost(self) -> None:
-        """Handle the death of the process: one that died between two epochs is replaced."""
-        link, self._link, self._asked = self._link, None, False
-        assert link is not None
-        error = link.died()
-        if not link.served or self._begun or not self._wanted:
-            self._over = True
-            raise CarriedError(error)
-
+    # -- its end ------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Have the other process finish the epoch; if it died, the epoch has ended."""
+        """Have the other process finish the epoch; if it died, the epoch has ended.
+
+        Raises:
+            CacheError: the other process cannot write a cache.
+        """
         if self._link is not None:
             with contextlib.suppress(NoAnswerError):
                 self._link.request("finish", self.ticket).wait(None)
@@ -212,8 +205,7 @@ class RemoteIterator(Iterator[Any]):
             self.end(0)
 
     def end(self, had: int) -> None:
-        """End the epoch after the loop took `had` items."""
+        """End the epoch after the loop took `had` items; threads that wait for one get none."""
         self._wanted = False
-        link = self._link
-        if link is not None:
-            link.send("end", self.ticket, had)
+        if self._link is not None:
+            self._link.request("end", self.ticket, had)

@@ -17,7 +17,7 @@ placed = functools.partial(chain.placed, method="flat_map")
 
 def rested(run):
     """Wait until no worker has anything to do: else the next epoch starts another one."""
-    executor = run._core.engine.executor("fn")
+    executor = run._core.engine.workers("fn")()
     until(lambda: len(executor._idle) == len(executor._slots))
 
 
