@@ -25,7 +25,7 @@ WATCH_MS = 5000  # so long the panel is watched before and after the knob is tur
 # The moving picture: of the panel and of the cell below it, which trains.
 FRAME_MS, FRAMES, FIRST_TURN, TURNS = 500, 28, 8, 6
 SIDEBAR_WIDTH, SIDEBAR_HEIGHT = 1340, 920
-MOVING_WIDTH, MOVING_HEIGHT, COLOURS = 1100, 930, 96
+MOVING_WIDTH, MOVING_HEIGHT, COLOURS = 1100, 560, 96
 LONG = """
 chain = files.repeat(100).map(read, concurrency=2)
 pipe = chain.map(decode).map(augment).batch(16)
@@ -69,6 +69,12 @@ def run_until(notebook: PanelPage, beginning: str) -> int:
     notebook.wait_state("running")
     notebook.page.wait_for_timeout(WATCH_MS)
     return last
+
+
+def keep_chart_closed(notebook: PanelPage) -> None:
+    """Open the chart and close it, so that it does not open by itself: the cell has its room."""
+    for _ in range(2):
+        notebook.panel().locator(".nbp-chart > summary").click()
 
 
 def take_alone(browser: Browser, path: Path, beginning: str, file: Path) -> None:
@@ -128,7 +134,7 @@ def take_sidebar(browser: Browser, name: str, folder: Path) -> None:
     with long_quickstart(SECOND) as path, opened(browser, path, name, **size) as notebook:
         notebook.command("nbpipe:show")
         run_until(notebook, LOOP)
-        notebook.panel().locator("summary").first.click()  # the chart makes room for the cell
+        keep_chart_closed(notebook)
         notebook.panel().evaluate("panel => panel.scrollIntoView({block: 'start'})")
         notebook.page.wait_for_timeout(WATCH_MS)
         notebook.page.screenshot(path=folder / f"sidebar-{name}.png")
@@ -141,9 +147,10 @@ def take_moving(browser: Browser, name: str, folder: Path) -> None:
         size = {"width": MOVING_WIDTH, "height": MOVING_HEIGHT}
         with opened(browser, path, name, scale=1, **size) as notebook:
             run_until(notebook, LOOP)
-            notebook.panel().locator("summary").first.click()  # the chart makes room for the cell
+            keep_chart_closed(notebook)
             notebook.show_cell(2)
             notebook.number("read").focus()
+            notebook.panel().evaluate("panel => panel.scrollIntoView({block: 'start'})")
             frames = []
             for number in range(FRAMES):
                 if FIRST_TURN <= number < FIRST_TURN + TURNS:

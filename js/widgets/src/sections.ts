@@ -16,7 +16,7 @@ export class Sections {
   }
 }
 
-/** A <details> whose state is kept. */
+/** A <details> whose state is kept, from the click on: its own event comes later. */
 export function keep(
   details: HTMLDetailsElement,
   sections: Sections,
@@ -24,5 +24,8 @@ export function keep(
   open: boolean,
 ): void {
   details.open = sections.isOpen(name, open);
+  details
+    .querySelector("summary")
+    ?.addEventListener("click", () => sections.set(name, !details.open));
   details.addEventListener("toggle", () => sections.set(name, details.open));
 }

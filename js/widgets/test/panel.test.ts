@@ -321,6 +321,19 @@ describe("a panel shows", () => {
     expect(shown.text(".nbp-chart .nbp-empty")).toBe(words);
   });
 
+  test("a chart that was opened, or closed, by hand as it was left", () => {
+    const shown = live();
+    const chart = shown.one<HTMLDetailsElement>(".nbp-chart");
+    const opened = [true, false].map((open) => {
+      shown.one(".nbp-chart > summary").click();
+      chart.open = open;
+      model.tick();
+      frame();
+      return chart.open;
+    });
+    expect(opened).toEqual([true, false]);
+  });
+
   test("no control of a knob that has no effect any more", () => {
     const shown = live();
     const controls = () => shown.stage("decode").querySelectorAll("input").length;
