@@ -13,6 +13,7 @@ from ..errors import KnobError, UnknownKnobError, near_match
 from .checks import as_int
 
 Watcher = Callable[["KnobChange"], None]
+AUTOTUNE = "autotune"  # who sets a knob by measured gain
 
 
 @dataclass(frozen=True, slots=True)

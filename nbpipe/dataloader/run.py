@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
-from ..base.knobs import Knob, KnobChange
+from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..base.names import shown
 from ..engine.nodes.failures import Failure
 from ..engine.record import EVENTS_KEPT, slowdown
@@ -26,7 +26,6 @@ from ..run.live_stage import LiveStage
 from ..run.run import Run
 from ..run.shown import ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made, title_of
-from ..tune.board import BY
 from ..tune.tuner import Tuner, TunerLimits
 from .arguments import prefetch_of
 from .chain import FETCH, is_local
@@ -444,7 +443,7 @@ class LoaderRun(ShownRun):
             return
         factor, ready = loader.prefetch_factor or 1, knobs["prefetch"]
         if ready.value == prefetch_of(factor, before):
-            ready.set(prefetch_of(factor, knob.value), by=BY, why="prefetch_factor")
+            ready.set(prefetch_of(factor, knob.value), by=AUTOTUNE, why="prefetch_factor")
 
     def _left_alone(self) -> dict[str, str]:
         """Return why stages are left alone: the workers of a loader are one stage."""

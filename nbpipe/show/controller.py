@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple, final
 
-from ..base.knobs import Knob, KnobChange
+from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, RunClosedError
 from .messages import Later, export_later, got
@@ -183,19 +183,22 @@ class RunController:
         export_later(run, later, path=path, **asked)
 
     def undo(self) -> None:
-        """Set the knob that was changed last back to the value before.
+        """Set the knob that was changed last back to the value before; a tuner undoes all its own.
 
         Raises:
             ArgumentError: nothing was changed.
         """
-        self._open_run()
+        tuner = self._open_run().tuner
         with self._lock:
             if not self._done:
                 raise ArgumentError("there is no change to undo")
             last = self._done.pop()
         self._undoing.now = True
         try:
-            last.knob.set(last.value, by=self._by, why="undo")
+            if last.by == AUTOTUNE and tuner is not None:
+                tuner.undo()
+            else:
+                last.knob.set(last.value, by=self._by, why="undo")
         finally:
             self._undoing.now = False
 
@@ -235,7 +238,9 @@ class _Done(NamedTuple):
     until_s: float
 
     def includes(self, knob: Knob, change: KnobChange, by: str) -> bool:
-        """Return whether a change is part of this one: a slider that is dragged makes many."""
+        """Return whether a change is part of this one: a slider or a tuner makes many."""
+        if self.by == change.by == AUTOTUNE:
+            return True
         ours = self.knob is knob and self.by == change.by == by
         return ours and change.when_s - self.until_s < _GESTURE_S
 

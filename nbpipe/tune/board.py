@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import final
 
-from ..base.knobs import Knob
+from ..base.knobs import AUTOTUNE, Knob
 from ..executors.interface import MOST_PROCESSES
 from ..ops.stage import Stage
 from .point import Point, Slots, slots_of
 
-BY = "autotune"
 MOST = 64  # concurrent calls that are tried without being asked
 COMPUTES = 0.4  # of the time of its calls: a stage computes
 _MOST_PREFETCH = 1024
@@ -59,7 +58,7 @@ class Board:
         if knob is None or stage in self.keep or knob in self._theirs:
             return None
         last = knob.last_change
-        if last is not None and last.by != BY:
+        if last is not None and last.by != AUTOTUNE:
             self._theirs.add(knob)  # for good
             return None
         return knob
@@ -139,7 +138,7 @@ class Board:
         """Set a knob to a value that it takes; return True."""
         old = knob.value
         self.first.setdefault(knob, old)
-        knob.set(value, by=BY, why=why)
+        knob.set(value, by=AUTOTUNE, why=why)
         self.turned(knob, old, why)
         return True
 
@@ -147,6 +146,6 @@ class Board:
         """Restore the values before the first turn, unless they were changed since."""
         for knob, value in self.first.items():
             last = knob.last_change
-            if last is not None and last.by == BY and knob.value != value:
+            if last is not None and last.by == AUTOTUNE and knob.value != value:
                 self.set(knob, value, "undone")
         self.first.clear()

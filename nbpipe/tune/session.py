@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from ..base.knobs import Knob, KnobChange
+from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..ops.stage import CONSUMER
-from .board import BY, Board
+from .board import Board
 from .memory import FREE, MemoryGuard
 from .point import Measure, Measurement, Observation, Pauses, Point
 from .search import Doing, Keep, Search, Turn
@@ -197,7 +197,7 @@ class TuningSession:
         for stage in self.board.stages.values():
             for knob in stage.knobs.values():
                 change = knob.last_change
-                if self._seen.get(knob, change) is not change and change and change.by != BY:
+                if self._seen.get(knob, change) is not change and change and change.by != AUTOTUNE:
                     others.append(change)
                 self._seen[knob] = change
         if not others:

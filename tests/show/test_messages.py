@@ -148,6 +148,34 @@ def test_undo_goes_back_step_by_step(run, browser):
     ]
 
 
+def test_the_changes_of_a_tuner_are_undone_as_one():
+    """A tuner makes many changes; undo has it take back all of them."""
+    run = photographs(state="running")
+    decode = run.stages["decode"]
+
+    class FakeTuner:
+        state = "searching decode"
+
+        def turns(self, stage, knob):
+            return True
+
+        def undo(self):
+            decode.knob("concurrency").set(first[0], by="autotune")
+            decode.knob("prefetch").set(first[1], by="autotune")
+
+    run.tuner = FakeTuner()
+    first = decode.concurrency, decode.prefetch
+    controller = RunController(run)
+    controller.set("decode", "concurrency", first[0] + 1)
+    first = decode.concurrency, decode.prefetch
+    for value in (20, 30):
+        decode.knob("concurrency").set(value, by="autotune")
+        decode.knob("prefetch").set(value, by="autotune")
+    controller.undo()
+    assert (decode.concurrency, decode.prefetch) == first
+    assert controller.snapshot()["undo"]["value"] == first[0] - 1
+
+
 def test_actions_are_those_that_make_sense(run, browser):
     """What may be asked for depends on the state and on what was changed."""
     found = [browser.snapshot()["actions"]]
