@@ -24,7 +24,7 @@ _SURELY_S = 2.5  # or after so long, where late results hold back others
 _LONGEST_S, _LEAST_BATCHES = 15.0, 5  # a window is longer until it has so many batches
 _REGULAR = 0.1  # pauses come after so equally many batches
 _KEEP = 0.015  # of the best rate: fewer calls may give so much less,
-_MANY_FEWER, _MOST_LESS = 1.5, 0.05  # and more where they are so many times fewer
+_MANY_FEWER, _MOST_LESS = 1.5, 0.04  # and more where they are so many times fewer
 
 
 class Observation(NamedTuple):
@@ -244,12 +244,18 @@ class Measurement:
         self._marks: list[_Mark] = []
         self._now = _Mark(0.0, 0, 0.0, {})
         self._looks = 0
+        self._taken: int | None = None  # when the first observation came, in a pause perhaps
         self._worse = False
 
     def add(self, one: Observation) -> bool:
         """Add an observation; return whether the window is complete."""
         loop = one.stats[CONSUMER]
+        if self._taken is None:
+            self._taken = loop.items_out
+        if self._cycle and self._taken == loop.items_out:
+            return False  # whole cycles begin with a batch
         mark = _Mark(one.time_s, loop.items_out, loop.starved_s, one.stats)
+        self._taken = -1
         if not self._marks or mark.batches != self._marks[-1].batches:
             self._marks.append(mark)
         self._now = mark
@@ -266,12 +272,20 @@ class Measurement:
         if lasted_s < measure.least_s:
             return False
         if self._cycle:
+            self._cut_to_cycles(made)
             return made >= self._cycle or lasted_s >= _LONGEST_S
         most_s = _LONGEST_S if made < _LEAST_BATCHES else measure.most_s
         if lasted_s >= most_s or made < measure.batches:
             return lasted_s >= most_s
         rate = made / max(1e-9, self._marks[-1].time_s - first.time_s - self._pauses_s)
         return error_of(self._marks, self._look_s) <= measure.within * rate
+
+    def _cut_to_cycles(self, made: int) -> None:
+        """Leave out the marks after the last whole cycle."""
+        whole = self._marks[0].batches + made // self._cycle * self._cycle
+        if made >= self._cycle:
+            end = next(n for n, mark in enumerate(self._marks) if mark.batches >= whole)
+            del self._marks[end + 1 :]
 
     @property
     def _look_s(self) -> float:

@@ -17,6 +17,7 @@ _LEAP = 4  # a leap multiplies calls by so much at most
 _PROMISE = 0.6  # of the gain that the closed form predicts
 _LONGER = 1.3  # calls that take so much longer are in each other's way
 _OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the load has changed
+_STARVES = 0.4  # of the time: a loop that waits longer needs a much deeper buffer
 _DEEP = 32  # results that wait for an earlier one, for each call
 _HELD = 0.2  # blocked for so much of the time
 _FULL = 0.7  # a stage so busy may be the one that limits
@@ -155,7 +156,8 @@ class Search:
 
     def _window(self, measure: Measure) -> Steps:
         if self._uneven:
-            measure = measure._replace(least_s=_UNEVEN_S, most_s=max(_UNEVEN_S, measure.most_s))
+            most_s = max(_UNEVEN_S, measure.most_s)
+            measure = measure._replace(least_s=_UNEVEN_S, most_s=most_s, floor=0.0)
         point = yield measure._replace(step_s=self._step_s)
         assert isinstance(point, Point)
         self._now_s = point.time_s
@@ -247,6 +249,10 @@ class Search:
         """A leap brought little: go to the calls that the best rate needs while they are light."""
         self._landed = True
         rate, fell = max(before.rate, after.rate), after.rate < before.rate
+        grew = any(s > _LONGER * self._light_s(name) for name, s in after.slots_s.items())
+        if not fell and (self._uneven or not grew):
+            yield Keep("measuring")
+            return after
         turned = False
         for name in self._tunable:
             need = max(1, math.ceil(self._light_s(name) * rate / HEADROOM - _TINY))
@@ -437,7 +443,8 @@ class Search:
         self._uneven = self._uneven or point.held_back is not None
         old = self._board.value(name, "prefetch")
         why = f"it is blocked {point.blocked[name]:.0%} while the loop waits {point.wait:.0%}"
-        deep = max(4 * old, math.ceil(1.2 * point.burst))
+        times = _LEAP if point.wait < _STARVES or point.burst else _LEAP**2
+        deep = max(times * old, math.ceil(1.2 * point.burst))
         if not (yield from self._turned(name, deep, why, "prefetch")):
             self._leave(name, "prefetch")
             return point
