@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 from .board import COMPUTES, Board
 from .point import SAME, Measure, Point, best_of, scalable
 
+KEEPS_UP, SETTLED = "keeps up", "nothing more to gain"  # states in which it only watches
 CONTENT = 0.03  # a loop that waits less gains nothing
 HEADROOM = 0.95  # share of its slots that a stage may need to be busy
 QUIET_S = 30.0  # a knob that was searched is left alone for so long
@@ -520,10 +521,9 @@ class Search:
             LoadChangedError: the load has changed.
         """
         if point.wait < CONTENT:
-            yield Keep("keeps up", f"keeps up: {point.rate:.3g} batches/s")
+            yield Keep(KEEPS_UP, f"{KEEPS_UP}: {point.rate:.3g} batches/s")
         else:
-            note = f"nothing more to gain: {point.rate:.3g} batches/s"
-            yield Keep("nothing more to gain", note)
+            yield Keep(SETTLED, f"{SETTLED}: {point.rate:.3g} batches/s")
         odd, idle, gap = 0, 0, 0.0
         while max(odd, idle) < _TWICE:
             measure = _SURE if odd and gap < _MUCH else Measure(most_s=3.0, settles=False)

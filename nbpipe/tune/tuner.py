@@ -22,13 +22,11 @@ from ..ops.stage import CONSUMER, Stage, stage_at
 from ..show.watch import RunView, title_of
 from .board import MOST, Board
 from .point import Observation
+from .search import KEEPS_UP, SETTLED
 from .session import Decision, TuningSession
 
-_LOOK_S, _REMOTE_S, _REST_S = (
-    0.05,
-    0.1,
-    0.25,
-)  # between two looks
+# Between two looks: while it tries, while it watches or the run is isolated, and between epochs.
+_LOOK_S, _CALM_S, _REST_S = 0.05, 0.1, 0.25  # [s]
 _READ_S = 0.25  # memory that is far below its ceiling is read no more often
 _NEAR = 0.8  # of the ceiling: from here on it is read at each look
 _QUARTER = 4  # of what is free, a tuner may use this part unless it is given a ceiling
@@ -248,7 +246,8 @@ class Tuner:
         self._session.look(one)
         if status.state != "running":
             return _REST_S
-        return _REMOTE_S if status.isolated else _LOOK_S
+        watches = self._session.state in (KEEPS_UP, SETTLED)
+        return _CALM_S if status.isolated or watches else _LOOK_S
 
     def _resident_bytes(self, now_s: float) -> int | None:
         """Return the resident memory; far below the ceiling, as it was a moment ago."""
