@@ -323,8 +323,12 @@ class Measurement:
 
     def _point_until(self, last: _Mark) -> Point:
         first = self._marks[0]
-        made = max(last.batches - first.batches, 0.5)
-        span_s = max(1e-3, last.time_s - first.time_s - self._pauses_s)
+        made = taken = max(last.batches - first.batches, 0.5)
+        span_s = last.time_s - first.time_s - self._pauses_s
+        if self._cycle and made > self._cycle:  # a mark may have some batches more
+            more = made % self._cycle
+            made, span_s = made - more, span_s - more * step_of(self._marks)
+        span_s = max(1e-3, span_s)
         rate, wait = made / span_s, min(1.0, (last.waited_s - first.waited_s) / span_s)
         error = SAME / 2 * rate if self._cycle else error_of(self._marks, self._look_s)
         return Point(
@@ -334,7 +338,7 @@ class Measurement:
             min(error, rate),
             wait,
             (1.0 - wait) / rate,
-            **self._of_stages(first.stats, last.stats, made),
+            **self._of_stages(first.stats, last.stats, taken),
             calls={one.address: last.stats[one.address].concurrency for one in self._groups},
             short=frozenset(self._short_in(last.stats)),
             burst=self._pause_s * rate if self._cycle else 0.0,
@@ -373,6 +377,12 @@ def steps_of(marks: Sequence[_Mark]) -> list[float]:
     return [
         (new.time_s - old.time_s) - (new.waited_s - old.waited_s) for old, new in pairwise(marks)
     ]
+
+
+def step_of(marks: Sequence[_Mark]) -> float:
+    """Return the median time of the loop's own step, without its pauses [s]."""
+    counts = (new.batches - old.batches for old, new in pairwise(marks))
+    return statistics.median(s / max(1, n) for s, n in zip(steps_of(marks), counts, strict=True))
 
 
 def error_of(marks: Sequence[_Mark], look_s: float) -> float:
