@@ -73,7 +73,10 @@ def stored(outputs: list[NotebookNode]) -> list[NotebookNode]:
                 data["text/plain"] = "Widgets"
         if _FIGURE in data:
             data["text/plain"] = "Figure"
-        kept.append(output)
+        if kept and output.get("name", 0) == kept[-1].get("name"):
+            kept[-1].text += output.text  # one stream, in pieces
+        else:
+            kept.append(output)
     return kept
 
 
