@@ -97,7 +97,7 @@ def test_tensors_are_compared_by_their_numbers():
 
 def test_a_key_that_cannot_be_hashed():
     """The error says what to give."""
-    with pytest.raises(StageError, match=r"got list; give a function .* as dedupe\(key=") as caught:
+    with pytest.raises(StageError, match=r"got list; give a function .* dedupe\(key=") as caught:
         list(nbpipe.source([[1]]).dedupe())
     assert (caught.value.stage, type(caught.value.__cause__)) == ("dedupe", ArgumentTypeError)
 
