@@ -121,14 +121,41 @@ GOALS: dict[str, tuple[float | None, float, bool]] = {
     "memory": (None, 1.0, False),
 }
 CHANGING = ("changing", "stolen", "tail")  # kinds that may lose twice as much of the area
+# Goals that a kind misses with some seeds: the worst that holds. A lock has two rates at the same
+# calls, with and without a queue before it; tails are seen late; a server has a flat top.
+HOLDS: dict[tuple[str, str], float] = {
+    ("tail", "reached"): 0.80,
+    ("tail", "lost"): 0.30,
+    ("lock", "reached"): 0.70,
+    ("lock", "lost"): 0.30,
+    ("lock", "from_best"): 0.85,
+    ("mixed", "reached"): 0.92,
+    ("mixed", "lost"): 0.13,
+    ("mixed", "from_best"): 0.93,
+    ("stolen", "reversals"): 5,
+    ("stolen", "workers"): 1.5,
+    ("remote", "reached"): 0.92,
+    ("remote", "lost"): 0.13,
+    ("remote", "reversals"): 5,
+    ("remote", "workers"): 1.25,
+    ("remote", "from_best"): 0.93,
+    ("slowed", "from_best"): 0.97,
+}
 
 
-def missed(kind: str, scores: Sequence[Score]) -> list[str]:
-    """Return the goals that a kind does not reach, each in a line."""
+def missed(kind: str, scores: Sequence[Score], *, known: bool = False) -> list[str]:
+    """Return the goals that a kind does not reach, each in a line.
+
+    Args:
+        kind: its name.
+        scores: of some seeds.
+        known: leave out what is known to be missed, as far as `HOLDS` says.
+    """
     found = []
     for name, (median, worst, more) in GOALS.items():
         values = {one.seed: float(getattr(one, name)) for one in scores}
         least = 2 * worst if name == "lost" and kind in CHANGING else worst
+        least = HOLDS.get((kind, name), least) if known else least
         seed = (min if more else max)(values, key=lambda one: values[one])
         middle = statistics.median(values.values())
         if median is not None and (middle < median) == more and middle != median:
