@@ -63,6 +63,11 @@ class Board:
             return None
         return knob
 
+    @property
+    def theirs(self) -> list[str]:
+        """The names of the knobs that others turned."""
+        return sorted(knob.name for knob in tuple(self._theirs))
+
     def value(self, stage: str, name: str = "concurrency") -> int:
         """Return the value in force; 1 without such a knob."""
         knob = self.stages[stage].knobs.get(name)

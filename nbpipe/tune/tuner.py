@@ -92,8 +92,14 @@ class Tuner:
     # -- what users see -----------------------------------------------------------------------
     @property
     def state(self) -> str:
-        """What it does now: "measuring", "searching read", "keeps up", ..., "stopped"."""
-        return self._ended or self._session.state
+        """What it does now: "measuring", "searching read", "keeps up", ..., "stopped".
+
+        Knobs that others turned are named: they are left alone.
+        """
+        session = self._session
+        theirs = "" if session.nothing else ", ".join(session.board.theirs)
+        told = f"{session.state}; {theirs} left alone" if theirs else session.state
+        return self._ended or told
 
     @property
     def log(self) -> tuple[Decision, ...]:

@@ -146,6 +146,7 @@ def test_a_person_owns_a_knob_for_good(pipe):
         assert tuner.turns("read", "concurrency")
         pipe["read"].concurrency = 3
         assert not tuner.turns("read", "concurrency")
+        assert tuner.state == "measuring; read.concurrency left alone"
         pipe["read"].knob("concurrency").set(4, by="autotune")
         assert not tuner.turns("read", "concurrency")
         tuner.undo()
