@@ -113,14 +113,23 @@ def test_text_without_workers():
 
 def test_empty_cells_of_a_region():
     """A stage that holds nothing has no queue, one that shares its workers no calls."""
-    rows = picture_html(snapshot(photographs())).split("<tr>")
+    html = picture_html(snapshot(photographs()))
+    cells = [row.split("</td>") for row in html.split("<tr")]
     found = {
-        name: [f'data-l="{cell}"' in row for cell in ("queue", "calls")]
-        for row in rows
-        for name in ("batch", "normalise")
-        if f"<b>{name}</b>" in row
+        name: [row[3].removeprefix("<td>") for row in cells if f"<td>{tag}" in row[0]]
+        for name, tag in (
+            ("calls of batch", "<b>batch<"),
+            ("calls of normalise", "<b>normalise<"),
+            ("queue of batch", "batch<"),
+            ("queue of normalise", "normalise<"),
+        )
     }
-    assert found == {"batch": [False, True], "normalise": [True, False]}
+    assert found == {
+        "calls of batch": ["1/2"],
+        "calls of normalise": [""],
+        "queue of batch": [""],
+        "queue of normalise": ["0/4"],
+    }
 
 
 def test_real_workers():
