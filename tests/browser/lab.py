@@ -526,4 +526,5 @@ def open_notebook(
         open_page(browser, address, scale=scale, kind=kind, **size) as page,
     ):
         page.open(notebook.name)
+        page.command("notebook:clear-all-cell-outputs")  # stored ones, and their numbers
         yield page

@@ -17,6 +17,7 @@ def test_quickstart_runs_in_lab(chromium, lab_address, lab_folder):
         shutil.copy(path, place)
     with open_page(chromium, lab_address) as notebook:
         notebook.open(f"{place.name}/{QUICKSTART.name}")
+        notebook.command("notebook:clear-all-cell-outputs")  # stored ones, and their numbers
         notebook.page.set_default_timeout(120_000)  # for all cells together
         notebook.run_all()
         cells = notebook.code_cells()
