@@ -238,7 +238,7 @@ def test_a_shard_of_what_is_not_read_by_index_is_refused(word):
             states.append(carried(run.state_dict()))
     with NOT_SPLIT[word](0, 1).start() as run, pytest.raises(StateError) as caught:
         run.load_state_dict(states)
-    assert "only where the pipeline has one shard or claim" in str(caught.value)
+    assert "only if the pipeline has one shard or claim" in str(caught.value)
 
 
 def test_states_before_the_first_item():
