@@ -43,7 +43,7 @@ os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
 hypothesis.settings.load_profile(os.environ.get("NBPIPE_EXAMPLES", "everyday"))
 # How long a test may take before it counts as hung [s], by its marks and fixtures; for others
 # pyproject.toml says it.
-HANGS_S = {"kernel": 120, "ranks": 120, "torch": 120, "gpu": 120, "browser": 600, "slow": 240}
+HANGS_S = {"kernel": 120, "ranks": 120, "torch": 120, "gpu": 120, "browser": 400, "slow": 240}
 # The promise: a knob acts while a cell trains. Other tests in a browser are slow.
 EVERYDAY_IN_A_BROWSER = "test_concurrency_moves_while_a_cell_trains[keyboard]"
 STDERR = pytest.StashKey[int]()  # what is written here is not captured
