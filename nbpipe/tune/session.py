@@ -92,7 +92,7 @@ class TuningSession:
         self._window: Measurement | None = None
         self._measure = self._advanced(None)
 
-    # -- what is observed ---------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------
     def look(self, one: Observation) -> None:
         """Take an observation; turn knobs if that is due."""
         if self.nothing:

@@ -29,7 +29,7 @@ from .session import Decision, TuningSession
 _LOOK_S, _CALM_S, _REST_S = 0.05, 0.1, 0.25  # [s]
 _READ_S = 0.25  # memory that is far below its ceiling is read no more often
 _NEAR = 0.8  # of the ceiling: from here on it is read at each look
-_QUARTER = 4  # of what is free, a tuner may use this part unless it is given a ceiling
+_QUARTER = 4  # of the free memory, a tuner may use this part unless it is given a ceiling
 _LOG = logging.getLogger("nbpipe")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.ipynb import write_notebook
 
-pytest.importorskip("IPython")
+pytest.importorskip("IPython", reason="reads cells, which takes IPython")
 
 
 @pytest.fixture

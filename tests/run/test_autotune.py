@@ -1,4 +1,4 @@
-"""`run.autotune()`: what it takes, whose knobs it turns, and what is left when it ends."""
+"""`run.autotune()`: its arguments, the knobs that it turns, and the end of a tuner."""
 
 import os
 import threading

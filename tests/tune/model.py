@@ -1,8 +1,8 @@
 """A queueing model of a run in virtual time, which a tuning session drives.
 
 Stages are servers with finite buffers that hand on in input order, and a loop takes batches from
-the last one. A minute takes tens of milliseconds. What is in the way of calls (cores, locks, load)
-makes a call longer, by how many there are when it begins.
+the last one. A minute takes tens of milliseconds. Cores, locks and load make a call longer, by the
+number of calls when it begins.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Model:
             self.computing += one.serving.cpu_share > 0.4
             one.latencies.append(time_s)
             self._event(self.now_s + time_s, place, item)
-            one.busy_s += time_s  # less what is left, when it is read
+            one.busy_s += time_s  # less the time still to come, when it is read
         if state != one.state:
             one.account(self.now_s)
             one.state = state
@@ -329,7 +329,7 @@ class Model:
         self._event(self.now_s + step_s, LOOP, 0)
         self._start(len(self.stages) - 1)
 
-    # -- what is observed ---------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------
     def observe(self) -> Observation:
         """Return what a tuner sees now."""
         now_s = self.now_s

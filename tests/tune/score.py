@@ -149,7 +149,7 @@ def missed(kind: str, scores: Sequence[Score], *, known: bool = False) -> list[s
     Args:
         kind: its name.
         scores: of some seeds.
-        known: leave out what is known to be missed, as far as `HOLDS` says.
+        known: leave out the goals that are known to be missed, as far as `HOLDS` says.
     """
     found = []
     for name, (median, worst, more) in GOALS.items():

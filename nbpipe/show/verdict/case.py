@@ -57,7 +57,7 @@ class Case(NamedTuple):
         span_s: float,
         past: Past,
     ) -> Case:
-        """Gather what is known."""
+        """Gather the numbers of a run."""
         rows = {name: stats[name] for name in stages if name in stats}
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
