@@ -495,8 +495,8 @@ class Run(ShownRun):
 
         Args:
             memory: ceiling of the resident memory of this process and all below it, as "4 GB" or
-                a number of bytes. Without one, the ceiling is the resident memory now, plus a quarter
-                of the free memory.
+                a number of bytes. Without one, it is the resident memory now, plus a quarter of
+                the free memory.
             keep: addresses of stages to leave alone.
             most: the most concurrent calls of a stage; 64 if left out [calls].
 
