@@ -157,9 +157,9 @@ def test_an_epoch_that_is_left_takes_back_what_has_not_begun(threads):
         running.wait()
         until(lambda: len(sent) == 3)
         items.close()
-        until(sent[2].cancelled)
+        until(lambda: any(future.cancelled() for future in sent))
         gate.set()
-    assert sorted(begun) == [0, 1]
+    assert len(begun) == 2  # which two, the order of our threads decides
 
 
 def test_executor_that_was_shut_down_is_named(threads):
