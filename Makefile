@@ -132,5 +132,5 @@ $(VENV)/.release: constraints.txt | $(VENV)/.made
 	@touch $@
 
 $(VENV)/.core: $(PINS) | $(VENV)/.made
-	$(PIP) -e '.[cli,export,jupyter]' hypothesis pillow pytest pytest-timeout pyyaml
+	$(PIP) -e '.[cli,export,jupyter,metrics]' hypothesis pillow pytest pytest-timeout pyyaml
 	@touch $@

@@ -9,7 +9,7 @@ with pipe.start() as run:
 import sys
 from typing import TYPE_CHECKING
 
-from . import debug, ranks
+from . import debug, metrics, ranks
 from .base.knobs import Knob, KnobChange
 from .base.seeding import WorkerInfo, worker_info
 from .engine.nodes.failures import Failure
@@ -44,6 +44,7 @@ from .errors import (
     WorkerStartError,
 )
 from .loading import load
+from .metrics.log import log_every
 from .ops.call import Retry
 from .ops.stage import Stage
 from .pipeline import Pipeline, concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
@@ -100,6 +101,8 @@ __all__ = [
     "debug",
     "interleave",
     "load",
+    "log_every",
+    "metrics",
     "mix",
     "progress",
     "ranks",

@@ -31,6 +31,7 @@ FLOORS = (
     "run",
     "pipeline progress peek loading",
     "dataloader",
+    "metrics",
     "debug ranks __init__ cli __main__",
 )
 # How many files a room holds at most, its `__init__` not counted; a room within is counted alone.
@@ -51,6 +52,7 @@ MOST_FILES = {
     "run": 11,
     "run/isolated": 6,
     "dataloader": 16,
+    "metrics": 3,
     "cli": 6,
 }
 # They import torch when they need it; all others ask whether it is loaded.
@@ -59,7 +61,7 @@ IMPORT_TORCH = {"executors/transfer.py", "ranks.py", "dataloader/arguments.py"}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 # Users write these names, so that messages and modules may hold them.
-PUBLIC = {*nbpipe.__all__, "debug", "ranks"}
+PUBLIC = {*nbpipe.__all__, "debug", "metrics", "ranks"}
 # They look like modules, and are the names of a comm and of labels in the digests of cache folders.
 NO_FILES = {"runs", "operations", "weighted", "claims"}
 # Texts that are the name of a class in a room above, and mean something else.

@@ -21,7 +21,7 @@ from nbpipe.run.iterator import EpochIterator
 from nbpipe.run.open_epoch import OpenEpoch
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = (nbpipe, nbpipe.ranks, nbpipe.debug)
+MODULES = (nbpipe, nbpipe.metrics, nbpipe.ranks, nbpipe.debug)
 # What public methods return: users call their methods, too.
 RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Progress, RunStats)
 SCRIPTS = ("DataLoader.export", "LoaderRun.export", "Pipeline.export", "Run.export")

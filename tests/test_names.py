@@ -11,9 +11,9 @@ PIPELINE = """balance batch cache claim dedupe enumerate export filter flat_map 
     repeat route sample shard shuffle skip stages start take to_device unbatch window"""
 RUN = """autotune close closed controls diagnose epoch events export failures history iterate
     load_state_dict open_epoch pause paused pipeline plot resume retry_failed seed set_epoch stages
-    state_dict stats status stop stopped train tuner wait"""
+    state_dict stats status stop stopped summary train tuner wait"""
 LOADER_RUN = """autotune close closed controls diagnose epoch events export failures history pause
-    paused pipeline plot resume stages stats status stop stopped tuner"""
+    paused pipeline plot resume stages stats status stop stopped summary tuner"""
 
 
 def double(number):
@@ -46,6 +46,7 @@ def test_module_shows_what_it_exports():
     assert {"DataLoader", "source", "runs"} <= public(nbpipe)
     assert public(nbpipe.debug) == {"DeviceLeaks", "Leaks", "full_tracebacks", "leaks"}
     assert public(nbpipe.ranks) == {"LocalStore", "Store", "gather_states"}
+    assert public(nbpipe.metrics) == {*nbpipe.metrics.__all__}
 
 
 @pytest.mark.slow

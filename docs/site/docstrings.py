@@ -15,6 +15,7 @@ _OFFERED["Stage"].add("depth")  # of stages on a device
 _OFFERED["ShownRun"] = _OFFERED["Run"]  # what it has from there
 # Nobody but nbpipe makes these: their arguments are no news to anybody.
 _GIVEN = {f"nbpipe.{name}" for name in (*_OFFERED, "Knob", "KnobChange", "StageStats", "Failure")}
+_GIVEN.add("nbpipe.metrics.MetricsLog")
 _LEFT_OUT = {"MissingExtraError.of", "near_match"}
 
 

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from ..base.names import shown
 from ..base.threads import in_new_thread
+from ..engine.lifecycle import in_turn
 from ..errors import StageError, add_note
 from ..pipeline import Pipeline
 from .arguments import Arguments
@@ -274,7 +275,7 @@ class Epochs:
             lists = head_of(pipe)
             progress.reading = lists.now
             indices = iter(lists)
-        between = self.run.between_waits
+        between = in_turn(self.run.between_waits, self.run.loop_calls)
         return LocalRun(indices, pipe.chain, before=progress.delivered, between=between)
 
     # -- workers --------------------------------------------------------------------------

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 # Used by the loader and by nbpipe's notebook support; completion does not offer them.
 _OURS = (
-    *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended"),
-    *("follow", "knobs", "log", "on_run", "shown", "turn", "unnamed_failures"),
+    *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended", "follow"),
+    *("knobs", "log", "loop_calls", "on_run", "shown", "turn", "unnamed_failures"),
 )
-_ATTRIBUTES = ("between_waits", "knobs", "log", "on_run", "shown")
+_ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown")
 
 
 @final
@@ -61,6 +61,7 @@ class LoaderRun(ShownRun):
         on_run: called with every run that makes batches, or None.
         between_waits: called before the loop makes a batch itself, or None; an epoch takes the
             one that is set when it begins.
+        loop_calls: the loop calls these before it takes a batch, from its next epoch on.
         shown: the displays of this run; their `rest` is called at the end of each epoch.
 
     Examples:
@@ -78,6 +79,7 @@ class LoaderRun(ShownRun):
         self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
         self.on_run: Callable[[AttendedRun], object] | None = None
         self.between_waits: Callable[[], object] | None = None
+        self.loop_calls: list[Callable[[], object]] = []
         self._loader = weakref.ref(loader)
         self._unit = unit
         self._pipeline = Pipeline(())
@@ -103,6 +105,7 @@ class LoaderRun(ShownRun):
     def adopt(self, run: Run) -> None:
         """Show a run that makes batches; it times the steps of the same loop as those before."""
         run._core.time_steps(self._steps)
+        run._core.life.loop_calls = self.loop_calls
         if self.on_run is not None:
             self.on_run(run)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -21,6 +21,21 @@ from .record import RunRecord
 # How the last epoch ended; READY before the first.
 READY, FINISHED, STOPPED = "ready", "finished", "stopped"
 CANCELLED, FAILED = "cancelled", "failed"
+
+
+def in_turn(
+    first: Callable[[], object] | None, others: Iterable[Callable[[], object]]
+) -> Callable[[], object] | None:
+    """Return a function that calls all of these; None if there are none."""
+    calls = (*others,) if first is None else (first, *others)
+    if len(calls) <= 1:
+        return calls[0] if calls else None
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    return call_all
 
 
 class _Ending(NamedTuple):
@@ -52,7 +67,9 @@ class RunLifecycle:
         elapsed_ns: length of the last epoch, without pauses; 0 while one is in progress.
         ended_ns: when it ended; 0 while one is in progress.
         waited_before_ns: time that the loop waited in earlier epochs [ns].
-        between_waits: the loop calls it before it takes an item, and repeatedly while it waits.
+        between_waits: the loop calls it before it takes an item, and repeatedly while it waits;
+            so does another thread that waits for the run.
+        loop_calls: the loop alone calls these as well, from its next epoch on.
         closed: nothing may start.
         forked: this process is a fork: the run belongs to its parent.
     """
@@ -67,6 +84,7 @@ class RunLifecycle:
         self.error: BaseException | None = None
         self.begun_ns = self.elapsed_ns = self.ended_ns = self.waited_before_ns = 0
         self.between_waits: Callable[[], object] | None = None
+        self.loop_calls: list[Callable[[], object]] = []
         self.closed = False
         self.forked = False
         self._starting = threading.Lock()

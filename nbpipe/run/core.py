@@ -188,6 +188,11 @@ class RunCore:
         self.life.between_waits = function
 
     @property
+    def loop_calls(self) -> list[Callable[[], object]]:
+        """Functions that the loop calls, from its next epoch on."""
+        return self.life.loop_calls
+
+    @property
     def active_s(self) -> float:
         """Time on a clock that stops during pauses [s]."""
         return self.record.consumer.active_ns(perf_counter_ns()) / 1e9

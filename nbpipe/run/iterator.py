@@ -18,7 +18,7 @@ from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, holds, in_new_thread
 from ..engine.engine import surfaced
 from ..engine.epoch import Epoch
-from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED, RunLifecycle
+from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED, RunLifecycle, in_turn
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ConcurrentIterationError, EpochClosedError, show_briefly
 from ..executors.transfer import await_stream, opened
@@ -73,7 +73,7 @@ class EpochIterator(Iterator[Any]):
         self._consumer = life.record.consumer
         self._before = life.position.delivered_before
         self._thread = get_ident()
-        self._between = life.between_waits
+        self._between = in_turn(life.between_waits, life.loop_calls)
         self._turn = threading.Lock()
         self._waits = False
         self._taking = self._shared = False

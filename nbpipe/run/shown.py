@@ -44,6 +44,24 @@ class ShownRun:
 
         return diagnose(self)
 
+    def summary(self: RunView) -> str:
+        """Return how the run goes, or went, as text: position, rates, bottleneck, a row per stage.
+
+        Print it at the end of a script; it works after `close()` too.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start() as run:
+            ...     numbers = list(run)
+            >>> print(run.summary())
+            source
+            closed, epoch 0, 4/4 items (100%), ...
+        """
+        from ..show.picture import picture_text
+        from ..show.snapshot import snapshot
+
+        return picture_text(snapshot(self))
+
     def plot(self: RunView) -> Figure:
         """Draw the history: rates of the stages, knob changes, how full the buffers are.
 
