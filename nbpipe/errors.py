@@ -387,6 +387,11 @@ def is_users_file(name: str) -> bool:
     return not _is_installed(name) and not name.startswith(_NOT_USERS)
 
 
+def is_own_file(name: str) -> bool:
+    """Return whether a file of code belongs to nbpipe."""
+    return name.startswith(_OURS)
+
+
 def _is_installed(name: str) -> bool:
     return any(part in name for part in _INSTALLED)
 

@@ -158,7 +158,8 @@ def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
             hang = hang_of(started.stages, started.stats())
             which = None if hang is None else (hang.stages, hang.item)
             if hang is not None and which != last:
-                last, found = which, hang.diagnosis(started.stages, started.status())
+                last, place = which, started._core.place(hang.stages[-1])
+                found = hang.diagnosis(started.stages, started.status(), place)
                 sys.stderr.write(f"{printable(str(found))}\n")
                 sys.stderr.flush()
 

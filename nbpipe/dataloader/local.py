@@ -13,6 +13,7 @@ from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
 from ..engine.nodes.failures import Failure, formatted, one_line
 from ..engine.record import RunRecord
 from ..engine.stats import BLOCKED, SAMPLE_NS, Row, StageRuntime, StageStats, Status
+from ..executors.stack import Place, place_in_thread
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses
 from ..run.iterator import ATTEND_S
@@ -130,7 +131,8 @@ class LoopCounts:
             now_ns, consumer = self._now_ns, self.record.consumer
             runtimes = self._settled(now_ns)
             rows = {one.address: one.stats(now_ns, 0, spent_ns) for one, _, spent_ns in runtimes}
-            rows[FETCH] = replace(rows[FETCH], running=int(consumer.waits_since_ns > 0))
+            runs, oldest_s = consumer.waits_since_ns > 0, self._spent_ns(now_ns) / 1e9
+            rows[FETCH] = replace(rows[FETCH], running=int(runs), oldest_s=oldest_s)
             return {**consumer.with_means(rows, now_ns), CONSUMER: consumer.stats(now_ns)}
 
     def times(self) -> dict[str, Any]:
@@ -283,6 +285,10 @@ class LocalRun(Iterator[Any]):
     def stats(self) -> dict[str, StageStats]:
         """Return the stats of the stages by address, and of the loop."""
         return self._counts.stats()
+
+    def place(self) -> Place | None:
+        """Return where in user code the thread is that iterates; None if that is not known."""
+        return place_in_thread(self._thread.ident)
 
     def history(self) -> list[Row]:
         """Return one row for each second and stage."""

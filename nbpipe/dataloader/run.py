@@ -18,6 +18,7 @@ from ..engine.record import EVENTS_KEPT, slowdown
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..engine.step_time import StepTimes
 from ..errors import RunClosedError, near_match
+from ..executors.stack import Place
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Stage, addresses, stage_at
 from ..pipeline import Pipeline
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 # Used by the loader and by nbpipe's notebook support; completion does not offer them.
 _OURS = (
     *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended", "follow"),
-    *("knobs", "log", "loop_calls", "on_run", "shown", "turn", "unnamed_failures"),
+    *("knobs", "log", "loop_calls", "on_run", "place", "shown", "turn", "unnamed_failures"),
 )
 _ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown")
 
@@ -149,6 +150,11 @@ class LoaderRun(ShownRun):
         maker = current.maker
         found = maker.failures() if isinstance(maker, LocalRun) else maker._core.unnamed_failures()
         return current.renumbered(found)
+
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is; None if it is not known."""
+        maker = self._maker
+        return maker._core.place(address) if isinstance(maker, Run) else maker and maker.place()
 
     def chain_code(self) -> str:
         """Return the statement that makes the loader, with its workers as they are, for a cell."""

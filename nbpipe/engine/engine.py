@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..executors.interface import Served
+from ..executors.stack import Place
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
 from .nodes.external import ExternalOrder
@@ -126,6 +127,10 @@ class Engine(ABC):
     @abstractmethod
     def workers(self, address: str) -> Callable[[], Served] | None:
         """Return what tells of the workers of a stage; None if the run has none for it."""
+
+    @abstractmethod
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is; None if it is not known."""
 
     @abstractmethod
     def numbers(self) -> ProcessNumbers:

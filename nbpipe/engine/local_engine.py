@@ -5,8 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from ..executors.interface import Served
+from ..executors.stack import Place
 from ..ops.checkpoint import caches
 from ..ops.ranges import IndexRanges
 from ..ops.stage import Chain
@@ -19,6 +21,20 @@ from .nodes.provenance import StageStates
 from .record import RunRecord
 from .rest import WorkerRest
 from .stats import Row, StageStats
+
+
+class _AskedCall(NamedTuple):
+    """A call that was asked for its line of code.
+
+    Attributes:
+        call: tells it from others.
+        age_ns: how long it had been running [ns].
+        place: the answer, or None.
+    """
+
+    call: tuple[int, int]
+    age_ns: int
+    place: Place | None
 
 
 class LocalEngine(Engine):
@@ -44,6 +60,7 @@ class LocalEngine(Engine):
         self.sources_read: Callable[[], object] = lambda: None
         self._chain = chain
         self._record = record
+        self._places: dict[str, _AskedCall] = {}  # by address
         self.epochs.remember = record.remember
         self.scheduler.sample = _sampler(self.epochs, record)
 
@@ -118,6 +135,25 @@ class LocalEngine(Engine):
         """Return what tells of the workers of a stage; None if threads do the work."""
         executor = self.epochs.fused_stages.executor(address)
         return None if executor is None else lambda: executor
+
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is; each call is asked once.
+
+        A call that does not answer is asked again when it has run for twice as long.
+        """
+        with self.scheduler.lock:
+            now_ns = perf_counter_ns()
+            since_ns, task = self.epochs.rows.oldest(now_ns).get(address, (0, None))
+        known = self._places.get(address)
+        if task is None:
+            return known and known.place  # the call has ended since
+        call, age_ns = (id(task), since_ns), now_ns - since_ns
+        again = known is not None and known.place is None and age_ns >= 2 * known.age_ns
+        if known is None or known.call != call or again:
+            executor = self.epochs.fused_stages.executor(address)
+            place = self.scheduler.place(task) if executor is None else executor.place()
+            self._places[address] = known = _AskedCall(call, age_ns, place)
+        return known.place
 
     def numbers(self) -> ProcessNumbers:
         """Return the numbers of this process."""

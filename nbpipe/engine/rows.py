@@ -119,7 +119,18 @@ class StageRows:
         return {address: self._with_workers(address, row) for address, row in rows.items()}
 
     def _oldest(self, now_ns: int, epoch: Epoch | None = None) -> dict[str, tuple[int, str]]:
-        """Return the oldest call of each stage with calls in progress; only those of `epoch`."""
+        return {
+            address: (now_ns - since_ns, task.node.runner.item_of(task))
+            for address, (since_ns, task) in self.oldest(now_ns, epoch).items()
+        }
+
+    def oldest(self, now_ns: int, epoch: Epoch | None = None) -> dict[str, tuple[int, Task]]:
+        """Return the oldest call of each stage with calls in progress, and when it began [ns].
+
+        Args:
+            now_ns: calls that began later do not count.
+            epoch: only its calls count; None for all.
+        """
         found: dict[str, tuple[int, Task]] = {}
         for task in self._scheduler.at_work():
             if not task.started_ns or task.ended_ns or epoch not in (None, task.node.epoch):
@@ -131,10 +142,7 @@ class StageRows:
             since_ns = max(task.started_ns, task.seen_ns)
             if since_ns < (found[runtime.address][0] if runtime.address in found else now_ns):
                 found[runtime.address] = since_ns, task
-        return {
-            address: (now_ns - since_ns, task.node.runner.item_of(task))
-            for address, (since_ns, task) in found.items()
-        }
+        return found
 
     def _rows(self, now_ns: int, ages: Ages) -> dict[str, StageStats]:
         return {

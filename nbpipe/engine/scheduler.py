@@ -9,6 +9,7 @@ from time import monotonic, perf_counter_ns
 from ..base.threads import no_thread
 from ..executors.coroutine import EventLoop
 from ..executors.interface import Work
+from ..executors.stack import Place
 from ..executors.thread import ThreadPool, WorkerThread
 from .epoch import LOG, Epoch, discard
 from .nodes.expand import Readers
@@ -356,6 +357,10 @@ class Scheduler:
         if not self._running:
             return in_threads
         return list({*in_threads, *self._running})  # one may be on its way to the event loop
+
+    def place(self, task: Task) -> Place | None:
+        """Return where in user code a task of a thread or of the event loop is."""
+        return self.loop.place(task) if task.node.remote else self._pool.place(task)
 
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from ..base.threads import ThreadSettings
 from .interface import AsyncReading, TaskSource, Work
+from .stack import Place, place_in_coroutine, place_in_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -201,6 +202,15 @@ class EventLoop:
             if in_progress and not call.cancelled and unwanted(call.work):
                 call.cancelled = True
                 task.cancel()
+
+    def place(self, work: Work) -> Place | None:
+        """Return where in user code the coroutine of some work is."""
+        calls = self._calls.copy().items()
+        task = next((task for task, call in calls if call.work is work), None)
+        coroutine = None if task is None else task.get_coro()
+        if getattr(coroutine, "cr_running", False):  # it computes, and holds up the loop
+            return None if self._thread is None else place_in_thread(self._thread.ident)
+        return place_in_coroutine(coroutine)
 
     def has(self, ident: int) -> bool:
         """Return whether the thread with this id is the loop's."""

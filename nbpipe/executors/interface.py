@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..base.threads import ThreadSettings
+from .stack import Place
 
 MOST_PROCESSES = 4  # for each core; more take memory and wait for one another
 
@@ -239,6 +240,10 @@ class Executor(ABC):
     def memory_bytes(self) -> int:
         """Resident memory of the workers [bytes]; 0 where it is not known."""
         return 0
+
+    def place(self) -> Place | None:
+        """Return where in user code the oldest call in progress is; None where it is not known."""
+        return None
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[str]:

@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing.reduction import send_handle
 from time import monotonic, perf_counter_ns
 from typing import Any, final
 
@@ -26,6 +27,7 @@ from ..errors import (
     WorkerStartError,
 )
 from .interface import MOST_PROCESSES, Executor, Program, Request, Response
+from .stack import Place, StackPipe
 from .workers.channel import Channel, ResultReader
 from .workers.launch import LEAVE_S, Worker, launch
 from .workers.memory import Blocks
@@ -84,6 +86,7 @@ class ProcessExecutor(Executor):
         self._waiting = self._starting = 0
         self._closed = self._reaped = False
         self._memory = (0.0, 0)
+        self._stacks: StackPipe | None = None
 
     # -- what is sent ---------------------------------------------------------------------
     def prepare(self, program: Program) -> None:
@@ -196,6 +199,7 @@ class ProcessExecutor(Executor):
         Raises:
             WorkerStartError: no thread could be started, and there is no other worker.
         """
+        self._stacks = self._stacks or StackPipe()
         slot = _Slot(self._free_number())
         self._slots.add(slot)
         self._starting += 1
@@ -225,7 +229,8 @@ class ProcessExecutor(Executor):
     def _started(self, slot: _Slot, request: Request, serialized: SerializedFunction) -> None:
         each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
         try:
-            slot.start(each_bytes, copy=self._copy, blocks=self._blocks)
+            assert self._stacks is not None
+            slot.start(each_bytes, self._stacks.file, copy=self._copy, blocks=self._blocks)
             slot.load(request, serialized)
         except BaseException as error:
             slot.usable = False
@@ -281,6 +286,13 @@ class ProcessExecutor(Executor):
         with self._lock:
             return sum(not slot.ready for slot in self._slots)
 
+    def place(self) -> Place | None:
+        """Return where in user code the worker is that has been at work for the longest time."""
+        with self._lock:
+            busy = [slot for slot in self._slots if slot.ready and slot.since_s < math.inf]
+            stacks, slot = self._stacks, min(busy, key=lambda one: one.since_s, default=None)
+        return None if slot is None or stacks is None else stacks.place(slot.pid)
+
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the workers [bytes]; what they share is counted in each."""
@@ -308,6 +320,8 @@ class ProcessExecutor(Executor):
             slot.kill()
         self._at_work(LEAVE_S)
         self._reap()
+        if self._stacks is not None:
+            self._stacks.close()
         program = self._serializer.program
         return [program.label] if late and program else []
 
@@ -350,6 +364,7 @@ class _Slot:
         usable: it may be given another request.
         items: items it was given.
         sent: the request that it is at work on.
+        since_s: since when its answer is waited for; infinite while none is [s].
     """
 
     def __init__(self, number: int) -> None:
@@ -358,6 +373,7 @@ class _Slot:
         self.usable = True
         self.items = 0
         self.sent: Request | None = None
+        self.since_s = math.inf
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._answered = False
@@ -372,9 +388,18 @@ class _Slot:
         """Process id of the worker; 0 before it was started."""
         return self._worker.pid if self._worker is not None else 0
 
-    def start(self, budget_bytes: int, *, copy: bool, blocks: Blocks) -> None:
-        """Start the process; it works on the first request as soon as it can."""
+    def start(self, budget_bytes: int, stacks: int, *, copy: bool, blocks: Blocks) -> None:
+        """Start the process; it works on the first request as soon as it can.
+
+        Args:
+            budget_bytes: shared memory for each way [bytes].
+            stacks: descriptor that it writes its stacks to when it is asked for them.
+            copy: results are copied out of shared memory once many are kept.
+            blocks: memory to copy them to.
+        """
         worker = launch(ENTRY, pickle.dumps((self.number, budget_bytes)))
+        with contextlib.suppress(OSError):  # it has died, and the first request reports it
+            send_handle(worker.connection, stacks, worker.pid)
         self._channel = Channel(
             worker.connection, copy=copy, budget_bytes=budget_bytes, blocks=blocks
         )
@@ -518,6 +543,13 @@ class _Slot:
 
     def _expect(self, wanted: str, request: Request) -> Sequence[Any]:
         """Wait for an response; hear what else the worker says meanwhile."""
+        self.since_s = monotonic()
+        try:
+            return self._answer(wanted, request)
+        finally:
+            self.since_s = math.inf
+
+    def _answer(self, wanted: str, request: Request) -> Sequence[Any]:
         call: _Call | None = None
         ends_s = math.inf  # of the call that the worker is in
         while True:

@@ -15,6 +15,7 @@ from typing import Protocol, final
 
 from ..base.threads import ThreadSettings, uninterrupted
 from .interface import TaskSource, Work
+from .stack import Place, place_in_thread
 
 _numbers = itertools.count()
 SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised again
@@ -216,6 +217,12 @@ class ThreadPool:
     def at_work(self) -> list[Work]:
         """Return the work in progress; called under the lock."""
         return [worker.work for worker in self._workers if worker.work is not None]
+
+    def place(self, work: Work) -> Place | None:
+        """Return where in user code the thread of some work is."""
+        threads = (worker.thread for worker in list(self._workers) if worker.work is work)
+        thread = next(threads, None)
+        return None if thread is None else place_in_thread(thread.ident)
 
     def has(self, ident: int) -> bool:
         """Return whether the thread with this id is one of the pool."""

@@ -22,6 +22,7 @@ from ..engine.record import RunRecord
 from ..engine.stats import RunStats, Status
 from ..engine.step_time import StepTimes
 from ..errors import RunError
+from ..executors.stack import Place
 from ..executors.transfer import Device
 from ..ops.chain import units
 from ..ops.checkpoint import EpochPlace
@@ -225,6 +226,10 @@ class RunCore:
         with self.life.scheduler.lock:
             rows[CONSUMER] = self.record.consumer.stats(now_ns)
         return RunStats(rows, self._units)
+
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is; None if it is not known."""
+        return self.engine.place(address)
 
     def events(self) -> tuple[KnobChange, ...]:
         """Return the last knob changes, oldest first."""

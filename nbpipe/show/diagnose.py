@@ -14,7 +14,7 @@ from .verdict.case import Case
 from .verdict.decide import decide
 from .verdict.diagnosis import FAILED, STARTS, Diagnosis, sentence, short_name
 from .verdict.empty import nothing_came
-from .verdict.hang import hang_of
+from .verdict.hang import Hang, hang_of
 from .verdict.slowed import slowed
 from .watch import RunView
 
@@ -50,7 +50,7 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
         return starts
     hang = hang_of(watched.stages, stats)
     if hang is not None:
-        return hang.diagnosis(watched.stages, status)
+        return _hanging(watched, status, hang)
     nothing = nothing_came(watched.stages, status, stats)
     if nothing is not None:
         return nothing
@@ -70,6 +70,11 @@ def attended(watched: RunView, found: Diagnosis) -> Diagnosis:
         return found
     advice = f"Autotune is working on it: {tuner.state}."
     return replace(found, cause="autotune", advice=advice, suggestion=None)
+
+
+def _hanging(watched: RunView, status: Status, hang: Hang) -> Diagnosis:
+    place = watched._core.place(hang.stages[-1])
+    return hang.diagnosis(watched.stages, status, place)
 
 
 def _starting(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Diagnosis | None:
@@ -135,7 +140,7 @@ def _over(watched: RunView, status: Status, stats: Mapping[str, StageStats]) -> 
     """Diagnose the last epoch; once, for it no longer changes, but for a call that hangs."""
     hang = hang_of(watched.stages, stats) if status.has_begun else None
     if hang is not None:
-        return hang.diagnosis(watched.stages, status)
+        return _hanging(watched, status, hang)
     nothing = nothing_came(watched.stages, status, stats)
     if nothing is not None:
         return nothing.after(status.state)

@@ -15,6 +15,7 @@ from ..base.knobs import Knob, KnobChange
 from ..base.threads import ExitCall
 from ..engine.nodes.failures import Failure
 from ..engine.stats import Row, StageStats, Status
+from ..executors.stack import Place
 from ..ops.stage import Stage
 
 
@@ -60,6 +61,9 @@ class ViewCore(Protocol):
 
         To find those reads the source, which is too slow for several times a second.
         """
+
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is; None if it is not known."""
 
     def chain_code(self) -> str:
         """Return the pipeline with its present knob values, as code for a cell.

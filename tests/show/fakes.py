@@ -73,6 +73,9 @@ class FakeWatched:
     def unnamed_failures(self):
         return self.lost
 
+    def place(self, address):
+        return None
+
     def pause(self):
         self.now = replace(self.now, state="paused")
 

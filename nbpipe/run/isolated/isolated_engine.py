@@ -18,6 +18,7 @@ from ...engine.nodes.provenance import StageStates
 from ...engine.record import RunRecord
 from ...engine.stats import Row, StageStats
 from ...executors.interface import Served
+from ...executors.stack import Place
 from ...ops.ranges import IndexRanges
 from ...ops.source import Source
 from ...ops.stage import CONSUMER, Chain, Stage, addresses
@@ -29,6 +30,7 @@ from .sent_stages import SentStages
 HIDDEN = "isolated"  # name of the source in this process; users never see it
 _NEAR_S = 2.0  # rows of the loop and of the stages belong together if this near [s]
 _MOMENT_S = 0.05  # the loop waits at most this long for an answer about a rest [s]
+_PLACE_S = 1.0  # a worker there may have to be asked for its line of code
 
 
 @final
@@ -190,6 +192,13 @@ class IsolatedEngine(Engine):
         return lambda: (
             self._reports.new().workers[address] if self.stages.link.is_open else Workers()
         )
+
+    def place(self, address: str) -> Place | None:
+        """Return where in user code the oldest call of a stage is, here or in the process."""
+        if address in self._after:
+            return self._here.place(address)
+        found: Place | None = self.stages.ask("place", _PLACE_S, address)
+        return found
 
     def numbers(self) -> ProcessNumbers:
         """Return the numbers of the stages' process."""

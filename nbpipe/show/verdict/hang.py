@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...base.format import format_seconds, shortened
 from ...engine.stats import StageStats, Status
+from ...executors.stack import Place
 from ...ops.stage import Stage, regions_of
 from .diagnosis import HANGS, Diagnosis
 
@@ -44,12 +45,21 @@ class Hang(NamedTuple):
         where = f", on item{'s' * (' to ' in self.item)} {self.item}" if self.item else ""
         return f"{name} {hangs} {age}{where}"
 
-    def diagnosis(self, stages: Mapping[str, Stage], status: Status) -> Diagnosis:
-        """Return it with what to do, and with how the epoch ended if it is over."""
+    def diagnosis(
+        self, stages: Mapping[str, Stage], status: Status, place: Place | None
+    ) -> Diagnosis:
+        """Return it with what to do, and with how the epoch ended if it is over.
+
+        Args:
+            stages: by address.
+            status: of the run.
+            place: the line of user code that the call is in, if it is known.
+        """
         found = Diagnosis(
             stage=self.stages[0],
             cause="hangs",
             text=f"{self}.",
+            evidence="" if place is None else str(place),
             advice=_way_out(stages[self.stages[-1]], status, _limit_for(self.usual_s)),
             kind=HANGS,
         )
