@@ -31,6 +31,7 @@ _LEAST_S, _MOST_S = 0.01, 2.0  # limits of the time that a row stands for
 _GAP = 3.0  # rows so many times further apart than usual have a gap: between epochs, or paused
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
 _LESS = 0.9  # a raise after which the rate falls below this made it slower
+_HEADROOM, _ROUNDING = 0.95, 0.02  # share of its slots that a stage may need; of a call
 _MORE = 1.05  # a raise after which the rate stays below this gave no more
 _STEADY, _COMPARED = 4, 10  # least and most rates of a comparison
 _SURE = 2.0  # two rates differ if they are so many standard errors apart
@@ -256,14 +257,25 @@ class Growth(NamedTuple):
     """How the time of a stage's calls grew with their number.
 
     Attributes:
-        low: an earlier concurrency [calls].
-        high: the one in force [calls].
+        low: an earlier number of calls at once [calls].
+        high: the concurrency in force [calls].
         times: latency at `high` over that at `low`.
+        least_s: the shortest latency that is known [s].
     """
 
     low: int
     high: int
     times: float
+    least_s: float
+
+    def enough(self, items_per_s: float) -> int:
+        """Return the calls that a rate needs at the latency that they had when they were few."""
+        return enough_calls(self.least_s, items_per_s, self.low)
+
+
+def enough_calls(least_s: float, items_per_s: float, most: int) -> int:
+    """Return the calls that a rate needs, each of `least_s`; at least 1 and at most `most`."""
+    return max(1, min(most, math.ceil(least_s * items_per_s / _HEADROOM - _ROUNDING)))
 
 
 class Trial(NamedTuple):
@@ -316,13 +328,21 @@ class Past:
         """Return how the time of a stage's calls grew with their number.
 
         If it grew in proportion, they wait for one another, and more of them make nothing faster.
-        None where it did not, or where the stage limited at one concurrency only, in this run and
-        those before it.
+        None where it did not, or where as many calls were in progress all the time, in this run
+        and those before it.
         """
+        knob = self._stages[stage].knobs.get("concurrency")
+        return None if knob is None else proportional(self._latencies(stage), knob.value)
+
+    def least_s(self, stage: str) -> float | None:
+        """Return the shortest latency of a stage's calls that is known [s]."""
+        return min(self._latencies(stage).values(), default=None)
+
+    def _latencies(self, stage: str) -> dict[int, float]:
+        """Return the time of a call by the number of calls at once, be it by a knob or not [s]."""
         found = remembered(self._rows(), self._stages, stage, "concurrency")
         known = {value: one.latency_s for value, one in found.items() if one.latency_s}
-        knob = self._stages[stage].knobs.get("concurrency")
-        return None if knob is None else proportional(known, knob.value)
+        return light_latencies(self._rows(), stage) | known
 
     def gave_no_more(self, stage: str, name: str, now: Settings) -> int | None:
         """Return the lowest value of a knob above its own that gave no more in an earlier run.
@@ -445,8 +465,32 @@ def proportional(found: Mapping[int, float], high: int) -> Growth | None:
     low = max((value for value in found if _RAISE * value <= high), default=0)
     if not low or high not in found:
         return None
-    times = found[high] / found[low]
-    return Growth(low, high, times) if times >= _ALIKE * high / low else None
+    times, least_s = found[high] / found[low], min(found.values())
+    return Growth(low, high, times, least_s) if times >= _ALIKE * high / low else None
+
+
+def light_latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
+    """Return the mean time of a call [s] while fewer of them were in progress than allowed.
+
+    The keys are numbers of calls in progress. They were few because the stage had no input, or no
+    room for a result. Only seconds that are alike count: in others the number changed.
+    """
+    found: dict[int, list[float]] = {}
+    before: int | None = None
+    for tick in ticks_of(rows):
+        row = next((one for one in tick if one["stage"] == stage), None)
+        rate = 0.0 if row is None else float(row["items_per_s"])
+        if row is None or not rate or row["paused"]:
+            before = None
+            continue
+        calls = float(row["busy"]) * int(row["concurrency"])
+        value = max(1, round(calls))
+        if before == value < int(row["concurrency"]):
+            found.setdefault(value, []).append(calls / rate)
+        before = value
+    return {
+        value: float(np.mean(parts)) for value, parts in found.items() if len(parts) >= _AT_LEAST
+    }
 
 
 def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:

@@ -177,6 +177,74 @@ def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, 
     assert (found.cause, "wait for one another" in found.advice) == ("calls-in-turn", True)
 
 
+def few(past, seconds, busy):
+    """Have decode, with five slots, be less busy in the first seconds: the loop sets the pace."""
+    for row in past:
+        if row["stage"] == "decode":
+            row.update(concurrency=5)
+            if row["time_s"] < seconds:
+                row.update(busy=busy, blocked=1 - busy)
+    return past
+
+
+@pytest.mark.parametrize(
+    ("past", "calls"),
+    [
+        (settings_of((1, 100), (4, 102), (5, 103)), 2),  # 1.04: more than the one that was tried
+        (settings_of((1, 40), (4, 102), (5, 103)), 3),
+        (few(paced([100] * 12 + [103] * 12), 12, 0.2), 1),  # no knob was turned
+        (few(paced([100] * 12 + [230] * 12), 12, 0.2), None),  # the calls took half as long
+        (few(paced([100] * 24), 12, 0.04), 1),  # a fifth of a call
+        (few(paced([100] * 24), 1, 0.2), None),  # for too short a time
+    ],
+)
+def test_one_jump_to_the_calls_that_the_rate_needs(at_now, monkeypatch, past, calls):
+    """The rate needs its calls at the latency that they had when they were few."""
+    monkeypatch.setattr(case, "cores", lambda: 8)
+    run = watched(past=past, cpu_cores=0.1)
+    run.rows["decode"] = replace(run.rows["decode"], items_per_s=103.0)
+    found = diagnose(run)
+    if calls is None:
+        assert found.cause == "more-calls"
+    else:
+        assert found.suggestion == ("decode", "concurrency", calls)
+        assert (found.cause, f"Set concurrency to {calls}: " in found.advice) == (
+            "calls-in-turn",
+            True,
+        )
+
+
+def test_a_raise_that_made_it_slower_is_taken_back_further(at_now, monkeypatch):
+    """Where fewer calls than before are enough, they are advised."""
+    monkeypatch.setattr(case, "cores", lambda: 8)
+    run = watched(
+        turn(12, 1, 4), turn(24, 4, 5), past=settings_of((1, 100), (4, 99), (5, 60)), cpu_cores=0.1
+    )
+    found = diagnose(run)
+    assert (found.cause, found.advice) == ("raise-was-slower", "Set concurrency to 2.")
+    assert found.suggestion == ("decode", "concurrency", 2)
+
+
+@pytest.mark.slow
+def test_a_real_lock_without_any_turn():
+    """A loop that was slow at first shows how long a call takes alone."""
+    lock, begun_s = threading.Lock(), time.monotonic()
+
+    def query(number):
+        with lock:
+            time.sleep(0.005)
+        return number
+
+    with nbpipe.source(range(10**6)).map(query, concurrency=8).start() as run:
+        for _ in run:
+            if time.monotonic() - begun_s < 4:
+                time.sleep(0.02)
+            elif (found := run.diagnose()).cause == "calls-in-turn":
+                break
+    assert found.suggestion in {("query", "concurrency", 1), ("query", "concurrency", 2)}
+    assert run.events == ()
+
+
 # -- a turn that made it slower --------------------------------------------------------------------
 
 

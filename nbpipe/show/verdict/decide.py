@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ...base.format import format_rate
 from ...ops.stage import CONSUMER
+from ..history import Past, Trial, enough_calls
 from .case import Case
 from .diagnosis import KEEPS_UP, SLOWER, Diagnosis
 from .full import loaded
@@ -44,15 +45,25 @@ def _slower(case: Case) -> Diagnosis | None:
     before, after = format_rate(last.before_per_s, unit), format_rate(last.after_per_s, unit)
     name, old = case.setting(last.knob, last.old)
     what, new = case.setting(last.knob, last.new, last.stage)
+    value = _enough(case.past, last)
+    _, enough = case.setting(last.knob, value)
     return Diagnosis(
         stage=last.stage,
         cause="raise-was-slower",
         text=f"Raising {what} from {old} to {new} made it slower.",
         evidence=f"{before} before, {after} since",
-        advice=f"Set {name} to {old} again.",
-        suggestion=(last.stage, last.knob, last.old),
+        advice=f"Set {name} to {old} again." if enough == old else f"Set {name} to {enough}.",
+        suggestion=(last.stage, last.knob, value),
         kind=SLOWER,
     )
+
+
+def _enough(past: Past | None, last: Trial) -> int:
+    """Return the value to go back to: of calls, as many as the better rate needs."""
+    least_s = past.least_s(last.stage) if past is not None else None
+    if last.knob != "concurrency" or least_s is None:
+        return last.old
+    return enough_calls(least_s, max(last.before_per_s, last.after_per_s), last.old)
 
 
 def _changing(case: Case) -> Diagnosis:

@@ -174,13 +174,14 @@ def _in_turn(case: Case, load: Load, growth: Growth, *, computes: bool | None) -
         shared = "a lock, a disk or a core"
     else:
         shared = "a lock or a disk"
-    name, low = case.setting("concurrency", growth.low)
+    enough = growth.enough(case.rows[load.host].items_per_s)
+    name, number = case.setting("concurrency", enough)
     why = (
         f"calls of {short_name(load.host)} take {growth.times:.1f} times as long at {name} "
-        f"{growth.high} as at {low}"
+        f"{growth.high} as at {growth.low}"
     )
-    advice = f"Set {name} to {low}: more calls only wait for one another, at {shared}."
-    target = load.host, "concurrency", growth.low
+    advice = f"Set {name} to {number}: more calls only wait for one another, at {shared}."
+    target = load.host, "concurrency", enough
     return _bottleneck(case, load, "calls-in-turn", why, advice, target=target)
 
 
