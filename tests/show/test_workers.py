@@ -3,12 +3,13 @@
 import concurrent.futures
 import threading
 from dataclasses import replace
+from time import perf_counter_ns
 
 import pytest
 
 import nbpipe
 from nbpipe import StageStats
-from tests.gates import Gate, drained, finished, held, seen_at_work, stage, until
+from tests.gates import Gate, drained, finished, held, seen_at_work, set_clock, stage, until
 from tests.show.fakes import BEGUN_S, STATUS, FakeWatched, photographs, row
 from tests.show.inner import (
     addresses,
@@ -173,14 +174,25 @@ def test_time_in_which_workers_start_is_not_the_way():
     assert (found.cause == "sending", "way" in str(found)) == (False, False)
 
 
-def test_shares_begin_with_the_first_result_of_workers():
+def test_shares_begin_with_the_first_result_of_workers(monkeypatch):
     """The time in which workers start is no part of the shares: a call is all there is."""
-    gate = Gate()
+    start, gate, later_s = Gate(), Gate(), [0]
+    set_clock(monkeypatch, lambda: perf_counter_ns() + later_s[0] * 10**9)
     fn = stage("process", gate=lambda n: gate if n == 1 else None)
-    with nbpipe.source(range(3)).map(fn, name="work", executor="process").start() as run:
+
+    def init():
+        start.wait()
+
+    pipe = nbpipe.source(range(3)).map(fn, name="work", executor="process", worker_init=init)
+    with pipe.start() as run:
         items = iter(run)
+        until(lambda: run.stats()["work"].starting)
+        later_s[0] = 100_000
+        start.open()
         finished(next, items)
-        busy = held(run, "work", 1)["work"].busy
+        held(run, "work", 1)
+        later_s[0] += 10_000
+        busy = run.stats()["work"].busy
         gate.open()
         assert finished(list, items) == [1, 2]
     assert busy > 0.5
