@@ -13,7 +13,7 @@ KINDS = ["thread", "process", "coroutine", "isolated"]
 
 
 def started(kind, fn, count=200, **options):
-    """Start a run of one stage of a kind, with six results held ready."""
+    """Start a run of one stage of a kind, with six results held ready, or some more."""
     pipe = nbpipe.source(range(count), prefetch=2)
     executor = {"executor": "process"} if kind == "process" else {}
     pipe = pipe.map(fn, name="work", concurrency=2, prefetch=4, **executor, **options)
@@ -44,7 +44,8 @@ def test_no_call_begins_in_a_rest(kind):
         assert (calls.begun, run.status().state, run.paused) == (begun, "running", False)
         assert engine_of(run).rest.rested_ns()
         engine_of(run).rest.release()
-        calls.wait_begun(begun + 1)
+        while calls.begun == begun:  # more may be ready than there is room for
+            got.append(next(items))
         assert engine_of(run).rest.rested_ns() is None
         assert got + finished(list, items) == list(range(200))
 
@@ -106,7 +107,7 @@ def test_rest_ends_after_its_time(kind):
 
 def test_no_rest_where_little_is_ready():
     """It is refused while fewer than three items are ready, and in a pause."""
-    with nbpipe.source(range(9)).map(abs, prefetch=1).batch(2, prefetch=1).start() as run:
+    with nbpipe.source(range(3)).map(abs).start() as run:
         assert not engine_of(run).rest.hold(LONG_NS)
         items = iter(run)
         next(items)
