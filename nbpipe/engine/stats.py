@@ -785,6 +785,20 @@ def _crew(row: StageStats) -> tuple[int, int, int]:
     return row.workers, row.starting, row.memory_bytes
 
 
+class RankPace(NamedTuple):
+    """How the loop of one rank goes.
+
+    Attributes:
+        rank: number of the rank.
+        waits: share of the last seconds in which it waited for data, 0 to 1.
+        batches_per_s: batches, or items, that it took a second [batches/s].
+    """
+
+    rank: int
+    waits: float
+    batches_per_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """Where a run is.
@@ -818,6 +832,9 @@ class Status:
         called: the name of the run in the code that iterates: "run", or "loader.run".
         outcome: how the last epoch ended, even if the run is closed: "finished", "stopped",
             "cancelled" or "failed"; "ready" before the first. If empty, `state` has it.
+        rank: number of this rank in a job of several.
+        world_size: number of ranks of the job.
+        ranks: how their loops go, as far as they reported it in the last seconds.
     """
 
     state: str
@@ -849,6 +866,9 @@ class Status:
     step_at_rest_s: float | None = None
     slowed_by: str = ""
     step_untold: bool = False
+    rank: int = 0
+    world_size: int = 1
+    ranks: tuple[RankPace, ...] = ()
 
     @property
     def came_to_its_end(self) -> bool:
@@ -899,7 +919,7 @@ def _status_words(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {one}" for key, one in value.items())
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(map(str, value))
     if name.endswith("_cores"):
         return f"{value:.1f} cores"
     if name.endswith("_bytes") and isinstance(value, int):

@@ -6,6 +6,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, final
 
@@ -33,6 +34,7 @@ from ..tune.tuner import Tuner, TunerLimits
 from .failed import Failures
 from .iterator import EpochIterator, close_dropped
 from .origins import Origins
+from .pace import PaceExchange, exchange_of
 from .retry import retried
 from .status import StatusReader
 from .training import BackgroundLoop
@@ -85,6 +87,8 @@ class RunCore:
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
+        self._paces: PaceExchange | None = None
+        self._times_steps = times_steps
         self._run: Callable[[], Any] = _no_run
         self._reads_ahead = read_ahead
         self._pipeline = pipeline
@@ -149,6 +153,10 @@ class RunCore:
         if self.background.has_more:
             self.life.check_free()
         epoch = self.life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
+        if self._times_steps and self._paces is None:
+            self._paces = exchange_of(self.chain, functools.partial(_pace, self.life))
+            if self._paces is not None:
+                self._unwatch.append(self._paces.close)
         iterator = EpochIterator(self.life, epoch, chain, keeps=self._run(), at_end=at_end)
         self._iterators.add(iterator)
         return iterator
@@ -216,7 +224,10 @@ class RunCore:
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
         """Return where the run is."""
-        return self._status.read()
+        paces, status = self._paces, self._status.read()
+        if paces is None:
+            return status
+        return replace(status, rank=paces.rank, world_size=paces.world_size, ranks=paces.paces())
 
     def stats(self) -> RunStats:
         """Return the stats of every stage and of the loop."""
@@ -304,6 +315,15 @@ class RunCore:
 
 def _no_run() -> None:
     """Stand for the run until one is attached."""
+
+
+def _pace(life: RunLifecycle) -> tuple[float, float] | None:
+    """Return the share of the time that a loop waits, and its batches a second."""
+    with life.scheduler.lock:
+        if not life.is_in_progress or life.scheduler.paused:
+            return None
+        row = life.record.consumer.stats(perf_counter_ns())
+    return (row.starved, row.items_per_s) if row.items_per_s else None
 
 
 def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], None]:

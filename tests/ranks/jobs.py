@@ -1,6 +1,7 @@
 """What the ranks of a test do: each function runs on every rank and returns plain values."""
 
 import nbpipe
+from nbpipe.run import pace
 from tests.gates import epochs
 
 
@@ -105,6 +106,35 @@ def sampled_by_torch(rank, items):
     sampler = DistributedSampler(range(items), seed=5)
     batches = BatchSampler(DistributedSampler(range(items), seed=5), 2, drop_last=False)
     return epochs(nbpipe.source(sampler)), epochs(nbpipe.source(batches))
+
+
+def paced(rank, slow, store):
+    """Take steps together, with one rank whose items take long; give its verdict at the end."""
+    import time
+
+    import torch
+    from torch import distributed
+
+    pace.EVERY_S = 0.5
+    seconds = 0.03 if rank.number == slow else 0.001
+
+    def load(number):
+        time.sleep(seconds)
+        return number
+
+    pipe = nbpipe.source(range(10_000)).map(load)
+    if store:  # the ranks are those that a launcher wrote, and the process group is not asked
+        pipe = nbpipe.source(range(10_000)).claim(chunk=4, store=rank.store).map(load)
+    over = torch.zeros(1)
+    with pipe.start() as run:
+        for _ in run:
+            found = run.diagnose()
+            over[0] = "sets the pace" in str(found)
+            distributed.all_reduce(over)
+            if over[0] == rank.size:
+                break
+        ranks = [one.rank for one in run.status().ranks]
+    return found.cause, str(found), ranks
 
 
 def resumable(how, items):

@@ -1,6 +1,7 @@
 """Pipelines on two and three ranks: real processes, joined by gloo."""
 
 import itertools
+import re
 from collections import Counter
 
 import pytest
@@ -111,3 +112,19 @@ def test_samplers_of_torch_are_told_the_epoch(ranks):
     assert [joined(numbers, epoch) for epoch in range(2)] == [list(range(10))] * 2
     assert all(first != second for first, second in numbers)
     assert [[list(itertools.chain(*epoch)) for epoch in one] for one in batches] == list(numbers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [False, True])
+def test_the_rank_that_sets_the_pace(ranks, store):
+    """All ranks are told which one it is, and that one what limits it."""
+    results = ranks.run("paced", 3, slow=1, store=store)
+    sentence = r"Rank 1 of 3 sets the pace: it waits \d\d%, the others [\d.]+%"
+    for rank in (0, 2):
+        cause, text, known = results[rank]
+        assert (cause, known) == ("rank", [0, 1, 2])
+        assert re.match(sentence, text)
+        assert text.endswith("Look at run.diagnose() of rank 1.")
+    cause, text, _ = results[1]
+    assert text.startswith("load is the bottleneck: training waits ")
+    assert re.search(r"rank 1 of 3 sets the pace, the others wait [\d.]+%\)", text)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.engine.stats import StageStats, Status
+from nbpipe.engine.stats import RankPace, StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import attended, diagnose, patient
 from nbpipe.show.history import Past, Trial
@@ -771,3 +771,40 @@ def test_the_way_to_a_worker_is_named():
     stages = placed("decode")
     (load,) = loads_of(stages, {"decode": row(0.2, 0.0, 0.0, 100.0)})
     assert (round(load.share, 2), round(load.away, 2)) == (1.0, 0.8)
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+CALM = {"starved": 0.01, "busy": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("waits", "rates", "cause"),
+    [
+        ([0.01, 0.31, 0.01], [20, 20, 20.5], "rank"),
+        ([0.01, 0.31, 0.2], [20, 20, 20], "keeps-up"),  # two of three wait
+        ([0.01, 0.04, 0.0], [20, 20, 20], "keeps-up"),
+        ([0.01, 0.31, 0.01], [40, 20, 40], "keeps-up"),  # each at its own pace
+        ([0.01], [20], "keeps-up"),
+        ([0.6, 0.01, 0.01], [20, 20, 20], "keeps-up"),  # this rank itself, some seconds ago
+    ],
+)
+def test_the_rank_that_the_others_wait_for(waits, rates, cause):
+    """One rank that waits, where all take as many batches a second, sets the pace."""
+    paces = [RankPace(*one) for one in zip(range(3), waits, rates, strict=False)]
+    run = photographs(rank=0, world_size=8, ranks=tuple(paces))
+    run.rows["consumer"] = replace(run.rows["consumer"], **CALM)
+    found = diagnose(run)
+    assert found.cause == cause
+    if cause == "rank":
+        assert str(found) == (
+            "Rank 1 of 8 sets the pace: it waits 31%, the others 1% (the ranks take their steps "
+            "together). Look at run.diagnose() of rank 1."
+        )
+
+
+def test_the_rank_that_sets_the_pace_is_told_why():
+    """What limits it is the verdict; that the others wait for it is evidence."""
+    paces = tuple(RankPace(rank, 0.6 * (rank == 1), 13.1) for rank in range(4))
+    found = diagnose(photographs(rank=1, world_size=4, ranks=paces))
+    assert found.text.startswith("decode is the bottleneck: ")
+    assert found.evidence.endswith(", rank 1 of 4 sets the pace, the others wait 0%")

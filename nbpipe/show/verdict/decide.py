@@ -17,6 +17,7 @@ from .full import loaded
 from .load import FULL, MOST
 from .lock import event_loop
 from .not_full import bursts, crowded, memory, stragglers
+from .rank import rank, with_rank
 
 CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 
@@ -24,12 +25,16 @@ CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 def decide(case: Case) -> Diagnosis:
     """Return the first diagnosis that fits."""
     found = (rule(case) for rule in _RULES)
-    return next((one for one in found if one is not None), None) or _changing(case)
+    first = next((one for one in found if one is not None), None) or _changing(case)
+    return with_rank(case.status, first)
 
 
 def _keeps_up(case: Case) -> Diagnosis | None:
     if case.starved >= CONTENT:
         return None
+    others = rank(case.status)
+    if others is not None:
+        return others
     text = f"The data {'kept' if case.status.is_over else 'keeps'} up: {case.wait}."
     return Diagnosis(stage=CONSUMER, cause="keeps-up", text=text, kind=KEEPS_UP)
 

@@ -23,6 +23,7 @@ Cause = Literal[
     "",
     # the data keeps up, or the loader costs time without a wait
     "keeps-up",
+    "rank",
     "slowed-by-lock",
     "slowed-by-cores",
     "slowed",

@@ -11,6 +11,7 @@ from .case import Case
 from .decide import CONTENT
 from .diagnosis import PRICE, SLOWS, Cause, Diagnosis, short_name
 from .load import Load
+from .rank import rank
 
 _LEAST_CORES = 0.1  # threads that compute less are not those that hold the lock [cores]
 _FEWER = "Fewer batches are then ready."
@@ -27,7 +28,7 @@ def slowed(case: Case) -> Diagnosis | None:
     if step_s and at_rest_s and status.slowed_by:
         loses = 1.0 - at_rest_s / step_s
         return _verdict(case, step_s, at_rest_s) if loses >= case.starved else None
-    if step_s and before_s and case.starved < CONTENT:
+    if step_s and before_s and case.starved < CONTENT and rank(status) is None:
         return _longer(case, step_s, before_s)
     return None
 
