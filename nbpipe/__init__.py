@@ -48,6 +48,7 @@ from .metrics.log import log_every
 from .ops.call import Retry
 from .ops.stage import Stage
 from .pipeline import Pipeline, concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
+from .profiling.profiler import profile
 from .progress import progress
 from .run.run import Run, close_all, runs
 from .version import __version__
@@ -104,6 +105,7 @@ __all__ = [
     "log_every",
     "metrics",
     "mix",
+    "profile",
     "progress",
     "ranks",
     "runs",

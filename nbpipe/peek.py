@@ -29,7 +29,7 @@ from .executors.interface import Work
 from .ops.cache import MemoryStore
 from .ops.chain import absorbed
 from .ops.index import LocalStore
-from .ops.stage import Chain, Stage, address_book, addresses
+from .ops.stage import Chain, Stage, address_book, addresses, changed
 
 _HEAD = {  # by column, what it holds
     "stage": "name of the stage",
@@ -77,8 +77,13 @@ _ELSEWHERE = {  # why calls that are made elsewhere have no figure
 }
 
 
-def lock_uses(chain: Chain) -> dict[str, LockUse]:
-    """Run the first items again, up to 1,000, and return the finding for each function's stage."""
+def lock_uses(chain: Chain, most_s: float = _MOST_S) -> dict[str, LockUse]:
+    """Run the first items again, up to 1,000, and return the finding for each function's stage.
+
+    Args:
+        chain: the stages.
+        most_s: longest time for each stage [s]; the call in progress then may take longer.
+    """
     called = {name: one for name, one in addresses(chain).items() if one.spec.runs == "call"}
     if not is_locked():
         return dict.fromkeys(called, LockUse(why_none=_NO_LOCK))
@@ -87,7 +92,7 @@ def lock_uses(chain: Chain) -> dict[str, LockUse]:
     if in_threads:
         with LockProbe(in_threads) as probe:
             if probe.can_tell():
-                _run_again(chain, probe, _MOST_S * len(in_threads))
+                _run_again(chain, probe, most_s * len(in_threads))
             found = probe.uses()
     return {name: found.get(name) or _no_use(stage) for name, stage in called.items()}
 
@@ -368,7 +373,7 @@ class InlineEngine:
         self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.on_failure)
         sources = [stage for stage in addresses(chain).values() if stage.spec.runs == "source"]
         self._is_at_hand = all(one.inputs or one.spec.rows is not None for one in sources)
-        Builder(_read_only(chain), self._epoch, self._runtime).build()
+        Builder(read_only(chain), self._epoch, self._runtime).build()
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
         runtime = self.runtimes.get(address)
@@ -506,7 +511,7 @@ def _raise_interrupt(result: Any) -> None:
 
 
 # -- caches are read, and never written ------------------------------------------------------------
-def _read_only(chain: Chain) -> Chain:
+def read_only(chain: Chain) -> Chain:
     """Return a chain that writes to caches of its own, and takes from no cursor of the ranks."""
     return tuple(map(_harmless, chain))
 
@@ -517,7 +522,7 @@ def _harmless(stage: Stage) -> Stage:
         spec = dataclasses.replace(spec, store=MemoryStore())
     elif spec.claims:  # the other ranks keep what it would take
         spec = dataclasses.replace(spec, store=LocalStore())
-    inputs = tuple(map(_read_only, stage.inputs))
+    inputs = tuple(map(read_only, stage.inputs))
     if spec is stage.spec and inputs == stage.inputs:
         return stage
-    return Stage(spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs)
+    return changed(stage, spec=spec, inputs=inputs)

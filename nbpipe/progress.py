@@ -93,7 +93,7 @@ class Progress(Iterator[Any]):
         self._given: Any = pipe_or_run
         self._is_loader = is_loader
         self._clock = clock
-        self._shown = _display(out)
+        self._shown = display_for(out)
         self._run: Any = None  # once there is one: that of a pipeline, or of a loader
         self._epoch: Any = None
         self._tally = _Tally(0.0, 0, "items")
@@ -302,7 +302,7 @@ def _stages(run: RunView) -> str:
 
 
 # -- Where it is shown: a log, a terminal, a notebook ----------------------------------------------
-def _display(out: TextIO | None) -> _Log | _Terminal | _Bar:
+def display_for(out: TextIO | None) -> _Log | _Terminal | _Bar:
     """Choose what shows the progress."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if out is None and getattr(shell, "kernel", None) is not None:

@@ -16,6 +16,7 @@ from nbpipe.dataloader.epochs import LoaderEpoch
 from nbpipe.dataloader.run import LoaderRun
 from nbpipe.engine.stats import RunStats
 from nbpipe.ops.index import Store
+from nbpipe.profiling.result import Profile
 from nbpipe.progress import Progress
 from nbpipe.run.iterator import EpochIterator
 from nbpipe.run.open_epoch import OpenEpoch
@@ -23,7 +24,7 @@ from nbpipe.run.open_epoch import OpenEpoch
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (nbpipe, nbpipe.metrics, nbpipe.ranks, nbpipe.debug)
 # What public methods return: users call their methods, too.
-RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Progress, RunStats)
+RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Profile, Progress, RunStats)
 SCRIPTS = ("DataLoader.export", "LoaderRun.export", "Pipeline.export", "Run.export")
 SLOW = {"DaskExecutor", "worker_info"}  # their examples start a cluster, or processes
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

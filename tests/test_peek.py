@@ -543,7 +543,7 @@ def test_on_a_busy_machine_nothing_is_run_again(monkeypatch):
     seen = []
     pipe = nbpipe.source(range(50)).map(lambda n: seen.append(n) or n, name="see")
     told = pipe.peek(2, lock=True).stages[1].lock.why_none
-    assert (told, seen) == ("the machine is too busy to tell; peek again", [0, 1])
+    assert (told, seen) == ("the machine is too busy to tell; measure again", [0, 1])
 
 
 def test_without_an_interpreter_lock(monkeypatch):

@@ -147,7 +147,7 @@ class LockUse:
 
 
 _NO_THREADS = 'more threads do not help; use executor="process"'
-TOO_BUSY = "the machine is too busy to tell; peek again"
+TOO_BUSY = "the machine is too busy to tell; measure again"
 
 
 class TimedCall(NamedTuple):

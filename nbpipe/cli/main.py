@@ -19,6 +19,7 @@ from ..errors import NbpipeError
 from ..export.secrets import know, knowing, redacted
 from ..version import __version__
 from .export import export
+from .profile import profile
 from .run import run
 from .terminal import (
     BAD_USAGE,
@@ -96,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nbpipe",
-        description="Export a data-loading pipeline from a notebook, and run exported modules.",
+        description="Export a data-loading pipeline from a notebook, run and profile modules.",
         epilog=_ENDS,
         allow_abbrev=False,
     )
@@ -106,27 +107,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs=0,
         help="show the versions of nbpipe, Python and the packages that it works with",
     )
-    commands = parser.add_subparsers(dest="name", required=True, metavar="{export,run}")
-    _add_export(
-        commands.add_parser(
-            "export",
-            allow_abbrev=False,
-            help="run a notebook and write its pipeline to a module",
-            description="Run a notebook in a kernel of its own, and write one of its pipelines to "
-            "a module. Without --execute, list what would run. The notebook's file is never "
-            "changed.",
-            epilog=_ENDS,
+    names = "{" + ",".join(_COMMANDS) + "}"
+    commands = parser.add_subparsers(dest="name", required=True, metavar=names)
+    for name, (add, text, description) in _COMMANDS.items():
+        add(
+            commands.add_parser(
+                name, allow_abbrev=False, help=text, description=description, epilog=_ENDS
+            )
         )
-    )
-    _add_run(
-        commands.add_parser(
-            "run",
-            allow_abbrev=False,
-            help="run an exported module",
-            description="Run the pipeline of an exported module, and show its progress.",
-            epilog=_ENDS,
-        )
-    )
     return parser
 
 
@@ -171,6 +159,56 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--autotune", action="store_true", help="turn the knobs by measured gain, and print them")
     add("--verbose", action="store_true", help="show tracebacks")
     parser.set_defaults(command=run)
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("module", type=Path, help="the module, for example loader.py")
+    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+    whole = partial(_whole, minimum=1, unit="calls")
+    add(
+        "--concurrency",
+        type=whole,
+        nargs="+",
+        default=[1, 2, 4, 8],
+        metavar="N",
+        help="calls at once to measure each stage with (default: 1 2 4 8)",
+    )
+    add(
+        "--seconds",
+        type=_limit,
+        default=2.0,
+        metavar="S",
+        help="the most time for each figure [s] (default: 2)",
+    )
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add("--verbose", action="store_true", help="show tracebacks")
+    parser.set_defaults(command=profile)
+
+
+_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
+    "export": (
+        _add_export,
+        "run a notebook and write its pipeline to a module",
+        (
+            "Run a notebook in a kernel of its own, and write one of its pipelines to a module. "
+            "Without --execute, list what would run. The notebook's file is never changed."
+        ),
+    ),
+    "run": (
+        _add_run,
+        "run an exported module",
+        "Run the pipeline of an exported module, and show its progress.",
+    ),
+    "profile": (
+        _add_profile,
+        "measure each stage of an exported module alone",
+        (
+            "Measure how fast each stage of an exported module is alone, with more and fewer "
+            "calls at once. Functions are called more than once per item."
+        ),
+    ),
+}
 
 
 def _add_set(parser: argparse.ArgumentParser, words: str) -> None:

@@ -46,15 +46,16 @@ _REFUSALS = (ArgumentError, ArgumentTypeError, UnknownStageError, UnknownKnobErr
 
 def run(options: Namespace) -> int:
     """Do what the command line asks for."""
-    pipe = _pipeline(options.module, settings(options.set))
+    pipe = pipeline_in(options.module, settings(options.set))
     try:
         (_run_live if is_live() else _run_plainly)(pipe, options.epochs, autotune=options.autotune)
     except Exception as error:
-        raise _failed(error) from error
+        raise failed(error) from error
     return DONE
 
 
-def _pipeline(module: Path, changes: Mapping[str, Any]) -> Pipeline:
+def pipeline_in(module: Path, changes: Mapping[str, Any]) -> Pipeline:
+    """Build the pipeline of a module, with these values for parameters and knobs."""
     if not module.is_file():
         raise BadUsageError(printable(_no_file(module)))
     knobs = {name: value for name, value in changes.items() if "." in name}
@@ -75,7 +76,7 @@ def _ran(file: Path) -> ModuleType:
     try:
         return module_of(file)
     except (Exception, SystemExit) as error:
-        raise _failed(error) from error
+        raise failed(error) from error
 
 
 def _built(builder: PipelineBuilder, given: Mapping[str, Any]) -> Pipeline:
@@ -85,9 +86,9 @@ def _built(builder: PipelineBuilder, given: Mapping[str, Any]) -> Pipeline:
     except _REFUSALS as error:
         if given and _builds(builder):
             raise
-        raise _failed(error) from error
+        raise failed(error) from error
     except (Exception, SystemExit) as error:
-        raise _failed(error) from error
+        raise failed(error) from error
 
 
 def _builds(builder: PipelineBuilder) -> bool:
@@ -105,7 +106,8 @@ def _no_file(module: Path) -> str:
     return f"no file {module}{near_match(str(module), map(str, module.parent.glob('*.py')))}"
 
 
-def _failed(error: BaseException) -> FailedError:
+def failed(error: BaseException) -> FailedError:
+    """Return an error of the user's code as the command shows it."""
     words = str(error) if isinstance(error, NbpipeError) else f"{type(error).__name__}: {error}"
     cause = error.__cause__
     told = "" if cause is None else f"{type(cause).__name__}: {cause}"

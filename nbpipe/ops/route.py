@@ -105,24 +105,27 @@ def branch(value: object, chain: Chain) -> Chain:
                 f"{stage.name!r}; leave it out"
             )
     word = _branch_word(value)
-    return _renamed(chain, lambda stage: f"{stage.name}@{word}")
+    return with_own_knobs(chain, lambda stage: f"{stage.name}@{word}")
 
 
 _HOLDS = "map, filter, flat_map, batch, unbatch, window, dedupe and route"
 
 
-def _renamed(chain: Chain, new_name: Callable[[Stage], str]) -> Chain:
+def with_own_knobs(chain: Chain, new_name: Callable[[Stage], str]) -> Chain:
     """Copy stages with knobs of their own; those that share a limit share the copy of it."""
     limits: dict[int, Knob] = {}
-    return tuple(_copied(stage, new_name, limits) for stage in chain)
+    return tuple(_with_own_knobs(stage, new_name, limits) for stage in chain)
 
 
-def _copied(stage: Stage, new_name: Callable[[Stage], str], limits: dict[int, Knob]) -> Stage:
+def _with_own_knobs(
+    stage: Stage, new_name: Callable[[Stage], str], limits: dict[int, Knob]
+) -> Stage:
     knobs = {word: knob.value for word, knob in stage.knobs.items()}
     word = "concurrency" if stage.executor_spec is None else stage.executor_spec.limit
     limit = stage.knobs.get(word)
     shared = {} if limit is None or id(limit) not in limits else {word: limits[id(limit)]}
-    inputs = tuple(_renamed(branch, new_name) for branch in stage.inputs)  # in order of addresses
+    # In the order of addresses.
+    inputs = tuple(with_own_knobs(branch, new_name) for branch in stage.inputs)
     copy = changed(stage, name=new_name(stage), inputs=inputs, shared=shared, **knobs)
     if limit is not None:
         limits[id(limit)] = copy.knobs[word]
@@ -144,4 +147,4 @@ def _apart(branch: Chain, taken: set[str]) -> Chain:
         taken.add(name)
         return name
 
-    return _renamed(branch, new_name)
+    return with_own_knobs(branch, new_name)

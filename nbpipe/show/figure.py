@@ -18,11 +18,11 @@ from .watch import RunView, title_of
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_INK, _GRID = "#808080", "rgba(128,128,128,0.25)"
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a00")
-_DASHES = ("solid", "dash", "dot", "dashdot")
+INK, _GRID = "#808080", "rgba(128,128,128,0.25)"
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a00")
+DASHES = ("solid", "dash", "dot", "dashdot")
 _WIDEST, _NARROWEST, _STEP = 6.0, 2.0, 1.0  # of lines [px]
-_MARK = "#d55e00"
+MARK = "#d55e00"
 _WAITS = "Share of its time that the training loop waits for data"
 _QUEUES = (
     "How full each queue is: bright, it is full and waits for the stage below; dark, it is empty "
@@ -83,7 +83,7 @@ def figure(watched: RunView) -> Figure:
 
     ticks = steady_ticks(watched.history())
     if not ticks:
-        return _styled(graph_objects.Figure(), 220, title_of(watched), empty=True)
+        return styled(graph_objects.Figure(), 220, title_of(watched), empty=True)
     past = _columns_of(ticks, watched.status().units)
     groups = _groups(past)
     stages = watched.stages
@@ -107,7 +107,7 @@ def figure(watched: RunView) -> Figure:
     changes = watched.events[-_MOST_MARKS:]
     _draw_changes(drawn, past, changes, unix_zero_s(ticks), next(iter(groups.values())))
     drawn.update_xaxes(title_text=f"time since the run began [{past.unit}]", row=rows, col=1)
-    return _styled(drawn, round(130 + 62 * sum(heights)), title_of(watched))
+    return styled(drawn, round(130 + 62 * sum(heights)), title_of(watched))
 
 
 # -- the numbers -----------------------------------------------------------------------------------
@@ -138,12 +138,12 @@ def _groups(past: Columns) -> dict[str, list[str]]:
 
 def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, row: int) -> None:
     """Draw rates; where lines lie on one another, the wider ones show beside the narrower ones."""
-    order, labels = list(past.rows), _labels([*past.rows])
+    order, labels = list(past.rows), labels_of([*past.rows])
     for name in names:
         place = order.index(name)
         line = {
-            "color": _INK if name == CONSUMER else _COLOURS[place % len(_COLOURS)],
-            "dash": _DASHES[place % len(_DASHES)],
+            "color": INK if name == CONSUMER else COLOURS[place % len(COLOURS)],
+            "dash": DASHES[place % len(DASHES)],
             "width": min(_WIDEST, _NARROWEST + _STEP * (len(names) - 1 - names.index(name))),
         }
         drawn.add_scatter(
@@ -180,7 +180,7 @@ def _draw_wait(drawn: Any, past: Columns, *, row: int) -> None:
             y=shares,
             name="training loop waits",
             mode="lines",
-            line={"color": _INK, "width": 1},
+            line={"color": INK, "width": 1},
             hovertemplate=f"%{{y:.0f}}% at %{{x:.4~g}} {past.unit}",
             row=row,
             col=1,
@@ -203,7 +203,7 @@ def filled_area(
 def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -> None:
     fill: list[list[float | None]] = []
     words: list[list[str]] = []
-    labels = _labels([*past.rows])
+    labels = labels_of([*past.rows])
     for name in names:
         bounds = [None if one is None else _bound(one) for one in past.rows[name]]
         queued = past.column(name, "queued")
@@ -259,7 +259,7 @@ def _draw_changes(
     if not marks:
         return
     for at, _ in marks:
-        line = {"color": _MARK, "width": 1, "dash": "dot"}
+        line = {"color": MARK, "width": 1, "dash": "dot"}
         drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
     rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
     drawn.add_scatter(
@@ -267,7 +267,7 @@ def _draw_changes(
         y=[max(rates, default=1.0) * 1.12] * len(marks),
         name="knob change",
         mode="markers",
-        marker={"symbol": "triangle-down", "size": 10, "color": _MARK},
+        marker={"symbol": "triangle-down", "size": 10, "color": MARK},
         cliponaxis=False,
         hovertext=[_words(one) for _, one in marks],
         hovertemplate=f"%{{hovertext}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
@@ -277,28 +277,28 @@ def _draw_changes(
 
 
 def _words(change: KnobChange) -> str:
-    why = f": {_plain(change.why, 80)}" if change.why else ""
-    turned = f"{_plain(change.knob, 60)} {change.old} → {change.new}"
-    return f"{turned}<br>by {_plain(change.by)}{why}"
+    why = f": {plain_label(change.why, 80)}" if change.why else ""
+    turned = f"{plain_label(change.knob, 60)} {change.old} → {change.new}"
+    return f"{turned}<br>by {plain_label(change.by)}{why}"
 
 
-def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
+def styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
     """Return it colours that read in the light and in the dark, and let it fill its place."""
     drawn.update_layout(
         template="none",
-        title={"text": _plain(title, 70), "font": {"size": 14}, "x": 0.01, "y": 0.985},
+        title={"text": plain_label(title, 70), "font": {"size": 14}, "x": 0.01, "y": 0.985},
         autosize=True,
         height=height,
         margin={"l": 70, "r": 10, "t": 56, "b": 100},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": _INK, "size": 12},
+        font={"color": INK, "size": 12},
         hovermode="closest",
         legend={"orientation": "h", "x": 0, "y": -72 / height, "yanchor": "top"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": _INK},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": INK},
     )
-    drawn.update_xaxes(gridcolor=_GRID, zeroline=False, linecolor=_INK, automargin=True)
-    drawn.update_yaxes(gridcolor=_GRID, zeroline=False, linecolor=_INK, automargin=True)
+    drawn.update_xaxes(gridcolor=_GRID, zeroline=False, linecolor=INK, automargin=True)
+    drawn.update_yaxes(gridcolor=_GRID, zeroline=False, linecolor=INK, automargin=True)
     if empty:
         drawn.update_xaxes(visible=False)
         drawn.update_yaxes(visible=False)
@@ -308,12 +308,12 @@ def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
     return drawn
 
 
-def _plain(text: str, most: int = _NAME) -> str:
+def plain_label(text: str, most: int = _NAME) -> str:
     """Return text of others as plotly shows it unchanged: it knows some tags, entities and TeX."""
     return html.escape(shortened(text, most), quote=False).replace("$", "&#36;")
 
 
-def _labels(names: Sequence[str]) -> dict[str, str]:
+def labels_of(names: Sequence[str]) -> dict[str, str]:
     """Return what stages are called: in so many letters as tell them apart."""
     for most in (_NAME, *_LONGER):
         labels = {name: _short(name, most) for name in names}
@@ -326,4 +326,4 @@ def _short(name: str, most: int) -> str:
     """Return a stage's name, cut in the middle where it is long: its end tells it from its like."""
     head = most // 2
     cut = name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
-    return _plain(cut, most)
+    return plain_label(cut, most)

@@ -171,7 +171,7 @@ class Measure(NamedTuple):
     settles: bool = True
 
 
-class _Mark(NamedTuple):
+class LoopMark(NamedTuple):
     """A moment at which the loop had taken another batch."""
 
     time_s: float
@@ -241,8 +241,8 @@ class Measurement:
         self._measure = measure
         self._groups = groups
         self._cycle, self._pause_s = pauses.cycle, pauses.pause_s
-        self._marks: list[_Mark] = []
-        self._now = _Mark(0.0, 0, 0.0, {})
+        self._marks: list[LoopMark] = []
+        self._now = LoopMark(0.0, 0, 0.0, {})
         self._looks = 0
         self._taken: int | None = None  # when the first observation came, in a pause perhaps
         self._worse = False
@@ -254,7 +254,7 @@ class Measurement:
             self._taken = loop.items_out
         if self._cycle and self._taken == loop.items_out:
             return False  # whole cycles begin with a batch
-        mark = _Mark(one.time_s, loop.items_out, loop.starved_s, one.stats)
+        mark = LoopMark(one.time_s, loop.items_out, loop.starved_s, one.stats)
         self._taken = -1
         if not self._marks or mark.batches != self._marks[-1].batches:
             self._marks.append(mark)
@@ -321,7 +321,7 @@ class Measurement:
         few = self._worse or len(self._marks) == 1
         return self._point_until(self._now if few else self._marks[-1])
 
-    def _point_until(self, last: _Mark) -> Point:
+    def _point_until(self, last: LoopMark) -> Point:
         first = self._marks[0]
         made = taken = max(last.batches - first.batches, 0.5)
         span_s = last.time_s - first.time_s - self._pauses_s
@@ -372,20 +372,20 @@ class Measurement:
 
 
 # -- Arithmetic ------------------------------------------------------------------------------------
-def steps_of(marks: Sequence[_Mark]) -> list[float]:
+def steps_of(marks: Sequence[LoopMark]) -> list[float]:
     """Return the loop's own time from each mark to the next [s]."""
     return [
         (new.time_s - old.time_s) - (new.waited_s - old.waited_s) for old, new in pairwise(marks)
     ]
 
 
-def step_of(marks: Sequence[_Mark]) -> float:
+def step_of(marks: Sequence[LoopMark]) -> float:
     """Return the median time of the loop's own step, without its pauses [s]."""
     counts = (new.batches - old.batches for old, new in pairwise(marks))
     return statistics.median(s / max(1, n) for s, n in zip(steps_of(marks), counts, strict=True))
 
 
-def error_of(marks: Sequence[_Mark], look_s: float) -> float:
+def error_of(marks: Sequence[LoopMark], look_s: float) -> float:
     """Return the standard error of a rate, from up to six parts of a window.
 
     A batch is seen up to `look_s` after it came, and a window begins and ends between two batches.

@@ -1,0 +1,1 @@
+"""Profiling: how fast each stage is alone, and the training loop without waiting for data."""
