@@ -71,7 +71,7 @@ class Segment:
     """Stages that run together: one, or neighbours that share their calls.
 
     Attributes:
-        addresses: of its stages, in the pipeline.
+        addresses: of its stages, in the pipeline; then those of the pipelines and branches in it.
         chain: its stages, with knobs of their own.
         unit: what it hands on, "items" or "batches".
         inputs: what came to it; None if it begins with its own source.
@@ -203,13 +203,15 @@ class StagePass:
         return outputs, links
 
     def _segment(self, chain: Chain, place: str, inputs: list[Any] | None) -> Segment:
-        names = tuple(self._book[place + stage.name] for stage in chain)
+        own = [self._book[place + stage.name] for stage in chain]
+        inside = [self._book.get(place + name, "") for name in address_book(chain)]
+        names = (*own, *(name for name in inside if name and name not in own))
         first = chain[0].spec
         why_not = ""
         if inputs is not None and first.runs not in _MEASURED:
             why_not = _WHY_NOT.get(first.runs, _REMEMBERS)
-        own = with_own_knobs(chain, lambda stage: stage.name)
-        segment = Segment(names, own, self.units[names[-1]], inputs, why_not)
+        copies = with_own_knobs(chain, lambda stage: stage.name)
+        segment = Segment(names, copies, self.units[own[-1]], inputs, why_not)
         self.segments.append(segment)
         return segment
 
