@@ -46,7 +46,7 @@ MOST_FILES = {
     "engine": 19,
     "engine/nodes": 15,
     "show": 9,
-    "show/verdict": 12,
+    "show/verdict": 13,
     "tune": 7,
     "export": 15,
     "jupyter": 9,

@@ -15,6 +15,7 @@ from .verdict.decide import decide
 from .verdict.diagnosis import FAILED, STARTS, Diagnosis, sentence, short_name
 from .verdict.empty import nothing_came
 from .verdict.hang import Hang, hang_of
+from .verdict.memory import nearly_full
 from .verdict.slowed import slowed
 from .watch import RunView
 
@@ -60,7 +61,8 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
         return Diagnosis(
             cause="early", text="Too early to tell.", advice="Look again in a few seconds."
         )
-    return patient(case, attended(watched, slowed(case) or decide(case)))
+    found = nearly_full(case) or slowed(case) or decide(case)
+    return patient(case, attended(watched, found))
 
 
 def attended(watched: RunView, found: Diagnosis) -> Diagnosis:

@@ -23,6 +23,7 @@ from nbpipe.show.snapshot import (
 )
 from nbpipe.show.verdict import case
 from nbpipe.show.verdict import hang as hang_file
+from nbpipe.show.verdict.memory import MemoryReader, ResidentMemory
 from nbpipe.show.watch import ChangesSinceExport, changes_since_export, record_export
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
     "Here",
     "HistoryPart",
     "Limits",
+    "MemoryReader",
     "PageLink",
+    "ResidentMemory",
     "RunChannel",
     "RunController",
     "RunsHello",

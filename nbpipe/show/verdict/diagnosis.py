@@ -51,6 +51,7 @@ Cause = Literal[
     "copy",
     "device",
     # no stage is full
+    "full-memory",
     "memory",
     "slow-calls",
     "bursts",
@@ -102,7 +103,7 @@ class Diagnosis:
     @property
     def severity(self) -> str:
         """How bad it is: GOOD, INFO, WARNING or ERROR."""
-        return _SEVERITIES.get(self.kind, INFO)
+        return WARNING if self.cause == "full-memory" else _SEVERITIES.get(self.kind, INFO)
 
     @property
     def code(self) -> str:
