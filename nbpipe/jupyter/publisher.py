@@ -48,6 +48,15 @@ class Tick(TypedDict):
 
 
 _OPS = Ops()
+_CONTROLS: Mapping[str, Callable[[RunController], None]] = {  # what a button asks for, by its op
+    "pause": RunController.pause,
+    "resume": RunController.resume,
+    "stop": RunController.stop,
+    "undo": RunController.undo,
+    "autotune": RunController.autotune,
+    "autotune_stop": RunController.autotune_stop,
+    "autotune_undo": RunController.autotune_undo,
+}
 _KEEP_S = 10.0  # the snapshot kept of a run under way is at most so old [s]
 _NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
 _GOING = ("running", "paused")
@@ -141,21 +150,13 @@ class RunChannel:
     def _set(self, stage: str, knob: str, value: object) -> int:
         return self._controller.set(stage, knob, value)
 
-    @_OPS.op("pause")
-    def _pause(self) -> None:
-        self._controller.pause()
+    @_OPS.op(*_CONTROLS, op=text)
+    def _control(self, op: str) -> None:
+        _CONTROLS[op](self._controller)
 
-    @_OPS.op("resume")
-    def _resume(self) -> None:
-        self._controller.resume()
-
-    @_OPS.op("stop")
-    def _stop(self) -> None:
-        self._controller.stop()
-
-    @_OPS.op("undo")
-    def _undo(self) -> None:
-        self._controller.undo()
+    @_OPS.op("give_back", stage=text, knob=text)
+    def _give_back(self, stage: str, knob: str) -> None:
+        self._controller.give_back(stage, knob)
 
     @_OPS.op("export", **EXPORT)
     def _export(self, **asked: Any) -> None:
@@ -196,6 +197,9 @@ def _without_repeats(shown: Snapshot, before: Snapshot | None) -> Snapshot:
     sent: Snapshot = {**shown}
     if before is not None and shown["changes"] == before["changes"]:
         sent["changes"] = None
+    tuner, known = shown["tuner"], None if before is None else before["tuner"]
+    if tuner is not None and known is not None and tuner["done"] == known["done"]:
+        sent["tuner"] = {**tuner, "done": None}
     if before is not None and shown["failures"] == before["failures"]:
         sent["failures"] = None
     return sent

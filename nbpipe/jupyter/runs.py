@@ -409,7 +409,8 @@ def _chain(run: RunView, number: int) -> ChainAnswer:
 
 
 def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:
-    found = shown["diagnosis"]
+    found, tuner = shown["diagnosis"], shown["tuner"]
+    is_tuned = tuner is not None and tuner["active"]
     return {
         "run": entry.number,
         "title": shown["title"],
@@ -426,6 +427,6 @@ def _row(entry: _Entry, variable: str, shown: Snapshot) -> RunRow:
         "severity": found["severity"],
         "sentence": found["text"],
         "evidence": found["evidence"],
-        "suggestion": found["suggestion"],
+        "suggestion": None if is_tuned else found["suggestion"],
         "actions": shown["actions"],
     }

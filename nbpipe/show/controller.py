@@ -14,7 +14,7 @@ from ..engine.stats import StageStats, Status
 from ..errors import ArgumentError, RunClosedError
 from .messages import Later, export_later, got
 from .snapshot import Frame, KnobTarget, Snapshot, frame_of, in_frame, label
-from .watch import RunView
+from .watch import RunView, TunerView
 
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
@@ -104,7 +104,8 @@ class RunController:
         self, run: RunView, status: Status, stats: Mapping[str, StageStats], *, lately: bool
     ) -> Frame:
         errors = [row.errors for row in stats.values()]
-        key = self._turns, status.state, status.epoch, status.error, list(stats), errors
+        tuner = None if run.tuner is None else run.tuner.state
+        key = self._turns, tuner, status.state, status.epoch, status.error, list(stats), errors
         now_s, known = monotonic(), self._framed
         if lately and known is not None and known.key == key and now_s < known.until_s:
             return known.frame
@@ -123,7 +124,16 @@ class RunController:
         if state == "closed":
             return export
         going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
-        return [*going, *(["undo"] if undo and self._done else []), *export]
+        done = ["undo"] if undo and self._done else []
+        return [*going, *done, *(self._tuner_actions() if undo else []), *export]
+
+    def _tuner_actions(self) -> list[str]:
+        run = self._run()
+        if run is None:
+            return []
+        tuner = run.tuner
+        found = ["autotune" if tuner is None or not tuner.active else "autotune_stop"]
+        return [*found, *(["autotune_undo"] if tuner is not None and tuner.can_undo else [])]
 
     def _undo_target(self) -> KnobTarget | None:
         with self._lock:
@@ -146,11 +156,15 @@ class RunController:
         Raises:
             ArgumentError: there is no such knob, or it does not take this value.
         """
+        found = self._found(stage, knob)
+        self._open_run()
+        return found.set(value, by=self._by)
+
+    def _found(self, stage: str, knob: str) -> Knob:
         found = self._knobs.get((stage, knob))
         if found is None:
             raise ArgumentError(f"no knob {got(knob)} of a stage {got(stage)} in this run")
-        self._open_run()
-        return found.set(value, by=self._by)
+        return found
 
     def in_force(self, stage: object, knob: object) -> int | None:
         """Return the value of a knob; None where there is no such knob."""
@@ -196,11 +210,53 @@ class RunController:
         self._undoing.now = True
         try:
             if last.by == AUTOTUNE and tuner is not None:
-                tuner.undo()
+                self._undo_all(tuner)
             else:
                 last.knob.set(last.value, by=self._by, why="undo")
         finally:
             self._undoing.now = False
+
+    # -- the tuner of the run -------------------------------------------------------------
+    def autotune(self) -> None:
+        """Begin to turn the knobs by measured gain, with the limits of an earlier tuner."""
+        run = self._open_run()
+        if run.tuner is None:
+            run.autotune()
+        elif not run.tuner.active:
+            run.tuner.renew()
+
+    def autotune_stop(self) -> None:
+        """End the tuning; the knobs stay as they are."""
+        self._tuner().stop()
+
+    def autotune_undo(self) -> None:
+        """End the tuning, and restore the knobs that it turned."""
+        tuner = self._tuner()
+        self._undoing.now = True
+        try:
+            self._undo_all(tuner)
+        finally:
+            self._undoing.now = False
+
+    def give_back(self, stage: str, knob: str) -> None:
+        """Let the tuner turn a knob that a person turned.
+
+        Raises:
+            ArgumentError: there is no such knob, or no tuner.
+        """
+        found = self._found(stage, knob)
+        self._tuner().give_back(found)
+
+    def _undo_all(self, tuner: TunerView) -> None:
+        tuner.undo()
+        with self._lock:
+            self._done = [one for one in self._done if one.by != AUTOTUNE]
+
+    def _tuner(self) -> TunerView:
+        tuner = self._open_run().tuner
+        if tuner is None:
+            raise ArgumentError("this run has no tuner; start one with run.autotune()")
+        return tuner
 
     def _record(self, knob: Knob, change: KnobChange) -> None:
         self._turns += 1

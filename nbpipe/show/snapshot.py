@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
 from ..base.format import plain, shortened
-from ..base.knobs import KnobChange
 from ..engine.nodes.failures import Failure
 from ..engine.stats import StageStats, Status
 from ..ops.device import Target
@@ -18,7 +17,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import diagnose_from
 from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .verdict.diagnosis import HANGS, Diagnosis
-from .watch import RunView, changes_since_export, title_of
+from .watch import RunView, TunerView, changes_since_export, title_of
 
 VERSION: Final = 1
 NAME, LINE = 200, 500  # most characters of a name, of a line
@@ -52,7 +51,12 @@ State = Annotated[
     str,
     Literal["ready", "running", "paused", "finished", "stopped", "cancelled", "failed", "closed"],
 ]
-Action = Annotated[str, Literal["pause", "resume", "stop", "undo", "export"]]
+Action = Annotated[
+    str,
+    Literal[
+        "pause", "resume", "stop", "undo", "autotune", "autotune_stop", "autotune_undo", "export"
+    ],
+]
 Severity = Annotated[str, Literal["good", "info", "warning", "error"]]
 Kind = Annotated[
     str,
@@ -159,7 +163,7 @@ class DiagnosisPart(TypedDict):
 
 
 class ChangePart(TypedDict):
-    """A change of a knob."""
+    """A change of a knob; `taken_back` marks a tuner's trial that was taken back."""
 
     when_s: Seconds
     knob: Name
@@ -167,6 +171,37 @@ class ChangePart(TypedDict):
     new: Integer
     by: Name
     why: Line
+    taken_back: bool
+
+
+class TunedPart(TypedDict):
+    """A decision of a tuner; `knob` is "" where it turned none.
+
+    `before` is the rate that was measured last before it, `after` the next one after it
+    [batches/s]; None where none was measured.
+    """
+
+    when_s: Seconds
+    knob: Name
+    old: Integer
+    new: Integer
+    why: Line
+    before: Amount | None
+    after: Amount | None
+    taken_back: bool
+
+
+class TunerPart(TypedDict):
+    """What turns knobs by itself.
+
+    It is `active` until it ends. `left_alone` are knobs that others turned, with their values.
+    `done` are its last decisions, oldest first; None where they are as in the snapshot before.
+    """
+
+    active: bool
+    state: Line
+    left_alone: Annotated[list[KnobTarget], Limits(0, _MOST_KNOBS)]
+    done: Annotated[list[TunedPart], Limits(0, CHANGES)] | None
 
 
 class FailurePart(TypedDict):
@@ -236,6 +271,7 @@ class Snapshot(TypedDict):
     diagnosis: DiagnosisPart
     undo: KnobTarget | None
     actions: list[Action]
+    tuner: TunerPart | None
     changes: Annotated[list[ChangePart], Limits(0, CHANGES)] | None
     failures: Annotated[list[FailurePart], Limits(0, FAILURES)] | None
     export: ExportPart | None
@@ -265,6 +301,7 @@ class Frame(NamedTuple):
     title: str
     rows: Sequence[_Row]
     diagnosis: DiagnosisPart
+    tuner: TunerPart | None
     changes: list[ChangePart] | None
     failures: list[FailurePart] | None
     export: ExportPart | None
@@ -296,7 +333,8 @@ def frame_of(watched: RunView, status: Status, stats: Mapping[str, StageStats]) 
             if address in stats
         ],
         diagnosis=_diagnosis(diagnose_from(watched, status, stats)),
-        changes=_change_parts(watched.events[-CHANGES:]),
+        tuner=_tuner_part(watched.tuner),
+        changes=_change_parts(watched),
         failures=_failures(watched._core.unnamed_failures()[-FAILURES:]),
         export=_export(stages),
     )
@@ -335,6 +373,7 @@ def in_frame(frame: Frame, status: Status, stats: Mapping[str, StageStats]) -> S
         "diagnosis": frame.diagnosis,
         "undo": None,
         "actions": [],
+        "tuner": frame.tuner,
         "changes": frame.changes,
         "failures": frame.failures,
         "export": frame.export,
@@ -352,8 +391,10 @@ def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
     return [[next(addresses) for _ in region] for region in regions_of(tuple(stages.values()))]
 
 
-def _change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
-    """Return knob changes as JSON-ready values."""
+def _change_parts(watched: RunView) -> list[ChangePart]:
+    """Return the last knob changes as JSON-ready values."""
+    tuned = () if watched.tuner is None else watched.tuner.log
+    trials = {(one.when_s, one.knob) for one in tuned if one.taken_back}
     return [
         {
             "when_s": round(event.when_s, 3),
@@ -362,9 +403,37 @@ def _change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
             "new": event.new,
             "by": label(event.by),
             "why": line(event.why),
+            "taken_back": (event.when_s, event.knob) in trials,
         }
-        for event in events
+        for event in watched.events[-CHANGES:]
     ]
+
+
+def _tuner_part(tuner: TunerView | None) -> TunerPart | None:
+    """Return a tuner as JSON-ready values."""
+    if tuner is None:
+        return None
+    return {
+        "active": tuner.active,
+        "state": line(tuner.state),
+        "left_alone": [
+            {"stage": label(stage), "knob": knob, "value": value}
+            for stage, knob, value in tuner.left_alone[:_MOST_KNOBS]
+        ],
+        "done": [
+            {
+                "when_s": round(one.when_s, 3),
+                "knob": label(one.knob),
+                "old": one.old,
+                "new": one.new,
+                "why": line(one.text),
+                "before": rounded(one.rate) if one.rate > 0 else None,
+                "after": rounded(one.after) if one.after > 0 else None,
+                "taken_back": one.taken_back,
+            }
+            for one in tuner.log[-CHANGES:]
+        ],
+    }
 
 
 def _left_s(status: Status, items_per_s: float) -> float | None:
@@ -569,7 +638,7 @@ def history(watched: RunView, points: int = POINTS) -> HistoryPart:
     return {
         "time_s": [round(zero_s + time_s, 3) for time_s, _ in timed],
         "stages": {label(name): column for name, column in columns.items()},
-        "changes": _change_parts(watched.events[-CHANGES:]),
+        "changes": _change_parts(watched),
         "epoch": int(ticks[-1][0]["epoch"]) if ticks else None,
     }
 

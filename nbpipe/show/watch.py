@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -76,6 +76,42 @@ class ViewCore(Protocol):
         """Cancel the epochs that this thread iterates: its cell has failed."""
 
 
+class DecisionView(Protocol):
+    """One decision of what turns knobs by itself; `tune/session.py` describes its fields."""
+
+    @property
+    def when_s(self) -> float:
+        """Time of the decision [seconds since the Unix epoch]."""
+
+    @property
+    def text(self) -> str:
+        """What was decided, and why."""
+
+    @property
+    def knob(self) -> str:
+        """Full name of the knob that was turned; empty without one."""
+
+    @property
+    def old(self) -> int:
+        """Value before."""
+
+    @property
+    def new(self) -> int:
+        """Value after."""
+
+    @property
+    def rate(self) -> float:
+        """Batches a second before; 0 if not known."""
+
+    @property
+    def after(self) -> float:
+        """Batches a second after; 0 if not known."""
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether the turn was a trial that was taken back."""
+
+
 class TunerView(Protocol):
     """What turns the knobs of a run by itself."""
 
@@ -83,11 +119,36 @@ class TunerView(Protocol):
     def state(self) -> str:
         """What it does now, in a few words."""
 
+    @property
+    def log(self) -> Sequence[DecisionView]:
+        """Its last decisions, oldest first."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended."""
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is something to undo."""
+
+    @property
+    def left_alone(self) -> list[tuple[str, str, int]]:
+        """The knobs that others turned: stage, name and value of each."""
+
     def turns(self, stage: str, knob: str) -> bool:
         """Return whether it turns a knob now: it has not ended, and does not leave it alone."""
 
+    def renew(self) -> None:
+        """Begin again with the limits that it has."""
+
+    def stop(self) -> None:
+        """End; the knobs stay as they are."""
+
     def undo(self) -> None:
         """End, and restore the knobs that it turned."""
+
+    def give_back(self, knob: Knob) -> None:
+        """Turn a knob again that others turned."""
 
 
 class RunView(Exportable, Protocol):
@@ -112,6 +173,9 @@ class RunView(Exportable, Protocol):
     @property
     def tuner(self) -> TunerView | None:
         """What turns its knobs by itself, or None."""
+
+    def autotune(self) -> TunerView:
+        """Begin to turn its knobs by measured gain."""
 
     def status(self) -> Status:
         """Return where it is."""

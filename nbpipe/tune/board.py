@@ -68,6 +68,16 @@ class Board:
         """The names of the knobs that others turned."""
         return sorted(knob.name for knob in tuple(self._theirs))
 
+    @property
+    def left_alone(self) -> list[tuple[str, str, int]]:
+        """The knobs that others turned: stage, name and value of each."""
+        found: dict[Knob, tuple[str, str, int]] = {}
+        for address, stage in self.stages.items():
+            for name, knob in stage.knobs.items():
+                if knob in self._theirs:
+                    found.setdefault(knob, (address, name, knob.value))
+        return list(found.values())
+
     def value(self, stage: str, name: str = "concurrency") -> int:
         """Return the value in force; 1 without such a knob."""
         knob = self.stages[stage].knobs.get(name)
@@ -147,10 +157,17 @@ class Board:
         self.turned(knob, old, why)
         return True
 
+    @property
+    def turned_by_it(self) -> dict[Knob, int]:
+        """The knobs that still have the tuner's values, and the values before its first turn."""
+        return {
+            knob: value
+            for knob, value in tuple(self.first.items())
+            if knob.value != value and knob.last_change and knob.last_change.by == AUTOTUNE
+        }
+
     def undo(self) -> None:
         """Restore the values before the first turn, unless they were changed since."""
-        for knob, value in self.first.items():
-            last = knob.last_change
-            if last is not None and last.by == AUTOTUNE and knob.value != value:
-                self.set(knob, value, "undone")
+        for knob, value in self.turned_by_it.items():
+            self.set(knob, value, "undone")
         self.first.clear()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import final
 
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
@@ -32,6 +32,8 @@ class Decision:
         old: value before.
         new: value after.
         rate: batches a second before, as measured last; 0 if not known.
+        after: batches a second after, as measured next; 0 if not known.
+        taken_back: whether the turn was a trial that was taken back.
     """
 
     when_s: float
@@ -40,6 +42,8 @@ class Decision:
     old: int = 0
     new: int = 0
     rate: float = 0.0
+    after: float = 0.0
+    taken_back: bool = False
 
     def __str__(self) -> str:
         return f"{self.knob} {self.old} → {self.new}: {self.text}" if self.knob else self.text
@@ -79,6 +83,7 @@ class TuningSession:
         self._guard = MemoryGuard(board, memory_bytes, release)
         self._search = Search(board)
         self._before: dict[Knob, int] = {}  # values before the trial in progress
+        self._trial = 0  # decisions since a setting was kept
         self._seen: dict[Knob, KnobChange | None] = {}
         self._last: Observation | None = None
         self._pauses = Pauses()
@@ -119,6 +124,7 @@ class TuningSession:
         if self._window.add(one):
             point, self._window = self._window.point(), None
             self._rate, self._step_s = point.rate, point.step_s
+            self._record_after()
             self._measure = self._advanced(point)
 
     def _settle(self, one: Observation) -> None:
@@ -169,12 +175,48 @@ class TuningSession:
         return True
 
     def _record(self, knob: Knob, old: int, why: str) -> None:
-        self._seen[knob] = knob.last_change
-        self.log.append(Decision(time.time(), why, knob.name, old, knob.value, self._rate))
+        self._seen[knob] = change = knob.last_change
+        when_s = time.time() if change is None else change.when_s
+        self._log(Decision(when_s, why, knob.name, old, knob.value, self._rate))
         self._follow(knob, old)
+
+    def _log(self, decision: Decision) -> None:
+        self.log.append(decision)
+        self._trial += 1
+
+    def _record_after(self) -> None:
+        """Add the rate that was measured to the turns before it."""
+        for place in reversed(range(len(self.log))):
+            one = self.log[place]
+            if one.after:
+                break
+            if one.knob:
+                self.log[place] = replace(one, after=self._rate)
+
+    def _record_taken_back(self, count: int, names: Collection[str] | None = None) -> None:
+        """Mark those of the last decisions whose turns did not lead to the value that is kept.
+
+        Args:
+            count: of decisions.
+            names: of the knobs that are meant; all if left out.
+        """
+        turns: dict[str, list[int]] = {}
+        for place in range(max(0, len(self.log) - count), len(self.log)):
+            name = self.log[place].knob
+            if name and (names is None or name in names):
+                turns.setdefault(name, []).append(place)
+        for places in turns.values():
+            first, last = self.log[places[0]].old, self.log[places[-1]].new
+            for place in places if last == first else places[:-1]:
+                one = self.log[place]
+                leads = (one.new - one.old) * (last - first) > 0
+                if not (leads and min(first, last) <= one.new <= max(first, last)):
+                    self.log[place] = replace(one, taken_back=True)
+        self._trial = 0
 
     def _kept(self, keep: Keep) -> None:
         self._before.clear()
+        self._record_taken_back(self._trial)
         self.state = keep.state
         if keep.note:
             self.note(keep.note)
@@ -188,7 +230,7 @@ class TuningSession:
 
     def note(self, text: str) -> None:
         """Log a decision that turns no knob."""
-        self.log.append(Decision(time.time(), text, rate=self._rate))
+        self._log(Decision(time.time(), text, rate=self._rate))
 
     # -- what others do -----------------------------------------------------------------------
     def _notice_others(self) -> None:
@@ -221,12 +263,15 @@ class TuningSession:
                 name = knob.name.rpartition(".")[2]
                 turned = self.board.turn(stage, name, before[knob], why) or turned
         if turned:
+            self._record_taken_back(self._trial)
             self._begin_search()
 
     def undo(self) -> None:
         """Restore the values before the first turn, unless they were changed since."""
         self._before.clear()
+        names = {knob.name for knob in self.board.turned_by_it}
         self.board.undo()
+        self._record_taken_back(len(self.log), names)
 
     @property
     def memory_bytes(self) -> int | None:

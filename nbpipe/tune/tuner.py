@@ -13,7 +13,7 @@ from typing import NamedTuple, SupportsIndex, final
 
 from ..base.checks import integer
 from ..base.format import format_bytes, parse_bytes
-from ..base.knobs import Knob
+from ..base.knobs import AUTOTUNE, Knob
 from ..base.machine import Machine, release_free_memory
 from ..base.names import shown
 from ..base.threads import holds
@@ -28,6 +28,7 @@ from .session import Decision, TuningSession
 # Between two looks: while it tries, while it watches or the run is isolated, and between epochs.
 _LOOK_S, _CALM_S, _REST_S = 0.05, 0.1, 0.25  # [s]
 _READ_S = 0.25  # memory that is far below its ceiling is read no more often
+_INNER = ("active", "can_undo", "give_back", "left_alone", "look", "renew", "turns")
 _NEAR = 0.8  # of the ceiling: from here on it is read at each look
 _QUARTER = 4  # of the free memory, a tuner may use this part unless it is given a ceiling
 _LOG = logging.getLogger("nbpipe")
@@ -139,20 +140,35 @@ class Tuner:
         return f"Tuner({'' if run is None else title_of(run)}; {self.state})"
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("look", "renew", "turns"))
+        return shown(self, _INNER)
 
-    # -- what runs do -------------------------------------------------------------------------
+    # -- what runs and panels do --------------------------------------------------------------
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended."""
+        return not self._ended
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is something to undo."""
+        return bool(self._session.board.turned_by_it)
+
+    @property
+    def left_alone(self) -> list[tuple[str, str, int]]:
+        """The knobs that others turned: stage, name and value of each."""
+        return self._session.board.left_alone
+
     def turns(self, stage: str, knob: str) -> bool:
         """Return whether it turns a knob now: it has not ended, and does not leave it alone."""
         return not self._ended and self._session.board.knob(stage, knob) is not None
 
-    def renew(self, limits: TunerLimits) -> None:
-        """Take new limits, and begin again if it has ended."""
+    def renew(self, limits: TunerLimits | None = None) -> None:
+        """Take new limits, or keep those it has, and begin again if it has ended."""
         run = self._run()
         if run is None:
             raise RunClosedError("this run is gone; start another with pipe.start()")
         with self._lock:
-            before, self._limits = self._limits, limits
+            before, self._limits = self._limits, self._limits if limits is None else limits
             try:
                 self._begin_again(run, "the limits have changed")
             except BaseException:
@@ -160,6 +176,16 @@ class Tuner:
                 raise
             self._ended = ""
         _thread.add(self)
+
+    def give_back(self, knob: Knob) -> None:
+        """Turn a knob again that others turned."""
+        run = self._run()
+        with self._lock:
+            knob.hand_over(AUTOTUNE, "given back")
+            self._session.board.first.pop(knob, None)  # from here on, this value is the first
+            self._session.note(f"{knob.name} was given back")
+            if run is not None and not self._ended:
+                self._begin_again(run, f"{knob.name} was given back")
 
     def _begin_again(self, run: RunView, why: str) -> None:
         begun = self._begun(run)

@@ -16,7 +16,7 @@ from nbpipe.show.verdict.case import Case, is_crowded
 from nbpipe.show.verdict.decide import decide
 from nbpipe.show.verdict.diagnosis import Diagnosis
 from nbpipe.show.verdict.load import loads_of
-from tests.show.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
+from tests.show.fakes import NOW_S, STATUS, FakeTuner, FakeWatched, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
 
@@ -469,15 +469,6 @@ def test_turned_just_now():
     found = patient(looked, decide(looked))
     assert (found.stage, found.suggestion, found.cause) == ("decode", None, "just-turned")
     assert "decode.concurrency has just changed" in found.advice
-
-
-class FakeTuner:
-    """Stands for a tuner that turns the concurrency of one stage."""
-
-    state = "searching decode"
-
-    def turns(self, stage, knob):
-        return (stage, knob) == ("decode", "concurrency")
 
 
 @pytest.mark.parametrize("stage", ["decode", "other"])

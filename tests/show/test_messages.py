@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nbpipe
 from tests.gates import set_clock
 from tests.show.browser import Browser
-from tests.show.fakes import FAILURE, photographs
+from tests.show.fakes import FAILURE, FakeTuner, photographs
 from tests.show.inner import LEASE_S, RunController, Views, knobs, snapshot_key
 
 
@@ -148,22 +148,17 @@ def test_undo_goes_back_step_by_step(run, browser):
     ]
 
 
-def test_the_changes_of_a_tuner_are_undone_as_one():
+@pytest.mark.parametrize("by", ["undo", "autotune_undo"])
+def test_the_changes_of_a_tuner_are_undone_as_one(by):
     """A tuner makes many changes; undo has it take back all of them."""
     run = photographs(state="running")
     decode = run.stages["decode"]
 
-    class FakeTuner:
-        state = "searching decode"
+    def undo():
+        decode.knob("concurrency").set(first[0], by="autotune")
+        decode.knob("prefetch").set(first[1], by="autotune")
 
-        def turns(self, stage, knob):
-            return True
-
-        def undo(self):
-            decode.knob("concurrency").set(first[0], by="autotune")
-            decode.knob("prefetch").set(first[1], by="autotune")
-
-    run.tuner = FakeTuner()
+    run.tuner = FakeTuner(undo=undo)
     first = decode.concurrency, decode.prefetch
     controller = RunController(run)
     controller.set("decode", "concurrency", first[0] + 1)
@@ -171,7 +166,10 @@ def test_the_changes_of_a_tuner_are_undone_as_one():
     for value in (20, 30):
         decode.knob("concurrency").set(value, by="autotune")
         decode.knob("prefetch").set(value, by="autotune")
-    controller.undo()
+    if by == "undo":
+        controller.undo()
+    else:
+        controller.autotune_undo()
     assert (decode.concurrency, decode.prefetch) == first
     assert controller.snapshot()["undo"]["value"] == first[0] - 1
 
@@ -188,9 +186,9 @@ def test_actions_are_those_that_make_sense(run, browser):
     run.close()
     found.append(browser.snapshot()["actions"])
     assert found == [
-        ["export"],
-        ["pause", "stop", "undo", "export"],
-        ["resume", "stop", "undo", "export"],
+        ["autotune", "export"],
+        ["pause", "stop", "undo", "autotune", "export"],
+        ["resume", "stop", "undo", "autotune", "export"],
         ["export"],
     ]
 

@@ -122,6 +122,42 @@ def test_the_ceiling_holds_while_items_grow():
     assert any("memory: " in why for *_, why in done.turns)
 
 
+def outcomes(ride):
+    """Return the turns of a session: old, new, and whether they were taken back."""
+    return [(one.old, one.new, one.taken_back) for one in ride.session.log if one.knob]
+
+
+def test_rates_before_and_after():
+    """A turn has the rate that was measured before it, and the next one after it."""
+    ride = Ride()
+    ride.go(20)
+    first = next(one for one in ride.session.log if one.knob)
+    assert 0 < first.rate < first.after
+    assert all(one.after > 0 for one in ride.session.log if one.knob)
+
+
+def test_trials_that_were_taken_back_are_marked():
+    """With a lock, four calls are one too many; the turn that gave the value that stays is not."""
+    ride = Ride("lock")
+    ride.go(40)
+    first, *_, last = outcomes(ride)
+    assert first == (1, 4, True)
+    assert last[1:] == (ride.knob("query.concurrency").value, False)
+
+
+def test_an_interrupted_trial_is_marked():
+    """It is taken back; so is all that was undone."""
+    ride = Ride()
+    ride.go(lambda: ride.knob().value > 1)
+    assert outcomes(ride) == [(1, 4, False)]
+    ride.go(ride.model.now_s + LOOK_S, state="paused")
+    assert outcomes(ride) == [(1, 4, True), (4, 1, True)]
+    ride.go(ride.model.now_s + 20)
+    assert not outcomes(ride)[-1][2]
+    ride.session.undo()
+    assert {taken_back for *_, taken_back in outcomes(ride)} == {True}
+
+
 def test_a_decision_prints_as_a_sentence():
     """With a knob, its change comes first."""
     ride = Ride()

@@ -61,12 +61,16 @@ export class History {
     this.trim();
   }
 
-  /** Take in knob changes: those known already are not doubled. */
+  /** Take in knob changes: those known already are not doubled; a trial may be taken back later. */
   note(changes: readonly Change[]): void {
-    const known = new Set(this.changes.map(changeKey));
-    const fresh = changes.filter((change) => !known.has(changeKey(change)));
-    if (fresh.length > 0) {
-      this.changes = [...this.changes, ...fresh]
+    const known = new Map(this.changes.map((change) => [changeKey(change), change]));
+    const isNew = (change: Change) =>
+      known.get(changeKey(change))?.taken_back !== change.taken_back;
+    if (changes.some(isNew)) {
+      for (const change of changes) {
+        known.set(changeKey(change), change);
+      }
+      this.changes = [...known.values()]
         .sort((left, right) => left.when_s - right.when_s)
         .slice(-CHANGES);
       this.version += 1;

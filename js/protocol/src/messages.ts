@@ -94,7 +94,15 @@ export function parseMessage(value: unknown): FromKernel {
   return messages[type](value, type);
 }
 
-export const OPS = ["pause", "resume", "stop", "undo"] as const;
+export const OPS = [
+  "pause",
+  "resume",
+  "stop",
+  "undo",
+  "autotune",
+  "autotune_stop",
+  "autotune_undo",
+] as const;
 
 /** What a button asks for. */
 export type Op = (typeof OPS)[number];
@@ -102,6 +110,7 @@ export type Op = (typeof OPS)[number];
 /** Browser to kernel. */
 export type ToKernel =
   | { op: "set"; id: number; stage: string; knob: string; value: number }
+  | { op: "give_back"; id: number; stage: string; knob: string }
   | { op: Op | "start"; id: number }
   | { op: "export"; id: number; path: string; overwrite: boolean }
   | { op: "view"; id: number; view: string; open: boolean }

@@ -142,11 +142,43 @@ const change = record({
   new: integer,
   by: name,
   why: line,
+  /** A tuner's trial that was taken back. */
+  taken_back: withDefault(boolean, false),
 });
 
 export type Change = ReturnType<typeof change>;
 
 export const changes = list(change, 1000);
+
+/**
+ * A decision of a tuner; `knob` is "" where it turned none. `before` is the rate that was measured
+ * last before it, `after` the next one [batches/s]; null where none was measured.
+ */
+const tuned = record({
+  when_s: number,
+  knob: text(400),
+  old: integer,
+  new: integer,
+  why: line,
+  before: orNull(atLeastZero),
+  after: orNull(atLeastZero),
+  taken_back: boolean,
+});
+
+export type Tuned = ReturnType<typeof tuned>;
+
+/** What turns knobs by itself. */
+const tuner = record({
+  /** Whether it has not ended. */
+  active: boolean,
+  state: line,
+  /** Knobs that others turned, with their values. */
+  left_alone: list(target, 50),
+  /** Its last decisions, oldest first; null means "as before". */
+  done: orNull(list(tuned, 1000)),
+});
+
+export type Tuner = ReturnType<typeof tuner>;
 
 const failure = record({
   stage: name,
@@ -210,6 +242,8 @@ export const snapshot = record({
   diagnosis,
   undo: orNull(target),
   actions: list(name, 50),
+  /** What turns its knobs by itself; null where that was never switched on. */
+  tuner: withDefault(orNull(tuner), null),
   /** The last changes, oldest first; null means "as before". */
   changes: orNull(changes),
   /** The last failures, oldest first; null means "as before". */

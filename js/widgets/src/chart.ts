@@ -1,11 +1,11 @@
 /** Chart: throughput of each stage over the last minutes, on one scale, drawn only while it is open. */
 
-import { isLive, type Snapshot } from "@nbpipe/protocol";
+import { type Change, isLive, type Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
 import { h, setAttribute, setClass, setHidden, setText } from "./dom";
 import { formatAmount, formatMoment, formatName } from "./format";
 import { type Line, type Look, linesOf } from "./lines";
-import { type Colours, HEIGHT, optionsOf, settled } from "./plot";
+import { type Colours, HEIGHT, optionsOf, settled, turnsAt } from "./plot";
 import { keep, type Sections } from "./sections";
 import type { Session } from "./session";
 
@@ -136,6 +136,7 @@ export class Chart {
     this.tip.replaceChildren(
       h("b", {}, formatMoment(when_s)),
       ...rows.map((line) => tipRow(line, history.rates(line.address)[place] ?? null)),
+      ...(this.plot ? turnsAt(this.plot, history.changes, left).map(tipTurn) : []),
     );
     const at = left + (this.plot?.over.offsetLeft ?? 0);
     const most = this.canvas.clientWidth - this.tip.offsetWidth;
@@ -154,6 +155,13 @@ function tipRow(line: Line, rate: number | null): HTMLElement {
   const value = rate === null ? "–" : `${formatAmount(rate)} ${line.unit}/s`;
   const name = h("bdi", {}, formatName(line.label));
   return h("div", { class: `ink ${line.look}` }, name, h("span", {}, value));
+}
+
+/** A change of a knob at the cursor: what, by whom, why. */
+function tipTurn({ knob, old, new: now, by, why, taken_back }: Change): HTMLElement {
+  const turned = h("b", {}, h("bdi", {}, knob), ` ${old} → ${now}`);
+  const said = `by ${by}${taken_back ? ", taken back" : ""}${why === "" ? "" : `: ${why}`}`;
+  return h("p", {}, turned, " ", said);
 }
 
 /** The rates now, in words. */

@@ -1,6 +1,7 @@
 /** Header: one line of state, progress, rate and buttons; below it the bar and the export. */
 
 import { isLive, type Snapshot } from "@nbpipe/protocol";
+import { AutoSwitch } from "./auto-switch";
 import { ChangesSinceExport } from "./changes-since-export";
 import { h, setAttribute, setClass, setHidden, setPart, setText, setTitle } from "./dom";
 import { ExportForm } from "./export-form";
@@ -29,6 +30,7 @@ export class Header {
   private readonly time = h("span", { class: "sub clock", "data-field": "time" });
   private readonly notice = h("span", { class: "notice", "data-field": "notice" });
   private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
+  private readonly auto: AutoSwitch;
   private readonly buttons: readonly OpButton[];
   private readonly changesSinceExport = new ChangesSinceExport();
   private readonly exports: ExportForm;
@@ -41,10 +43,12 @@ export class Header {
     const pause = new OpButton(session, "pause");
     const resume = new OpButton(session, "resume");
     const stop = new OpButton(session, "stop");
+    this.auto = new AutoSwitch(session);
     this.buttons = [pause, resume, stop];
     this.state.append(this.stateIcon.el, this.stateWord);
     const swap = h("span", { class: "swap" }, pause.el, resume.el);
-    const buttons = h("span", { class: "buttons" }, swap, stop.el, this.exports.opener);
+    const buttons = h("span", { class: "buttons" }, this.auto.el, swap, stop.el);
+    buttons.append(this.exports.opener);
     const numbers = [this.epoch, this.progress, this.rate, this.time];
     const said = h("span", { class: "numbers" }, ...numbers);
     const top = h("div", { class: "top" }, this.state, said, this.notice, buttons);
@@ -63,6 +67,7 @@ export class Header {
     this.stateIcon.show(shape);
     setText(this.stateWord, word);
     setTitle(this.state, isolatedNames(snapshot.title));
+    this.auto.update(snapshot, enabled);
     for (const button of this.buttons) {
       button.update(snapshot, enabled);
     }

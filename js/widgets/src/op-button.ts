@@ -10,6 +10,9 @@ const LABELS: Readonly<Record<Op, readonly [label: string, icon: string]>> = {
   resume: ["Resume", "running"],
   stop: ["Stop", "stopped"],
   undo: ["Undo", "undo"],
+  autotune: ["Auto", "running"],
+  autotune_stop: ["Stop tuning", "stopped"],
+  autotune_undo: ["Undo all", "undo"],
 };
 
 export class OpButton {

@@ -13,6 +13,18 @@ const MOST_S = 600;
 /** Turns of a knob so close to one another are one: a button was held. */
 const ONE_TURN_S = 1;
 
+/** Who turns a knob by measured gain. */
+const AUTOTUNE = "autotune";
+
+/** A trial that was taken back is so pale. */
+const PALE = 0.35;
+
+/** The cursor is at a mark where it is so near [px]. */
+const AT_MARK_PX = 6;
+
+/** Half of the width, and the height, of the triangle on a mark of a tuner [px]. */
+const HEAD_PX = 4;
+
 /** Names at the ends of lines: their height, their room, and on a narrow page [px]. */
 const NAME_PX = 13;
 const NAMES_PX = 128;
@@ -98,7 +110,7 @@ export function turnsOf(changes: readonly Change[]): Change[] {
   const turns: Change[] = [];
   for (const change of changes) {
     const last = turns.findLast((turn) => turn.knob === change.knob);
-    if (last !== undefined && change.when_s - last.when_s < ONE_TURN_S) {
+    if (last !== undefined && isOnePress(last, change)) {
       turns.splice(turns.indexOf(last), 1);
       turns.push({ ...change, old: last.old });
     } else {
@@ -106,6 +118,11 @@ export function turnsOf(changes: readonly Change[]): Change[] {
     }
   }
   return turns.filter((turn) => turn.old !== turn.new);
+}
+
+function isOnePress(last: Change, change: Change): boolean {
+  const isOurs = last.by === change.by && change.by !== AUTOTUNE;
+  return isOurs && change.when_s - last.when_s < ONE_TURN_S;
 }
 
 function font(weight = 400, ratio = 1): string {
@@ -198,7 +215,17 @@ export function apart(
 
 // -- Marks of knob changes -----------------------------------------------------------------------
 
-/** Vertical lines where knobs were turned; labels where there is room for them. */
+/** The knob changes whose marks are at a place in the plot [px]. */
+export function turnsAt(plot: uPlot, changes: readonly Change[], left: number): Change[] {
+  return turnsOf(changes).filter(
+    ({ when_s }) => Math.abs(plot.valToPos(when_s, "x") - left) <= AT_MARK_PX,
+  );
+}
+
+/**
+ * Vertical lines where knobs were turned; labels where there is room for them. Those of a tuner have
+ * a head, its trials that were taken back are pale.
+ */
 function drawMarks(plot: uPlot, source: Source): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio || 1;
@@ -215,13 +242,26 @@ function drawMarks(plot: uPlot, source: Source): void {
     if (x < bbox.left || x > bbox.left + bbox.width) {
       continue;
     }
+    ctx.globalAlpha = change.taken_back ? PALE : 1;
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    free = label(ctx, change, x, bbox, free, ratio);
+    if (change.by === AUTOTUNE) {
+      head(ctx, x, bbox.top, HEAD_PX * ratio);
+    }
+    free = change.taken_back ? free : label(ctx, change, x, bbox, free, ratio);
   }
   ctx.restore();
+}
+
+/** A triangle on a mark, which the cursor finds. */
+function head(ctx: CanvasRenderingContext2D, x: number, top: number, size: number): void {
+  ctx.beginPath();
+  ctx.moveTo(x - size, top);
+  ctx.lineTo(x + size, top);
+  ctx.lineTo(x, top + 1.5 * size);
+  ctx.fill();
 }
 
 /** Write the label of a mark left of `free`; returns what is free then. */

@@ -10,6 +10,7 @@ import {
   parseSnapshot,
   type Snapshot,
   type ToKernel,
+  type Tuned,
 } from "@nbpipe/protocol";
 import { hasKernel, type Model } from "./anywidget";
 import { Conversation } from "./conversation";
@@ -30,6 +31,8 @@ const CHECK_MS = 500;
 export class Session extends Conversation {
   snapshot: Snapshot | null = null;
   failures: readonly Failure[] = [];
+  /** What the tuner did last, oldest first. */
+  tuned: readonly Tuned[] = [];
   /** Why the last button was refused. */
   refusal = "";
   readonly history = new History();
@@ -45,7 +48,7 @@ export class Session extends Conversation {
   }
 
   private readonly views = new Set<string>();
-  private readonly asked = new Map<number, { op: Op; sent_ms: number }>();
+  private readonly asked = new Map<number, { op: string; sent_ms: number }>();
   private opened_ms = 0;
   private heard_ms = 0;
   /** When a view asked for a hello that has not come yet; 0 where none waits. */
@@ -108,16 +111,24 @@ export class Session extends Conversation {
   }
 
   ask(op: Op): void {
-    const id = this.nextId();
+    this.askFor({ op, id: this.nextId() });
+  }
+
+  /** Let the tuner turn a knob that a person turned. */
+  giveBack(stage: string, knob: string): void {
+    this.askFor({ op: "give_back", id: this.nextId(), stage, knob });
+  }
+
+  private askFor(message: ToKernel): void {
     this.refusal = "";
-    if (this.send({ op, id })) {
-      this.asked.set(id, { op, sent_ms: Date.now() });
+    if (this.send(message)) {
+      this.asked.set(message.id, { op: message.op, sent_ms: Date.now() });
     }
     this.notify();
   }
 
   /** Whether the answer to a button is still to come. */
-  isAsked(op: Op): boolean {
+  isAsked(op: Op | "give_back"): boolean {
     return [...this.asked.values()].some((asked) => asked.op === op);
   }
 
@@ -212,6 +223,7 @@ export class Session extends Conversation {
   private take(snapshot: Snapshot): void {
     this.snapshot = snapshot;
     this.failures = snapshot.failures ?? this.failures;
+    this.tuned = snapshot.tuner === null ? [] : (snapshot.tuner.done ?? this.tuned);
     if (snapshot.changes !== null) {
       this.history.note(snapshot.changes);
     }

@@ -50,14 +50,15 @@ export class Verdict {
     if (snapshot === null) {
       return;
     }
-    const { diagnosis, error } = snapshot;
+    const { error } = snapshot;
+    const diagnosis = diagnosisOf(snapshot);
     this.updateText(diagnosis, error);
     this.updateLoop(snapshot);
     this.updateLook(snapshot);
     this.updateApply(diagnosis, enabled);
     this.copy.offer(diagnosis.code, `Copy ${diagnosis.code}`);
     setTitle(this.copy.el, "copy it, to write it in the cell that builds the pipeline");
-    this.undo.update(snapshot, enabled, undoWords(snapshot));
+    this.undo.update(snapshot, enabled, this.undoWords(snapshot));
   }
 
   /** Where a button carries the advice out, the button is the advice. */
@@ -97,6 +98,13 @@ export class Verdict {
     setClass(this.el, "over", !isLive(snapshot));
   }
 
+  private undoWords({ undo }: Snapshot): string {
+    if (this.session.history.changes.at(-1)?.by === "autotune") {
+      return "take back all that Auto did";
+    }
+    return undo === null ? "" : `set ${isolated(undo.stage)}.${undo.knob} back to ${undo.value}`;
+  }
+
   private updateApply(diagnosis: Diagnosis, enabled: boolean): void {
     this.suggestion = diagnosis.suggestion;
     setHidden(this.apply, this.suggestion === null);
@@ -119,6 +127,7 @@ export function applyWords(
   return `Set ${name} ${isBack ? "back to" : "to"} ${value}`;
 }
 
-function undoWords({ undo }: Snapshot): string {
-  return undo === null ? "" : `set ${isolated(undo.stage)}.${undo.knob} back to ${undo.value}`;
+/** While a tuner is at work, what it may try itself is no button. */
+function diagnosisOf({ diagnosis, tuner }: Snapshot): Diagnosis {
+  return tuner?.active === true ? { ...diagnosis, suggestion: null } : diagnosis;
 }

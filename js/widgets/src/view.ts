@@ -8,6 +8,8 @@ import { Log } from "./log";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 import { Table } from "./table";
+import { TunedList } from "./tuned-list";
+import { TunerLine } from "./tuner";
 import { Verdict } from "./verdict";
 
 /** A view that was out of sight for so long is closed. */
@@ -19,9 +21,11 @@ export class View {
   private readonly header: Header;
   private readonly kernelGone = new KernelGone();
   private readonly verdict: Verdict;
+  private readonly tuner: TunerLine;
   private readonly table: Table;
   private readonly chart: Chart;
   private readonly log: Log;
+  private readonly tuned: TunedList;
   private readonly unlisten: () => void;
   private readonly watcher: IntersectionObserver | undefined;
   private onScreen = true;
@@ -34,11 +38,13 @@ export class View {
   ) {
     this.header = new Header(session, sections);
     this.verdict = new Verdict(session);
+    this.tuner = new TunerLine(session);
     this.table = new Table(session, sections);
     this.chart = new Chart(session, sections);
     this.log = new Log(session, sections);
-    const parts = [this.header, this.kernelGone, this.verdict, this.table];
-    const foot = h("footer", { class: "foot" }, this.chart.el, this.log.el);
+    this.tuned = new TunedList(session, sections);
+    const parts = [this.header, this.kernelGone, this.verdict, this.tuner, this.table];
+    const foot = h("footer", { class: "foot" }, this.chart.el, this.log.el, this.tuned.el);
     this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el), foot));
     this.unlisten = session.listen(() => this.schedule());
     document.addEventListener("visibilitychange", this.onSight);
@@ -111,8 +117,10 @@ export class View {
     this.verdict.update(snapshot, enabled);
     setHidden(this.verdict.el, kernelGone);
     if (snapshot !== null) {
+      this.tuner.update(snapshot, enabled);
       this.table.update(snapshot, enabled);
       this.log.update();
+      this.tuned.update();
       this.chart.update();
     }
   }
