@@ -28,6 +28,8 @@ export {
   type Snapshot,
   type Stage,
   type Target,
+  type Tuned,
+  type Tuner,
   VERSION,
   type Workers,
 } from "./snapshot";

@@ -6,7 +6,15 @@ function at(time_s: number, rate = 1, changes = {}): Snapshot {
   return parseSnapshot(sample({ time_s, items_per_s: rate, ...changes }));
 }
 
-const CHANGE = { when_s: 5, knob: "decode.concurrency", old: 2, new: 4, by: "panel", why: "" };
+const CHANGE = {
+  when_s: 5,
+  knob: "decode.concurrency",
+  old: 2,
+  new: 4,
+  by: "panel",
+  why: "",
+  taken_back: false,
+};
 
 describe("a history", () => {
   test("keeps one point a second, the newest moving along", () => {
@@ -84,6 +92,17 @@ describe("a history", () => {
     history.replace({ time_s: [], stages: new Map(), changes: [CHANGE], epoch: null });
     history.note([CHANGE, { ...CHANGE, when_s: 3 }]);
     expect(history.changes.map((change) => change.when_s)).toEqual([3, 5]);
+  });
+
+  test("learns that a change was taken back", () => {
+    const history = new History();
+    history.note([CHANGE]);
+    const { version } = history;
+    history.note([CHANGE]);
+    expect(history.version).toBe(version);
+    history.note([{ ...CHANGE, taken_back: true }]);
+    expect(history.changes).toEqual([{ ...CHANGE, taken_back: true }]);
+    expect(history.version).toBe(version + 1);
   });
 
   test("counts a version for what is to be drawn anew", () => {

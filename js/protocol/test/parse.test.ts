@@ -41,6 +41,15 @@ describe("a snapshot", () => {
     expect(parseSnapshot(sample({ diagnosis })).diagnosis.severity).toBe("info");
   });
 
+  test("that was saved before there was a tuner is read", () => {
+    const changes = (sample().changes as object[]).map((change) => ({
+      ...change,
+      taken_back: undefined,
+    }));
+    const read = parseSnapshot(sample({ tuner: undefined, changes }));
+    expect([read.tuner, read.changes?.[0]?.taken_back]).toEqual([null, false]);
+  });
+
   test("has long text cut", () => {
     expect(parseSnapshot(sample({ error: "x".repeat(9000) })).error).toHaveLength(500);
   });
@@ -59,6 +68,16 @@ describe("a snapshot", () => {
     ["stages that are no array", { stages: {} }],
     ["a title that is no text", { title: 7 }],
     ["a diagnosis that is missing", { diagnosis: null }],
+    ["a tuner that is a text", { tuner: "on" }],
+    ["a tuner without a state", { tuner: { active: true, left_alone: [], done: null } }],
+    [
+      "half a decision",
+      { tuner: { active: true, state: "", left_alone: [], done: [{ when_s: 1, knob: "a" }] } },
+    ],
+    [
+      "a knob left alone that has no value",
+      { tuner: { active: true, state: "", left_alone: [{ stage: "a", knob: "b" }], done: null } },
+    ],
     ["an export that is a text", { export: "loader.py" }],
     ["an export without a file", { export: { turned: [] } }],
     [

@@ -9,6 +9,8 @@ import type {
   Snapshot,
   Stage,
   Target,
+  Tuned,
+  Tuner,
   Workers,
 } from "@nbpipe/protocol";
 import { CHAINS, type Link } from "./chains";
@@ -113,6 +115,14 @@ const STATES: Readonly<Record<string, Snapshot["state"]>> = {
   empty: "finished",
 };
 
+/** What the tuner does, step by step: old, new, rate before, why, taken back. */
+const TURNS: readonly (readonly [number, number, number, string, boolean])[] = [
+  [4, 8, 3.9, "the loop waits 62%; 8 calls keep its pace", false],
+  [8, 16, 7.8, "trying (4: 3.9/s, 8: 7.8/s)", true],
+  [16, 11, 7.9, "the fewest calls that are as fast as any (11: 9.9/s)", false],
+  [0, 0, 9.9, "keeps up: 9.9 batches/s", false],
+];
+
 interface Spec {
   address: string;
   op: string;
@@ -137,6 +147,9 @@ export class SimulatedRun {
   private exported: { file: string; specs: Spec[] } | null = null;
   private wobble = 1;
   private starting_s: number;
+  private tuner: { active: boolean; state: string } | null = null;
+  private readonly tuned: Tuned[] = [];
+  private next_s = 0;
 
   /** `more`: some were skipped, the next epoch has begun, there is a process. `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]; `past_s`: so much history [s]. */
   constructor(
@@ -169,7 +182,46 @@ export class SimulatedRun {
     for (const spec of this.specs) {
       spec.made += this.rate() * time_s;
     }
+    this.next_s -= time_s;
+    if (this.tuner?.active && this.next_s < 0) {
+      this.tune();
+    }
     return true;
+  }
+
+  /** What the tuner does next: raises, one trial that is taken back, and rest. */
+  private tune(): void {
+    this.next_s = 2;
+    const place = this.tuned.length;
+    const turn = TURNS[place];
+    if (this.tuner === null || turn === undefined) {
+      return;
+    }
+    const [old, now, before, why, taken_back] = turn;
+    const after = TURNS[place + 1]?.[2] ?? before;
+    const knob = now === 0 ? "" : "decode.concurrency";
+    if (knob !== "") {
+      this.set({ stage: "decode", knob: "concurrency", value: now }, "autotune");
+      const last = this.changes.at(-1);
+      this.changes.splice(-1, 1, { ...(last as Change), old, why, taken_back });
+    }
+    const when_s = Date.now() / 1000;
+    this.tuned.push({ when_s, knob, old, new: now, why, before, after, taken_back });
+    this.tuner.state = knob === "" ? "keeps up" : "searching decode";
+  }
+
+  private tunerPart(): Tuner | null {
+    const left = { stage: "read", knob: "concurrency", value: 2 };
+    return this.tuner && { ...this.tuner, left_alone: [left], done: [...this.tuned] };
+  }
+
+  private switch(op: string): void {
+    const active = op === "autotune";
+    const state = active ? "measuring" : op === "autotune_stop" ? "stopped" : "undone";
+    this.tuner = { active, state };
+    if (op === "autotune_undo") {
+      this.tuned.splice(0);
+    }
   }
 
   private get works(): boolean {
@@ -181,7 +233,9 @@ export class SimulatedRun {
     if (op === "set") {
       return this.set(message as unknown as Target, "panel");
     }
-    if (op === "undo" && this.undo !== null) {
+    if (typeof op === "string" && op.startsWith("autotune")) {
+      this.switch(op);
+    } else if (op === "undo" && this.undo !== null) {
       this.set(this.undo, "undo");
       this.undo = null;
     } else if (op === "pause") {
@@ -267,9 +321,11 @@ export class SimulatedRun {
         ...(state === "running" ? ["pause", "stop"] : []),
         ...(this.state === "paused" ? ["resume", "stop"] : []),
         ...(this.undo ? ["undo"] : []),
-        "autotune",
+        ...(this.tuner?.active ? ["autotune_stop"] : ["autotune"]),
+        ...(this.tuned.length > 0 ? ["autotune_undo"] : []),
         "export",
       ],
+      tuner: this.tunerPart(),
       changes: whole ? [...this.changes] : null,
       failures: whole ? failures() : null,
       export: this.lastExport(),
@@ -385,7 +441,8 @@ export class SimulatedRun {
   }
 
   private note(knob: string, old: number, now: number, by: string, why: string, when = 0): void {
-    this.changes.push({ when_s: when || Date.now() / 1000, knob, old, new: now, by, why });
+    const when_s = when || Date.now() / 1000;
+    this.changes.push({ when_s, knob, old, new: now, by, why, taken_back: false });
     this.told += 1;
   }
 }

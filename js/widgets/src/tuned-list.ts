@@ -48,7 +48,7 @@ function deed(
     h("b", {}, h("bdi", {}, knob)),
     h("span", {}, `${old} → ${now}`),
     h("span", {}, ratesOf(before, after, unit)),
-    h("span", { class: "why" }, said),
+    h("span", { class: "because" }, said),
   );
   return el;
 }

@@ -17,7 +17,7 @@ export class TunerLine {
   constructor(private readonly session: Session) {
     this.buttons = [new OpButton(session, "autotune_undo"), new OpButton(session, "autotune_stop")];
     const says = h("span", { class: "says" }, h("b", {}, "Auto: ", this.word), this.effect);
-    const acts = h("span", { class: "acts" }, ...this.buttons.map(({ el }) => el));
+    const acts = h("span", { class: "ends" }, ...this.buttons.map(({ el }) => el));
     this.el.append(says, this.leftAlone, acts);
     this.el.hidden = true;
   }

@@ -1,8 +1,9 @@
+import type uPlot from "uplot";
 import { expect, test } from "vitest";
-import { apart, settled, spanOf, turnsOf } from "../src/plot";
+import { apart, settled, spanOf, turnsAt, turnsOf } from "../src/plot";
 
-function change(when_s: number, knob: string, old: number, now: number) {
-  return { when_s, knob, old, new: now, by: "panel", why: "" };
+function change(when_s: number, knob: string, old: number, now: number, by = "panel") {
+  return { when_s, knob, old, new: now, by, why: "", taken_back: false };
 }
 
 test.each([
@@ -59,6 +60,20 @@ test("what one press turned is one turn, from the first value to the last", () =
     [10.2, 4, 8],
     [20, 8, 9],
   ]);
+});
+
+test("each turn of a tuner is marked, however soon the next one follows", () => {
+  const turns = [
+    change(10, "a.b", 4, 8, "autotune"),
+    { ...change(10.5, "a.b", 8, 4, "autotune"), taken_back: true },
+  ];
+  expect(turnsOf(turns)).toEqual(turns);
+});
+
+test("the marks at a place are those of the turns that lie there", () => {
+  const plot = { valToPos: (when_s: number) => 10 * when_s } as unknown as uPlot;
+  const turns = [change(3, "a.b", 1, 2), change(4, "a.b", 2, 3), change(4.5, "c.d", 1, 2)];
+  expect(turnsAt(plot, turns, 42)).toEqual(turns.slice(1));
 });
 
 test("what was turned back to where it was is no turn", () => {
