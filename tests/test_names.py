@@ -10,8 +10,8 @@ import nbpipe
 PIPELINE = """balance batch cache claim dedupe enumerate export filter flat_map graph map peek
     repeat route sample shard shuffle skip stages start take to_device unbatch window"""
 RUN = """autotune close closed controls diagnose epoch events export failures history iterate
-    load_state_dict open_epoch pause paused pipeline plot resume retry_failed seed set_epoch stages
-    state_dict stats status stop stopped summary train tuner wait"""
+    load_state_dict memory open_epoch pause paused pipeline plot resume retry_failed seed set_epoch
+    stages state_dict stats status stop stopped summary train tuner wait"""
 LOADER_RUN = """autotune close closed controls diagnose epoch events export failures history pause
     paused pipeline plot resume stages stats status stop stopped summary tuner"""
 

@@ -96,6 +96,10 @@ class Engine(ABC):
         """Apply the values of the knobs."""
 
     @abstractmethod
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Set the budget for all buffers, of a run that has one [bytes]."""
+
+    @abstractmethod
     def pause(self, *, paused: bool) -> None:
         """Start no further call, or start them again."""
 

@@ -156,6 +156,11 @@ class Epoch:
     held: bool = False
     at_work: Callable[[], list[Task]] = list
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Set the budget, where there is one."""
+        if self.memory is not None:
+            self.memory.limit_bytes = limit_bytes
+
     def __post_init__(self) -> None:
         self.output = OutputBuffer(self.memory)
 

@@ -219,6 +219,13 @@ class EpochRunner:
         epoch.clear_up()
 
     # -- live changes, from any thread ----------------------------------------------------
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Set the budget for what all buffers hold, of this epoch and of later ones."""
+        self._memory_bytes = limit_bytes
+        for epoch in self.scheduler.epochs:
+            epoch.limit_memory(limit_bytes)
+        self.refresh()
+
     def refresh(self) -> None:
         """Take over the knobs' values."""
         if holds(self.scheduler.lock):  # garbage has turned a knob, in the midst of something

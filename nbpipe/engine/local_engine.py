@@ -95,6 +95,11 @@ class LocalEngine(Engine):
         """Apply the values of the knobs."""
         self.epochs.refresh()
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Set the budget for all buffers."""
+        self.limit_bytes = limit_bytes
+        self.epochs.limit_memory(limit_bytes)
+
     def pause(self, *, paused: bool) -> None:
         """Start no further call, or start them again."""
         self.epochs.pause(paused=paused)

@@ -65,6 +65,11 @@ class NextEpoch(Epoch):
             return super().counts(runtime)
         return self._counts.setdefault(runtime, ItemCounts())
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Set the budget for what all buffers of both epochs hold."""
+        self._limit_bytes = limit_bytes
+        super().limit_memory(limit_bytes)  # less what the other one holds, when it is needed
+
     @property
     def may_start(self) -> bool:
         """Whether tasks may start; if so, the places that the other epoch uses are taken."""

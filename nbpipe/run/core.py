@@ -11,7 +11,8 @@ from time import perf_counter_ns
 from typing import Any, final
 
 from ..base.checks import seconds
-from ..base.knobs import KnobChange
+from ..base.format import parse_bytes
+from ..base.knobs import Knob, KnobChange
 from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
 from ..engine.lifecycle import RunLifecycle
@@ -22,7 +23,7 @@ from ..engine.nodes.provenance import StageStates
 from ..engine.record import RunRecord
 from ..engine.stats import RunStats, Status
 from ..engine.step_time import StepTimes
-from ..errors import RunError
+from ..errors import ArgumentError, RunError
 from ..executors.stack import Place
 from ..executors.transfer import Device
 from ..ops.chain import units
@@ -39,6 +40,8 @@ from .retry import retried
 from .status import StatusReader
 from .training import BackgroundLoop
 
+BUDGET = "memory"  # name of the knob; those of stages have two parts
+MOST_BYTES = (1 << 53) - 1  # exact in JavaScript
 _FORGOTTEN_S = 5  # calls of a run that was collected may take this long to end [s]
 
 
@@ -65,6 +68,7 @@ class RunCore:
         life: starts and ends epochs.
         record: keeps history, failed items and knob changes.
         background: the loop of `run.train`.
+        budget: the knob of the budget for all buffers; None without one.
         tuner: turns the knobs; None before `autotune` was called.
     """
 
@@ -84,6 +88,7 @@ class RunCore:
         self.seed = seed
         self.record = RunRecord()
         self.engine = engine(chain, self.record, seed=seed, memory_bytes=memory_bytes)
+        self.budget = None if memory_bytes is None else _budget(memory_bytes)
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
@@ -102,6 +107,8 @@ class RunCore:
         watcher = _knob_watcher(self.engine, self.record)
         knobs = {id(k): k for stage in self.stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
+        if self.budget is not None:
+            self._unwatch.append(self.budget.watch(watcher))
 
     def attach(self, run: Any) -> None:
         """Serve a public run: it closes when that is collected; iterators keep it."""
@@ -209,6 +216,21 @@ class RunCore:
     def time_steps(self, steps: StepTimes) -> None:
         """Continue to time the steps of a loop that iterated another run before."""
         self.record.consumer.steps = steps
+
+    def limit_memory(self, size: int | str) -> None:
+        """Set the budget for all buffers.
+
+        Raises:
+            ArgumentError: no size, or the run was started without a budget.
+        """
+        self.life.check_open()
+        size_bytes = parse_bytes(size)
+        if self.budget is None:
+            raise ArgumentError(
+                f"run.memory = {size!r} needs a run with a budget: give one to start, for example "
+                'pipe.start(memory="4 GB")'
+            )
+        self.budget.set(size_bytes)
 
     # -- tuning -------------------------------------------------------------------------------
     def autotune(self, limits: TunerLimits) -> Tuner:
@@ -326,6 +348,12 @@ def _pace(life: RunLifecycle) -> tuple[float, float] | None:
     return (row.starved, row.items_per_s) if row.items_per_s else None
 
 
+def _budget(memory_bytes: int) -> Knob:
+    """Return the knob of the budget for all buffers."""
+    known = min(memory_bytes, MOST_BYTES)
+    return Knob(BUDGET, known, minimum=0, maximum=MOST_BYTES, unit="bytes")
+
+
 def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], None]:
     """Return the function that a knob calls after a change."""
     reference = weakref.ref(engine)  # knobs outlive runs
@@ -337,7 +365,10 @@ def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], N
                 record.events.append(change)
             if record.consumer.steps is not None:
                 record.consumer.steps.turned()
-            live.refresh()
+            if change.knob == BUDGET:
+                live.limit_memory(change.new)
+            else:
+                live.refresh()
 
     return changed
 

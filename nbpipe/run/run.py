@@ -480,6 +480,31 @@ class Run(ShownRun):
         self._core.life.check_outside("wait for")
         return self._core.background.wait(timeout_s)
 
+    @property
+    def memory(self) -> int | None:
+        """The budget for the bytes in all buffers, as `start(memory=)` gave it [bytes].
+
+        Set it at any time, as a number of bytes or as text: it holds immediately. None without a
+        budget; then none can be set.
+
+        Raises:
+            ArgumentError: it is set to no size, or the run was started without a budget.
+            RunClosedError: it is set, and the run is closed or was started in another process.
+
+        Examples:
+            >>> import nbpipe
+            >>> with nbpipe.source(range(4)).start(memory="8 MB") as run:
+            ...     run.memory = "16 MB"
+            ...     run.memory
+            16000000
+        """
+        budget = self._core.budget
+        return None if budget is None else budget.value
+
+    @memory.setter
+    def memory(self, size: int | str) -> None:
+        self._core.limit_memory(size)
+
     # -- tuning -------------------------------------------------------------------------------
     def autotune(
         self,
@@ -591,7 +616,7 @@ class Run(ShownRun):
             raise UnknownKnobError(_no_attribute(self, name), name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> None:
-            if not name.startswith("_"):
+            if not name.startswith("_") and name != "memory":
                 message = _no_attribute(self, name, f" = {value!r}")
                 raise UnknownKnobError(message, name=name, obj=self)
             object.__setattr__(self, name, value)

@@ -36,6 +36,7 @@ _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
 # What others of the parent's requests do with the run; without a run the answer is None.
 _OF_RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "pause": lambda core, paused: core.engine.pause(paused=paused),
+    "limit_memory": lambda core, limit_bytes: core.engine.limit_memory(limit_bytes),
     "hold": lambda core, most_ns: core.engine.rest.hold(most_ns),
     "rested": lambda core: core.engine.rest.rested_ns(),
     "release": lambda core: core.engine.rest.release(),

@@ -151,6 +151,11 @@ class IsolatedEngine(Engine):
         self.stages.turn()
         self._here.refresh()
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Send the budget for all buffers."""
+        self.limit_bytes = limit_bytes
+        self.stages.limit_memory(limit_bytes)
+
     def pause(self, *, paused: bool) -> None:
         """Start no further call, or start them again; wait for the answer."""
         self._here.pause(paused=paused)

@@ -117,6 +117,12 @@ class SentStages:
         with self.lock:
             self.link.request("turn", self._values())
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Send the budget for all buffers."""
+        with self.lock:
+            self._memory_bytes = limit_bytes
+            self.link.request("limit_memory", limit_bytes)
+
     def pause(self, *, paused: bool) -> None:
         """Start no further call, or start them again; before the answer, calls may still start."""
         self.paused = paused
