@@ -31,7 +31,7 @@ FOLDERS = {
     "notebook": ["browser", "jupyter", "kernel", "show"],
     "executors": ["executors"],
     "export": ["export"],
-    "run": ["run", "engine", "tune", "metrics", "profile"],
+    "run": ["run", "engine", "tune", "metrics", "profile", "trace"],
     "ops": ["base", "ops", "ranks", "recipes", "resume", "resume_tools"],
     "whole": ["cli", *sorted(path.name for path in TESTS.glob("test_*.py"))],
 }

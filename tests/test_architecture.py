@@ -50,7 +50,7 @@ MOST_FILES = {
     "tune": 7,
     "export": 15,
     "jupyter": 9,
-    "run": 12,
+    "run": 13,
     "run/isolated": 6,
     "profiling": 6,
     "dataloader": 16,

@@ -11,7 +11,7 @@ PIPELINE = """balance batch cache claim dedupe enumerate export filter flat_map 
     repeat route sample shard shuffle skip stages start take to_device unbatch window"""
 RUN = """autotune close closed controls diagnose epoch events export failures history iterate
     load_state_dict memory open_epoch pause paused pipeline plot resume retry_failed seed set_epoch
-    stages state_dict stats status stop stopped summary train tuner wait"""
+    stages state_dict stats status stop stopped summary trace train tuner wait"""
 LOADER_RUN = """autotune close closed controls diagnose epoch events export failures history pause
     paused pipeline plot resume stages stats status stop stopped summary tuner"""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .epoch import Epoch
 from .stats import PACE_NS, Counters, StageStats, at_the_pace_of, stats_of, with_mean
 from .step_time import StepTimes
+from .trace import TraceEvents
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -22,6 +23,7 @@ class Consumer:
         waited_ns: time spent waiting, without pauses; written by the consuming thread [ns].
         waits_since_ns: start of the wait in progress on the clock of `active_ns`; 0 without one.
         steps: times the steps of the loop; None when no training loop takes the items.
+        trace: takes every wait; None without a trace.
     """
 
     counted: int = 0
@@ -30,6 +32,7 @@ class Consumer:
     waits_since_ns: int = 0
     counters: Counters = field(default_factory=Counters)
     steps: StepTimes | None = None
+    trace: TraceEvents | None = None
     _since_ns: int = 0
     _paused: tuple[int, int] = (0, 0)  # start of the pause, or 0; length of earlier pauses [ns]
     _resumed_ns: int = 0  # on the clock of `active_ns`

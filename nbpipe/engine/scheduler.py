@@ -13,10 +13,11 @@ from ..executors.stack import Place
 from ..executors.thread import ThreadPool, WorkerThread
 from .epoch import LOG, Epoch, discard
 from .nodes.expand import Readers
-from .nodes.node import MEASURE_NS, Node, Task
+from .nodes.node import MEASURE_NS, Task
 from .read_ahead import NextEpoch
 from .stats import BLOCKED, SLOW_NS, StageRuntime
 from .ticker import Ticker
+from .trace import TraceEvents
 from .wakeups import is_attended, take_again
 
 # A thread comes back once for each task. Under the lock it hands in the results, updates the
@@ -42,6 +43,7 @@ class Scheduler:
         sample: keeps the counters now and then; returns when it is due again [ns].
         ticker: looks after tasks that may hold results back.
         loop: runs the coroutines.
+        trace: takes every task that ends; None without a trace.
     """
 
     def __init__(self) -> None:
@@ -52,7 +54,9 @@ class Scheduler:
         self.epochs: tuple[Epoch, ...] = ()
         self.paused = self.held = False
         self.sample: Callable[..., int] = lambda now_ns, **_: now_ns + (1 << 62)
+        self.trace: TraceEvents | None = None
         self._held_until_ns = self._next_sample_ns = 0
+        self._due_ns = 0  # from here on, something is to be done when a task ends
         self._pool = ThreadPool(self)
         self._dismissed: list[WorkerThread] = []
         self._readers = Readers(self._pool.bind)
@@ -141,8 +145,8 @@ class Scheduler:
             return perf_counter_ns()
         now_ns, past = task.ended_ns, task.node.epoch
         task.node.complete(task)
-        if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-            self._completed(task.node, now_ns)
+        if past.tended or now_ns >= self._due_ns or past is not self.epoch:
+            self._completed(task, now_ns)
         if task.iterator is not None:
             self._readers.complete(task.node, task.iterator, worker)
         return now_ns
@@ -211,8 +215,8 @@ class Scheduler:
                 self._running.discard(task)
                 task.node.complete(task)
                 past = task.node.epoch
-                if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
-                    self._completed(task.node, now_ns)
+                if past.tended or now_ns >= self._due_ns or past is not self.epoch:
+                    self._completed(task, now_ns)
             following.extend(self._take_remote(now_ns))
 
         self.change(hand_in)
@@ -229,9 +233,12 @@ class Scheduler:
         self._running.update(taken)
         return taken
 
-    def _completed(self, node: Node, now_ns: int) -> None:
+    def _completed(self, task: Task, now_ns: int) -> None:
         """Do what is due after a task has ended."""
+        node = task.node
         past, epoch = node.epoch, self.epoch
+        if self.trace is not None:
+            self.trace.add(task)
         if past.over:
             return
         if past.memory is not None:
@@ -242,7 +249,13 @@ class Scheduler:
             epoch.pump(now_ns)
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
+            self._due_ns = self._next_sample_ns if self.trace is None else 0
             epoch.forget()
+
+    def trace_to(self, trace: TraceEvents | None) -> None:
+        """Begin to give ended tasks to a trace, or end it."""
+        with self.lock:
+            self.trace, self._due_ns = trace, 0
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> WorkerThread | None:

@@ -78,11 +78,13 @@ class Response:
             took long, the last entries may be missing: nothing was done with them.
         tally: a row for each stage of the program.
         retried: for each call that was tried again, the address of its stage.
+        worker: process id of the worker, and when it had done the work [ns]; zeros if not known.
     """
 
     results: list[Any]
     tally: list[list[int]]
     retried: tuple[str, ...] = ()
+    worker: tuple[int, int] = (0, 0)
 
 
 class Program(Protocol):

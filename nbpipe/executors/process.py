@@ -443,6 +443,7 @@ class _Slot:
         self._answered = False
         try:
             results, tally, retried, slabs, goes_on = self._expect("response", request)
+            worker = self.pid, perf_counter_ns()
             self.items += tally[0][0]  # of a batch, all of its items
             self.sent = None
             opened = self._reader(slabs).open
@@ -456,7 +457,7 @@ class _Slot:
             if self.sent is request:
                 self.sent = None
         items = [(one[0], opened(one[1])) if type(one) is tuple else one for one in results]
-        return Response(items, tally, retried)
+        return Response(items, tally, retried, worker)
 
     def _reader(self, slabs: Sequence[int]) -> ResultReader:
         assert self._channel is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from ..base.format import parse_bytes
 from ..base.knobs import Knob, KnobChange
 from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
+from ..engine.epoch import LOG
 from ..engine.lifecycle import RunLifecycle
 from ..engine.local_engine import LocalEngine
 from ..engine.nodes.external import ExternalOrder, external_chain, whole_order
@@ -38,6 +40,7 @@ from .origins import Origins
 from .pace import PaceExchange, exchange_of
 from .retry import retried
 from .status import StatusReader
+from .trace import Trace
 from .training import BackgroundLoop
 
 BUDGET = "memory"  # name of the knob; those of stages have two parts
@@ -70,6 +73,7 @@ class RunCore:
         background: the loop of `run.train`.
         budget: the knob of the budget for all buffers; None without one.
         tuner: turns the knobs; None before `autotune` was called.
+        trace: the last trace, or None.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class RunCore:
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
+        self.trace: Trace | None = None
         self._paces: PaceExchange | None = None
         self._times_steps = times_steps
         self._run: Callable[[], Any] = _no_run
@@ -243,6 +248,25 @@ class RunCore:
             self.tuner.renew(limits)
         return self.tuner
 
+    # -- traces -------------------------------------------------------------------------------
+    def trace_to(self, path: str | os.PathLike[str], events: int) -> Trace:
+        """Begin a trace."""
+        self.life.check_open()
+        if self.trace is not None and not self.trace.closed:
+            raise RunError(
+                f"this run already records a trace to {str(self.trace.path)!r}; close() it first"
+            )
+        self.trace = Trace(path, events, self.engine, self.record, self.events)
+        return self.trace
+
+    def _close_trace(self) -> None:
+        """Write the trace in progress: the run has ended."""
+        try:
+            if self.trace is not None:
+                self.trace.close()
+        except OSError as error:
+            LOG.warning("the trace cannot be written: %s", error)
+
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
         """Return where the run is."""
@@ -312,6 +336,7 @@ class RunCore:
             uninterrupted(self._let_go)
             self.background.close(timeout_s)
             life.close(timeout_s)
+            self._close_trace()
         except BaseException:  # an interrupt: close the rest without waiting
             uninterrupted(functools.partial(life.close, 0))
             raise

@@ -21,7 +21,7 @@ from ..engine.epoch import Epoch
 from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED, RunLifecycle, in_turn
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ConcurrentIterationError, EpochClosedError, show_briefly
-from ..executors.transfer import await_stream, opened
+from ..executors.transfer import await_stream, opened, wait_range
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device
 
@@ -232,8 +232,12 @@ class EpochIterator(Iterator[Any]):
     def _wait(self) -> None:
         consumer, gate = self._consumer, self._output.gate
         between, round_s = self._between or _nothing, ATTEND_S if self._between else LOOK_UP_S
-        begun_ns = consumer.active_ns(perf_counter_ns())
+        at_ns = perf_counter_ns()
+        begun_ns = consumer.active_ns(at_ns)
+        profiled = wait_range()
         try:
+            if profiled is not None:
+                profiled.__enter__()
             self._waits = True
             consumer.waits_since_ns = begun_ns
             # If the round ended with a condition, an interrupt at its end would skip `finally` in
@@ -246,7 +250,12 @@ class EpochIterator(Iterator[Any]):
         finally:
             self._waits = False
             consumer.waits_since_ns = 0
-            consumer.waited_ns += consumer.active_ns(perf_counter_ns()) - begun_ns
+            now_ns = perf_counter_ns()
+            consumer.waited_ns += consumer.active_ns(now_ns) - begun_ns
+            if consumer.trace is not None:
+                consumer.trace.add_wait(at_ns, now_ns)
+            if profiled is not None:
+                profiled.__exit__(None, None, None)
 
     def finish(self) -> None:
         """End the epoch after its last item.

@@ -25,6 +25,7 @@ from .iterator import EpochIterator
 from .live_stage import LiveStage
 from .open_epoch import OpenEpoch
 from .shown import ShownRun
+from .trace import MOST_EVENTS, Trace
 
 if TYPE_CHECKING:
     from ..export.store import Exported
@@ -548,6 +549,37 @@ class Run(ShownRun):
     def tuner(self) -> Tuner | None:
         """The tuner that `autotune` gave; None before the first call."""
         return self._core.tuner
+
+    # -- traces -------------------------------------------------------------------------------
+    def trace(self, path: str | os.PathLike[str], *, events: int = MOST_EVENTS) -> Trace:
+        """Record which thread and worker did what and when, for https://ui.perfetto.dev.
+
+        Call it at any moment, also while a cell trains; `close()` writes the file, and so does the
+        end of a `with` block or of the run. It shows a track for each thread and each worker
+        process, the waits of the training loop, and knob changes.
+
+        Args:
+            path: the file, for example "trace.json", or "trace.json.gz"; one that is there is
+                replaced.
+            events: the most calls to keep: the last ones; calls of some microseconds count
+                together. The file says how many were left out.
+
+        Returns:
+            The trace; it has `close()`, and is a context manager.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: the file cannot be written there, or `events` is out
+                of range.
+            RunError: the run is isolated, or already records a trace.
+            RunClosedError: the run is closed, or was started in another process.
+
+        Examples:
+            >>> import nbpipe, tempfile
+            >>> with nbpipe.source(range(4)).start() as run, tempfile.TemporaryDirectory() as here:
+            ...     with run.trace(f"{here}/trace.json"):
+            ...         numbers = list(run)
+        """
+        return self._core.trace_to(path, events)
 
     # -- export -------------------------------------------------------------------------------
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:

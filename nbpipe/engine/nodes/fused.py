@@ -252,6 +252,7 @@ class FusedRunner(CallRunner):
             for place, count in enumerate(more):
                 row[place] += count
         task.retried += response.retried
+        task.worker = response.worker
         for result in response.results:
             keep_result(task, result)
 

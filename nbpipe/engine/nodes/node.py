@@ -161,6 +161,8 @@ class Task(StageCounters):
         seen_ns: when results were last handed on before the end, or its worker had started; or 0.
         settings: the epoch's thread settings.
         result_bytes: size of one result, where one was measured [bytes].
+        worker: process id of the worker that did it, and when its last response came [ns]; zeros
+            without one.
     """
 
     published = 0
@@ -175,6 +177,7 @@ class Task(StageCounters):
     request: Request | None = None
     following: Task | None = None
     seen_ns = 0
+    worker = (0, 0)
 
     def __init__(
         self, node: Node, seq: int, now_ns: int, chunk: Chunk = EMPTY, *, quota: int = 0
