@@ -20,11 +20,12 @@ from nbpipe.profiling.result import Profile
 from nbpipe.progress import Progress
 from nbpipe.run.iterator import EpochIterator
 from nbpipe.run.open_epoch import OpenEpoch
+from nbpipe.run.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (nbpipe, nbpipe.metrics, nbpipe.ranks, nbpipe.debug)
 # What public methods return: users call their methods, too.
-RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Profile, Progress, RunStats)
+RETURNED = (EpochIterator, LoaderEpoch, LoaderRun, OpenEpoch, Profile, Progress, RunStats, Trace)
 SCRIPTS = ("DataLoader.export", "LoaderRun.export", "Pipeline.export", "Run.export")
 SLOW = {"DaskExecutor", "worker_info"}  # their examples start a cluster, or processes
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

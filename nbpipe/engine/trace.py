@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns, time_ns
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from ..base.seeding import Path
 from .nodes.node import Task
 from .stats import StageRuntime
 
-EVENT_LOOP, TRAINING = -1, -2  # in place of threads: coroutines, the training loop
+EVENT_LOOP = -1  # in place of a thread
 
 
 class TraceSlice(NamedTuple):
@@ -21,21 +23,40 @@ class TraceSlice(NamedTuple):
     Attributes:
         thread: number of the thread, or `EVENT_LOOP`.
         started_ns, ended_ns: when, on the clock of `perf_counter_ns`.
-        stages: of the stages that the items passed, in order.
+        stage: the stage.
+        others: further stages that the items passed.
+        stage_first: they passed that stage before those.
         path: of the first item; None if it is not known.
         items: how many were worked on.
         worker: process id of the worker that did it, and when it had; zeros without one [ns].
-        busy_ns: time in functions [ns].
+        away_ns: time of it in no function [ns].
     """
 
     thread: int
     started_ns: int
     ended_ns: int
-    stages: tuple[StageRuntime, ...]
+    stage: StageRuntime
+    others: tuple[StageRuntime, ...]
+    stage_first: bool
     path: Path | None
     items: int
     worker: tuple[int, int]
-    busy_ns: int
+    away_ns: int
+
+    @property
+    def name(self) -> str:
+        """The addresses of all stages, in order."""
+        before, after = ((), self.others) if self.stage_first else (self.others, ())
+        return " + ".join(one.address for one in (*before, self.stage, *after))
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in functions [ns]."""
+        return max(0, self.ended_ns - self.started_ns - self.away_ns)
+
+
+# As `TraceSlice`, of a tuple of its fields; without a call of a Python function.
+_slice_of: Callable[[tuple[Any, ...]], TraceSlice] = partial(tuple.__new__, TraceSlice)
 
 
 @final
@@ -63,28 +84,29 @@ class TraceEvents:
 
     def add(self, task: Task) -> None:
         """Add a task that has ended; called by the thread that did it, under the lock."""
-        node, thread, started_ns = task.node, get_ident(), task.started_ns
+        started_ns = task.started_ns
         if not started_ns:  # its epoch was over before it began
             return
+        node, thread, paths = task.node, get_ident(), task.paths
         if node.remote:
             thread = EVENT_LOOP
         elif thread not in self.threads:
             self.threads[thread] = threading.current_thread().name
-        ended_ns, rest, runtime = task.ended_ns, node.rest_runtimes, node.runtime
-        stages = (runtime, *rest) if node.own_first else (*rest, runtime)
-        path = task.paths[0] if task.paths else None
-        count = task.inputs or len(task.results)
         self.calls += 1
         self.slices.append(
-            TraceSlice(
-                thread,
-                started_ns,
-                ended_ns,
-                stages,
-                path,
-                count,
-                task.worker,
-                ended_ns - started_ns - task.away_ns,
+            _slice_of(
+                (
+                    thread,
+                    started_ns,
+                    task.ended_ns,
+                    node.runtime,
+                    node.rest_runtimes,
+                    node.own_first,
+                    paths[0] if paths else None,
+                    task.inputs or len(task.results),
+                    task.worker,
+                    task.away_ns,
+                )
             )
         )
 

@@ -195,11 +195,11 @@ def _add_workers(found: _Events, slices: Sequence[TraceSlice]) -> None:
             by_worker.setdefault(one.worker[0], []).append(one)
     for number, (pid, calls) in enumerate(by_worker.items(), 1):
         found.process(pid, f"worker {pid}", number)
-        found.track(pid, calls[0].stages[0].address, pid)
+        found.track(pid, calls[0].name, pid)
         until_ns = 0
         for one in sorted(calls, key=lambda call: call.worker[1]):
             ended_ns = one.worker[1]
-            started_ns = max(until_ns, ended_ns - max(0, one.busy_ns))
+            started_ns = max(until_ns, ended_ns - one.busy_ns)
             found.call(pid, one, started_ns, ended_ns, pid)
             until_ns = ended_ns
 
@@ -235,11 +235,10 @@ class _Events:
         self, track: int, one: TraceSlice, started_ns: int, ended_ns: int, pid: int | None = None
     ) -> None:
         """Add a call."""
-        name = " + ".join(runtime.address for runtime in one.stages)
         args: Json = {"items": one.items}
         if one.path is not None:
             args["item" if one.items <= 1 else "first item"] = str(one.path)
-        self.slice(track, shortened(name, _NAME), started_ns, ended_ns, args, pid)
+        self.slice(track, shortened(one.name, _NAME), started_ns, ended_ns, args, pid)
 
     def slice(  # noqa: PLR0917
         self,
