@@ -18,6 +18,7 @@ from ..base.threads import FREE_THREADED
 from ..errors import NbpipeError
 from ..export.secrets import know, knowing, redacted
 from ..version import __version__
+from .bench import bench
 from .export import export
 from .profile import profile
 from .run import run
@@ -40,7 +41,11 @@ from .terminal import (
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_ENDS = "exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted"
+_ENDS = "exit code: 0 done, 1 failed, 2 bad usage, 130 interrupted, 143 terminated"
+_KEYS = (
+    "Keys: up and down choose a stage, + and - change its concurrency, a starts and stops "
+    "autotune, p pauses, q quits."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,6 +162,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     whole = partial(_whole, minimum=1, unit="epochs")
     add("--epochs", type=whole, default=1, metavar="N", help="epochs to run (default: 1)")
     add("--autotune", action="store_true", help="turn the knobs by measured gain, and print them")
+    add("--json", action="store_true", help="print lines of JSON to stdout, and draw no table")
     add("--verbose", action="store_true", help="show tracebacks")
     parser.set_defaults(command=run)
 
@@ -186,6 +192,24 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=profile)
 
 
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("module", type=Path, help="the module, for example loader.py")
+    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+    add(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUES",
+        help="values to compare, for example decode.concurrency=2,4,8; may be given again: all "
+        "combinations are measured",
+    )
+    add("--seconds", type=_limit, default=5, metavar="S", help="time for each [s] (default: 5)")
+    add("--json", action="store_true", help="print JSON to stdout, and draw no table")
+    add("--verbose", action="store_true", help="show tracebacks")
+    parser.set_defaults(command=bench)
+
+
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
     "export": (
         _add_export,
@@ -198,7 +222,18 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]]
     "run": (
         _add_run,
         "run an exported module",
-        "Run the pipeline of an exported module, and show its progress.",
+        (
+            "Run the pipeline of an exported module, and show its progress: in a terminal as a "
+            "table that keys control, elsewhere as lines. " + _KEYS
+        ),
+    ),
+    "bench": (
+        _add_bench,
+        "measure how fast an exported module is alone",
+        (
+            "Take items from the pipeline of an exported module as fast as they come, without a "
+            "training step, and print the rate for each value of the knobs."
+        ),
     ),
     "profile": (
         _add_profile,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import traceback
@@ -9,10 +10,11 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..base.format import format_share, shortened
+from ..base.format import shortened
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,21 +28,20 @@ from ..loading import PipelineBuilder, file_of, module_of
 from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
+from ..show.snapshot import snapshot
 from ..show.verdict.hang import hang_of
 from .terminal import (
     DONE,
     BadUsageError,
     FailedError,
+    emit,
     is_live,
     printable,
     printable_lines,
     settings,
 )
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_FRAMES_PER_S = 4
+_LINE_S = 2.0  # between two lines of JSON [s]
 _REFUSALS = (ArgumentError, ArgumentTypeError, UnknownStageError, UnknownKnobError)
 
 
@@ -48,7 +49,8 @@ def run(options: Namespace) -> int:
     """Do what the command line asks for."""
     pipe = pipeline_in(options.module, settings(options.set))
     try:
-        (_run_live if is_live() else _run_plainly)(pipe, options.epochs, autotune=options.autotune)
+        way = _run_for_machines if options.json else _run_live if is_live() else _run_plainly
+        way(pipe, options.epochs, autotune=options.autotune)
     except Exception as error:
         raise failed(error) from error
     return DONE
@@ -175,45 +177,33 @@ def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
 
 
 def _run_live(pipe: Pipeline, epochs: int, *, autotune: bool) -> None:
-    from rich.console import Console
-    from rich.live import Live
+    from .screen import Screen
 
-    with (
-        pipe.start(autotune=autotune) as started,
-        telling_tuned(started),
-        Live(
-            console=Console(stderr=True),
-            get_renderable=lambda: _table(started, epochs),
-            refresh_per_second=_FRAMES_PER_S,
-        ),
-    ):
+    with pipe.start(autotune=autotune) as started, telling_tuned(started):
+        screen = Screen(started, epochs)
+        with screen.shown():
+            while screen.begun < epochs and not screen.quitting:
+                screen.begun += 1
+                for _ in started:
+                    if screen.quitting:  # pressed where `stop` found no epoch in progress
+                        break
+
+
+def _run_for_machines(pipe: Pipeline, epochs: int, *, autotune: bool) -> None:
+    """Write a line of JSON now and then, and at the end of each epoch."""
+    with pipe.start(autotune=autotune) as started, telling_tuned(started), telling_hangs(started):
         for _ in range(epochs):
-            for _ in started:
-                pass
+            next_s = monotonic() + _LINE_S
+            try:
+                for _ in started:
+                    if monotonic() >= next_s:
+                        next_s = monotonic() + _LINE_S
+                        _emit_snapshot(started)
+            except Exception:
+                _emit_snapshot(started)
+                raise
+            _emit_snapshot(started)
 
 
-def _table(started: Run, epochs: int) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    head, rows = started.stats().table()
-    table = Table(
-        title=Text(_title(started, epochs)), caption=Text(printable(str(started.diagnose())))
-    )
-    for number, name in enumerate(head):
-        table.add_column(Text(name), justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
-
-
-def _title(started: Run, epochs: int) -> str:
-    status = started.status()
-    done = f"{status.delivered:,} delivered"
-    if status.total:
-        share = format_share(status.delivered / status.total)
-        done = f"{status.delivered:,} of {status.total:,} delivered ({share})"
-    of_all = f" ({status.epoch + 1} of {epochs})" if epochs > 1 else ""
-    if status.skipped:
-        done += f", {status.skipped:,} skipped"
-    return f"epoch {status.epoch}{of_all}, {status.state}: {done}"
+def _emit_snapshot(started: Run) -> None:
+    emit(json.dumps(snapshot(started, changes=False, failures=False), allow_nan=False))

@@ -179,5 +179,5 @@ def test_run_in_a_terminal_draws_a_table(module, tmp_path):
     """In a terminal the stages are a table that stays when the run has ended."""
     pytest.importorskip("rich")
     seen = run_in_terminal("run", module, cwd=tmp_path)
-    words = ["numbers", "decode", "training loop", "epoch 0, finished: 6 of 6 delivered (100%)"]
+    words = ["numbers", "decode", "training loop", "finished, epoch 0, 6/6 items (100%)"]
     assert (seen.code, [word for word in words if word not in seen.drawn]) == (0, []), seen.drawn

@@ -38,7 +38,7 @@ def test_a_reader_of_the_versions_may_leave():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])
+@pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"], ["bench", "-h"]])
 def test_help(arguments, tmp_path):
     """Help is written to stdout, and says what the exit codes mean."""
     done = command(*arguments, cwd=tmp_path)
@@ -49,7 +49,8 @@ def test_help(arguments, tmp_path):
     ("arguments", "says"),
     [
         ([], "the following arguments are required"),
-        (["bench"], "invalid choice: 'bench'"),
+        (["benchmark"], "invalid choice: 'benchmark'"),
+        (["bench", "none.py"], "no file none.py"),
         (["export", "n.ipynb"], "required: -o/--output"),
         (["export", "none.ipynb", "-o", "l.py"], "cannot read none.ipynb: No such file"),
         (["export", "text.ipynb", "-o", "l.py"], "text.ipynb is no notebook: "),
