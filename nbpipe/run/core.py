@@ -73,7 +73,7 @@ class RunCore:
         background: the loop of `run.train`.
         budget: the knob of the budget for all buffers; None without one.
         tuner: turns the knobs; None before `autotune` was called.
-        trace: the last trace, or None.
+        traces: the last trace, if there is one.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RunCore:
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
-        self.trace: Trace | None = None
+        self.traces: list[Trace] = []
         self._paces: PaceExchange | None = None
         self._times_steps = times_steps
         self._run: Callable[[], Any] = _no_run
@@ -118,7 +118,7 @@ class RunCore:
     def attach(self, run: Any) -> None:
         """Serve a public run: it closes when that is collected; iterators keep it."""
         self._run = weakref.ref(run)
-        self._finalizer = weakref.finalize(run, _abandon, self.life, self._unwatch)
+        self._finalizer = weakref.finalize(run, _abandon, self.life, self._unwatch, self.traces)
         self._finalizer.atexit = False  # `watch` closes open runs then
         watch.add(run)
         for started in tuple(watch.run_started):
@@ -252,20 +252,13 @@ class RunCore:
     def trace_to(self, path: str | os.PathLike[str], events: int) -> Trace:
         """Begin a trace."""
         self.life.check_open()
-        if self.trace is not None and not self.trace.closed:
-            raise RunError(
-                f"this run already records a trace to {str(self.trace.path)!r}; close() it first"
-            )
-        self.trace = Trace(path, events, self.engine, self.record, self.events)
-        return self.trace
-
-    def _close_trace(self) -> None:
-        """Write the trace in progress: the run has ended."""
-        try:
-            if self.trace is not None:
-                self.trace.close()
-        except OSError as error:
-            LOG.warning("the trace cannot be written: %s", error)
+        for other in self.traces:
+            if not other.closed:
+                raise RunError(
+                    f"this run already records a trace to {str(other.path)!r}; close() it first"
+                )
+        self.traces[:] = [Trace(path, events, self.engine, self.record)]
+        return self.traces[0]
 
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
@@ -336,7 +329,7 @@ class RunCore:
             uninterrupted(self._let_go)
             self.background.close(timeout_s)
             life.close(timeout_s)
-            self._close_trace()
+            _close_traces(self.traces)
         except BaseException:  # an interrupt: close the rest without waiting
             uninterrupted(functools.partial(life.close, 0))
             raise
@@ -398,12 +391,24 @@ def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], N
     return changed
 
 
-def _abandon(life: RunLifecycle, unwatch: Iterable[Callable[[], None]]) -> None:
+def _close_traces(traces: Iterable[Trace]) -> None:
+    """Write the trace in progress: the run has ended."""
+    try:
+        for trace in traces:
+            trace.close()
+    except OSError as error:
+        LOG.warning("the trace cannot be written: %s", error)
+
+
+def _abandon(
+    life: RunLifecycle, unwatch: Iterable[Callable[[], None]], traces: Iterable[Trace]
+) -> None:
     """Close the parts of a collected run in another thread: this one may hold its lock."""
 
     def close() -> None:
         for end in unwatch:
             end()
         life.close(_FORGOTTEN_S)
+        _close_traces(traces)
 
     in_new_thread(close)

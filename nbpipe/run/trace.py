@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, TextIO, cast, final
 
 from ..base.checks import integer
 from ..base.format import shortened
@@ -35,8 +37,7 @@ class Trace:
         path: the file.
         events: the most calls, and waits of the loop, that are kept.
         engine: the stages.
-        record: of the run.
-        changes: returns the knob changes of the run.
+        record: of the run; it has the waits of the loop and the knob changes.
 
     Attributes:
         path: the file.
@@ -58,7 +59,6 @@ class Trace:
         events: int,
         engine: Engine,
         record: RunRecord,
-        changes: Callable[[], Iterable[KnobChange]],
     ) -> None:
         if engine.isolated_stages:
             raise RunError(
@@ -70,7 +70,7 @@ class Trace:
         self._events = TraceEvents(
             integer("trace events", events, minimum=1, maximum=_LIMIT, unit="calls")
         )
-        self._engine, self._record, self._changes = engine, record, changes
+        self._engine, self._record = engine, record
         record.consumer.trace = self._events
         engine.scheduler.trace_to(self._events)
 
@@ -92,7 +92,10 @@ class Trace:
         self.closed = True
         self._engine.scheduler.trace_to(None)
         self._record.consumer.trace = None
-        _write(self.path, as_json(self._events, self._changes()))
+        with self._engine.scheduler.lock:
+            changes = self._record.events.copy()
+        with _replaced(self.path) as out:
+            _write(out, self._events, changes)
 
     def __enter__(self) -> Trace:
         return self
@@ -123,14 +126,16 @@ def _file(path: object) -> Path:
     return file
 
 
-def _write(file: Path, data: Json) -> None:
-    """Write a file whole, or not at all."""
+@contextmanager
+def _replaced(file: Path) -> Iterator[TextIO]:
+    """Open a file to write; it is written whole, or not at all."""
     handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as raw:
-            text = json.dumps(data, separators=(",", ":")).encode("ascii")
-            raw.write(gzip.compress(text) if file.name.endswith(_GZIP) else text)
+            packed = gzip.open(raw, "wb") if file.name.endswith(_GZIP) else raw  # noqa: SIM115
+            with io.TextIOWrapper(cast("BinaryIO", packed), encoding="ascii") as out:
+                yield out
         temporary.replace(file)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -142,11 +147,13 @@ def _write(file: Path, data: Json) -> None:
 _LOOP_TRACK = 1  # Perfetto takes thread 0 for the idle one
 
 
-def as_json(events: TraceEvents, changes: Iterable[KnobChange]) -> Json:
-    """Return a trace as Perfetto, chrome://tracing and torch's tools read it."""
+def _write(out: TextIO, events: TraceEvents, changes: Iterable[KnobChange]) -> None:
+    """Write a trace as Perfetto, chrome://tracing and torch's tools read it."""
     slices, waits = sorted(events.slices.copy(), key=itemgetter(1)), events.waits.copy()
     left_out = events.calls - len(slices), events.waited - len(waits)
-    found = _Events(events.begun_ns)
+    about = {"calls_left_out": left_out[0], "waits_left_out": left_out[1]}
+    out.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
+    found = _EventWriter(out, events.begun_ns)
     found.process(os.getpid(), "nbpipe", 0)
     found.track(_LOOP_TRACK, LOOP)
     for begun_ns, ended_ns in waits:
@@ -170,8 +177,7 @@ def as_json(events: TraceEvents, changes: Iterable[KnobChange]) -> Json:
             found.mark(change, at_ns)
     if any(left_out):
         found.note(f"{left_out[0]:,} earlier calls and {left_out[1]:,} earlier waits left out")
-    about = {"calls_left_out": left_out[0], "waits_left_out": left_out[1]}
-    return {"traceEvents": found.events, "displayTimeUnit": "ms", "otherData": about}
+    out.write("\n]}\n")
 
 
 def _lanes(slices: Sequence[TraceSlice]) -> Iterator[list[TraceSlice]]:
@@ -187,7 +193,7 @@ def _lanes(slices: Sequence[TraceSlice]) -> Iterator[list[TraceSlice]]:
     return iter(lanes)
 
 
-def _add_workers(found: _Events, slices: Sequence[TraceSlice]) -> None:
+def _add_workers(found: _EventWriter, slices: Sequence[TraceSlice]) -> None:
     """Add a process for each worker: its calls end when their results came."""
     by_worker: dict[int, list[TraceSlice]] = {}
     for one in slices:
@@ -205,17 +211,23 @@ def _add_workers(found: _Events, slices: Sequence[TraceSlice]) -> None:
 
 
 @final
-class _Events:
-    """The events of a file.
+class _EventWriter:
+    """Writes the events of a file, one a line.
 
     Args:
+        out: where to.
         zero_ns: its time 0; what began earlier begins there.
     """
 
-    def __init__(self, zero_ns: int) -> None:
-        self.events: list[Json] = []
+    def __init__(self, out: TextIO, zero_ns: int) -> None:
+        self._out = out
+        self._between = ""
         self._zero_ns = zero_ns
         self._pid = os.getpid()
+
+    def _put(self, event: Json) -> None:
+        self._out.write(self._between + json.dumps(event, separators=(",", ":")))
+        self._between = ",\n"
 
     def process(self, pid: int, name: str, place: int) -> None:
         """Name a process, and say where it is shown."""
@@ -229,7 +241,7 @@ class _Events:
         self._about(pid, number, "thread_sort_index", sort_index=number)
 
     def _about(self, pid: int, track: int, what: str, **args: object) -> None:
-        self.events.append({"ph": "M", "pid": pid, "tid": track, "name": what, "args": args})
+        self._put({"ph": "M", "pid": pid, "tid": track, "name": what, "args": args})
 
     def call(
         self, track: int, one: TraceSlice, started_ns: int, ended_ns: int, pid: int | None = None
@@ -260,7 +272,7 @@ class _Events:
             "name": name,
             "cat": "nbpipe",
         }
-        self.events.append(found | ({"args": args} if args else {}))
+        self._put(found | ({"args": args} if args else {}))
 
     def mark(self, change: KnobChange, at_ns: int) -> None:
         """Mark a knob change."""
@@ -274,4 +286,4 @@ class _Events:
 
     def _instant(self, name: str, at_us: float, args: Json) -> None:
         found = {"ph": "i", "s": "p", "pid": self._pid, "tid": _LOOP_TRACK, "ts": at_us}
-        self.events.append(found | {"name": name, "cat": "nbpipe", "args": args})
+        self._put(found | {"name": name, "cat": "nbpipe", "args": args})

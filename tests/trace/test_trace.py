@@ -1,6 +1,7 @@
 """A trace has a track for each thread and worker, a slice for each call, and knob changes."""
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -166,6 +167,17 @@ def test_a_run_that_closes_writes_it(path):
         assert "recording" in repr(trace)
     assert trace.closed
     assert "written" in repr(trace)
+    assert items_of(read(path).slices("double")) == 9
+
+
+def test_a_run_that_is_dropped_writes_it(path):
+    """It closes in another thread."""
+    run = nbpipe.source(range(9)).map(double).start()
+    run.trace(path)
+    list(run)
+    del run
+    gc.collect()
+    assert until(path.exists)
     assert items_of(read(path).slices("double")) == 9
 
 
