@@ -58,7 +58,10 @@ export class Verdict {
     this.updateApply(diagnosis, enabled);
     this.copy.offer(diagnosis.code, `Copy ${diagnosis.code}`);
     setTitle(this.copy.el, "copy it, to write it in the cell that builds the pipeline");
-    this.undo.update(snapshot, enabled, this.undoWords(snapshot));
+    this.undo.update(snapshot, enabled, undoWords(snapshot));
+    if (snapshot.actions.includes("autotune_undo") && this.isLastByAuto()) {
+      setHidden(this.undo.el, true); // "Undo all" does the same
+    }
   }
 
   /** Where a button carries the advice out, the button is the advice. */
@@ -98,11 +101,8 @@ export class Verdict {
     setClass(this.el, "over", !isLive(snapshot));
   }
 
-  private undoWords({ undo }: Snapshot): string {
-    if (this.session.history.changes.at(-1)?.by === "autotune") {
-      return "take back all that Auto did";
-    }
-    return undo === null ? "" : `set ${isolated(undo.stage)}.${undo.knob} back to ${undo.value}`;
+  private isLastByAuto(): boolean {
+    return this.session.history.changes.at(-1)?.by === "autotune";
   }
 
   private updateApply(diagnosis: Diagnosis, enabled: boolean): void {
@@ -125,6 +125,10 @@ export function applyWords(
 ): string {
   const name = stage === named ? knob : `${isolated(stage)}.${knob}`;
   return `Set ${name} ${isBack ? "back to" : "to"} ${value}`;
+}
+
+function undoWords({ undo }: Snapshot): string {
+  return undo === null ? "" : `set ${isolated(undo.stage)}.${undo.knob} back to ${undo.value}`;
 }
 
 /** While a tuner is at work, what it may try itself is no button. */

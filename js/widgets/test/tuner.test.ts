@@ -190,9 +190,15 @@ test("while it is on, advice is text and no button", () => {
   ]);
 });
 
-test("undo says that it takes back all of a tuner's changes", () => {
+test("undo is there for what a person did, beside the button that undoes all of a tuner's", () => {
   const changes = [{ ...DONE[0], when_s: 2e9, by: "autotune" }];
   const undo = { stage: "decode", knob: "concurrency", value: 2 };
-  tick({ ...ON, changes, undo, actions: ["undo"] });
-  expect(button("undo").title).toBe("take back all that Auto did");
+  const actions = ["undo", "autotune_stop", "autotune_undo"];
+  tick({ ...ON, changes, undo, actions });
+  expect(button("undo").hidden).toBe(true);
+  tick({ ...ON, changes: [{ ...DONE[0], when_s: 3e9, by: "panel" }], undo, actions });
+  expect([button("undo").hidden, button("undo").title]).toEqual([
+    false,
+    "set decode.concurrency back to 2",
+  ]);
 });
