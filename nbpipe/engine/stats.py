@@ -692,6 +692,20 @@ def _workers(count: int) -> str:
     return f"{count} worker" if count == 1 else f"{count} workers"
 
 
+_HOLDS = {  # by column of a table of stats, what it holds
+    "stage": "name of the stage",
+    "items": "items or batches that it has handed on",
+    "rate": "what it handed on each second, in the last 5 s",
+    "busy": "share of the last 5 s inside its function",
+    "starved": "share of the last 5 s without input",
+    "blocked": "share of the last 5 s without room for its results",
+    "calls": "calls in progress / the most at a time",
+    "queue": "results that wait for the next stage / prefetch",
+    "p50": "median time of a call",
+    "workers": "worker processes and their memory",
+}
+
+
 class RunStats(Mapping[str, StageStats]):
     """Frozen stats by stage name; prints as a table.
 
@@ -749,7 +763,7 @@ class RunStats(Mapping[str, StageStats]):
             >>> head[:3], [row[0] for row in rows]
             (['stage', 'items', 'rate'], ['source', 'training loop'])
         """
-        head = ["stage", "items", "rate", "busy", "starved", "blocked", "calls", "queue", "p50"]
+        head = list(_HOLDS)[:-1]
         rows = [
             [
                 LOOP if name == CONSUMER else name,
@@ -766,7 +780,7 @@ class RunStats(Mapping[str, StageStats]):
         ]
         crews = [worker_count(*_crew(row)) if any(_crew(row)) else "" for row in self.values()]
         if any(crews):
-            head = [*head, "workers"]
+            head = list(_HOLDS)
             rows = [[*row, crew] for row, crew in zip(rows, crews, strict=True)]
         return head, rows
 
@@ -778,7 +792,7 @@ class RunStats(Mapping[str, StageStats]):
     def _repr_html_(self) -> str:
         from ..base.format import html_table
 
-        return html_table(*self.table())
+        return html_table(*self.table(), hints=_HOLDS)
 
 
 def _crew(row: StageStats) -> tuple[int, int, int]:

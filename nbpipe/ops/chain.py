@@ -315,9 +315,17 @@ def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
     return about
 
 
-_HEAD = ("stage", "operation", "detail", "executor")
-
-_KNOBS = ("concurrency", "prefetch", "depth")
+_HEAD = {  # by column, what it holds
+    "stage": "name of the stage",
+    "operation": "method that added it",
+    "detail": "its arguments",
+    "executor": "where its calls run",
+}
+_KNOBS = {  # by knob, what it limits
+    "concurrency": "the most calls at a time",
+    "prefetch": "the most results held ready for the next stage",
+    "depth": "the most batches held ready on the device",
+}
 
 
 def graph(chain: Chain) -> list[dict[str, Any]]:
@@ -343,7 +351,7 @@ def graph(chain: Chain) -> list[dict[str, Any]]:
 
 def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
     rows = graph(settled(chain))
-    knobs = _KNOBS if any("depth" in row["knobs"] for row in rows) else _KNOBS[:2]
+    knobs = list(_KNOBS)[: 3 if any("depth" in row["knobs"] for row in rows) else 2]
     return (*_HEAD, *knobs), [
         [
             row["name"],
@@ -390,4 +398,4 @@ def as_text(chain: Chain) -> str:
 
 def as_html(chain: Chain) -> str:
     """Draw a table in HTML."""
-    return html_table(*_table(chain), caption=_caption(chain))
+    return html_table(*_table(chain), caption=_caption(chain), hints=_HEAD | _KNOBS)

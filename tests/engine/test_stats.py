@@ -192,6 +192,17 @@ def test_the_table_says_what_is_counted():
     assert [rows[-1][head.index(column)] for column in ("calls", "queue")] == ["", ""]
 
 
+def test_each_column_says_what_it_holds():
+    """Under the mouse, in the tables of stats and of a pipeline."""
+    pipe = nbpipe.source(range(4)).map(abs)
+    with pipe.start() as run:
+        list(run)
+        tables = [run.stats()._repr_html_(), pipe._repr_html_()]
+    assert [html.count("<th") - html.count("<thead>") for html in tables] == [
+        html.count("<th title=") for html in tables
+    ]
+
+
 def test_stats_of_a_stage_as_html():
     """One stage's stats are a table with units in a notebook."""
     shown = StageStats(items_per_s=12345.0, busy=0.5, latency_p50_s=0.004, bytes_out=10**6)

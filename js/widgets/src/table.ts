@@ -18,12 +18,13 @@ const MEANINGS: Readonly<Record<Part, string>> = {
   waiting: "no thread yet, on the way, or paused",
 };
 
-const HEADINGS = {
-  who: "stage",
-  time: "where time goes",
-  rate: "rate now",
-  running: "calls",
-  main: "concurrency",
+/** By column, its heading and what it holds. */
+const HEADINGS: Readonly<Record<string, readonly [label: string, holds: string]>> = {
+  who: ["stage", "a step of the pipeline; its arrow opens the rest"],
+  time: ["where time goes", "what the slots of a stage did in the last 5 s"],
+  rate: ["rate now", "what it handed on each second, in the last 5 s"],
+  running: ["calls", "calls in progress / the most at a time"],
+  main: ["concurrency", "the most calls at a time; a change acts while a cell trains"],
 };
 
 export class Table {
@@ -40,9 +41,11 @@ export class Table {
     private readonly sections: Sections,
   ) {
     this.loop = new LoopRow(sections);
-    for (const [field, label] of Object.entries(HEADINGS)) {
+    for (const [field, [label, holds]] of Object.entries(HEADINGS)) {
       const legend = field === "time" ? PARTS.map(meaning) : [];
-      this.head.append(h("span", { class: `heading ${field}` }, label, ...legend));
+      const heading = h("span", { class: `heading ${field}` }, label, ...legend);
+      setTitle(heading, holds);
+      this.head.append(heading);
     }
     this.el = h("section", { class: "table" }, this.list);
   }

@@ -106,6 +106,12 @@ describe("a panel shows", () => {
     expect(latency?.replace(/\s/g, " ")).toBe("2.10 µs · p95 7.50 ms");
   });
 
+  test("what each column holds, under the mouse", () => {
+    const headings = [...silent().el.querySelectorAll<HTMLElement>(".nbp-heading")];
+    expect(headings.map((one) => one.title !== "")).toEqual(Array(5).fill(true));
+    expect(headings[3]?.title).toBe("calls in progress / the most at a time");
+  });
+
   test("that a queue may hold a chunk beyond its prefetch", () => {
     model.saved = sampleWithStage({ queued: 54, bound: 54, prefetch: 16, concurrency: 1 });
     expect(silent().stage("files").querySelector<HTMLElement>(".nbp-queue")?.title).toBe(
