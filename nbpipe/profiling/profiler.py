@@ -173,9 +173,8 @@ class Profiler:
     # -- measuring ----------------------------------------------------------------------------
     def _start(self, passed: StagePass, runs: ExitStack) -> None:
         """Start what is measured: the whole pipeline, and each segment."""
-        live = WindowRunner(
-            runs.enter_context(Run(RunCore(self.chain, times_steps=False))), self.step
-        )
+        core = RunCore(self.chain, times_steps=False, listed=False)
+        live = WindowRunner(runs.enter_context(Run(core)), self.step)
         self._runners = [(None, 1, live)]
         for segment in passed.segments:
             if segment.why_not:

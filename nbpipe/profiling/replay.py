@@ -105,7 +105,7 @@ class Segment:
         chain = self.chain
         if self.inputs is not None:
             chain = (_replayed("replay", self.inputs, length, chain), *chain)
-        return Run(RunCore(chain, times_steps=False))
+        return Run(RunCore(chain, times_steps=False, listed=False))
 
     def used(self, stats: RunStats) -> float:
         """Return the slot-time that its calls have taken so far in its run [s]."""

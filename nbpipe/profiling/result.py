@@ -187,7 +187,7 @@ class Profile:
         reached = fed if gains else self.feeds
         if self.ceiling is not None and reached < (1 - _CLOSE) * most:
             yield self._cheaper(limit if gains else self.limit)
-        if self.live is not None:
+        if self.live is not None and (self.complete or self.ceiling is not None):
             most_live = self.live * (1 + self.spreads.get("live", 0.0))
             if most_live < _LESS * min(self.feeds, most):
                 yield (

@@ -62,6 +62,7 @@ class RunCore:
         read_ahead: an epoch begins to fill when the one before it drains.
         pipeline: makes a pipeline of a chain, or None.
         times_steps: a training loop iterates, so its steps are timed.
+        listed: users see the run: in `nbpipe.runs()`, in a notebook.
 
     Attributes:
         chain: the stages.
@@ -74,6 +75,7 @@ class RunCore:
         budget: the knob of the budget for all buffers; None without one.
         tuner: turns the knobs; None before `autotune` was called.
         traces: the last trace, if there is one.
+        listed: users see the run.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class RunCore:
         read_ahead: bool = False,
         pipeline: Callable[[Chain], Any] | None = None,
         times_steps: bool = True,
+        listed: bool = True,
     ) -> None:
         self.chain = chain
         self.stages = addresses(chain)
@@ -98,6 +101,7 @@ class RunCore:
         self.tuner: Tuner | None = None
         self.traces: list[Trace] = []
         self._paces: PaceExchange | None = None
+        self.listed = listed
         self._times_steps = times_steps
         self._run: Callable[[], Any] = _no_run
         self._reads_ahead = read_ahead
@@ -121,7 +125,7 @@ class RunCore:
         self._finalizer = weakref.finalize(run, _abandon, self.life, self._unwatch, self.traces)
         self._finalizer.atexit = False  # `watch` closes open runs then
         watch.add(run)
-        for started in tuple(watch.run_started):
+        for started in tuple(watch.run_started) if self.listed else ():
             started(run)
 
     def pipeline_of(self, chain: Chain) -> Any:
@@ -333,7 +337,7 @@ class RunCore:
         except BaseException:  # an interrupt: close the rest without waiting
             uninterrupted(functools.partial(life.close, 0))
             raise
-        for closed in tuple(watch.run_closed):
+        for closed in tuple(watch.run_closed) if self.listed else ():
             closed(run)
 
     def _let_go(self) -> None:

@@ -689,7 +689,8 @@ def runs() -> tuple[Run, ...]:
         ...     run in nbpipe.runs()
         True
     """
-    return tuple(one for one in watch.open_runs() if isinstance(one, Run) and not one.closed)
+    found = (one for one in watch.open_runs() if isinstance(one, Run))
+    return tuple(one for one in found if one._core.listed and not one.closed)
 
 
 def close_all(timeout_s: float = 5) -> None:
