@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple, final
 from ..base.checks import refuse_coroutine
 from ..errors import ArgumentError
 from ..run.run import Run
-from ..tune.point import LoopMark, error_of
 from .replay import Segment, fresh
 
 ROUNDS = 3
@@ -24,6 +24,7 @@ WITHIN = 0.03  # a window ends when the error of its rate is such a share of it
 NOISY = 0.15  # rounds that differ by so much are noisy
 _LEAST_S = 0.1
 _FEW_MARKS = 6
+_PARTS = 6  # of a window, for the error of its rate
 _LOOK_S = 0.02  # a wave is at least so long: to look at the clock takes time
 _STARTS_S = 30.0  # workers that take longer to start are not waited for
 _SETTLES_S, _SETTLES_EACH_S = 5.0, 0.02  # calls of the window before end within so long
@@ -92,21 +93,32 @@ def rate_of(take: Callable[[int], object], wave: int, most_s: float) -> float:
         wave: calls in progress.
         most_s: how long a window lasts; one wave may take longer [s].
     """
-    marks = [LoopMark(perf_counter(), 0, 0.0, {})]
+    marks = [(perf_counter(), 0)]
     count, least_s = 0, min(_LEAST_S, most_s)
     while True:
         take(wave)
         count += wave
-        marks.append(LoopMark(perf_counter(), count, 0.0, {}))
-        lasted_s = marks[-1].time_s - marks[0].time_s
+        marks.append((perf_counter(), count))
+        lasted_s = marks[-1][0] - marks[0][0]
         if lasted_s >= most_s:
             return count / lasted_s
         if lasted_s >= least_s and len(marks) > _FEW_MARKS:
             rate = count / lasted_s
-            if error_of(marks, 0.0) <= WITHIN * rate:
+            if error_of(marks) <= WITHIN * rate:
                 return rate
-        if marks[-1].time_s - marks[-2].time_s < _LOOK_S:
+        if marks[-1][0] - marks[-2][0] < _LOOK_S:
             wave *= 2
+
+
+def error_of(marks: Sequence[tuple[float, int]]) -> float:
+    """Return the standard error of a rate, from parts of a window.
+
+    Args:
+        marks: times and counts, at least four [s].
+    """
+    cuts = marks[:: max(1, (len(marks) - 1) // _PARTS)]
+    rates = [(new[1] - old[1]) / max(1e-9, new[0] - old[0]) for old, new in pairwise(cuts)]
+    return statistics.stdev(rates) / math.sqrt(len(rates))
 
 
 def synchronize() -> None:

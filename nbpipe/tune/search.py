@@ -8,7 +8,8 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import NamedTuple, final
 
 from .board import COMPUTES, Board
-from .point import SAME, Measure, Point, best_of, scalable
+from .curve import Curve
+from .point import SAME, Measure, Point
 
 KEEPS_UP, SETTLED = "keeps up", "nothing more to gain"  # states in which it only watches
 CONTENT = 0.03  # a loop that waits less gains nothing
@@ -17,7 +18,6 @@ QUIET_S = 30.0  # a knob that was searched is left alone for so long
 _LEAP = 4  # a leap multiplies calls by so much at most
 _PROMISE = 0.6  # of the gain that the closed form predicts
 _LONGER = 1.3  # calls that take so much longer are in each other's way
-_OTHER_LOAD = 1.5  # calls that take so much longer though they are few: the load has changed
 _STARVES = 0.4  # of the time: a loop that waits longer needs a much deeper buffer
 _DEEP = 32  # results that wait for an earlier one, for each call
 _HELD = 0.2  # blocked for so much of the time
@@ -26,7 +26,6 @@ _TRIALS, _ROUNDS = 5, 2
 _ROUGH = 0.03  # of the rate: a point with such an error is measured again
 _BOUND = 0.92  # of the calls that a rate needs by the slot-time of few calls: fewer are too few
 _MAYBE = 0.95  # of the best rate: what may be as good if it is measured again
-_NEAR = 1.3  # calls that lie so near on both sides of the best end a search
 _SURE = Measure(least_s=2.5, most_s=3.0, settles=False)  # that the load has changed a little;
 _TWICE = 2  # in a row
 _MUCH = 0.25  # when the rate differs so much, a second window like the first is enough
@@ -111,8 +110,9 @@ class Search:
         """Forget all that was measured."""
         self._quiet: dict[tuple[str, str], float] = {}  # knobs to leave alone until then [s]
         self._short: frozenset[str] = frozenset()
+        self._leaps = 0
         self._landed = False  # the closed form does not hold for this load
-        self._top = 0.0  # the best rate
+        self._first = self._top = 0.0  # the rates: where the search began, and the best
         self._step_s = math.inf  # the loop's own step, where it was shortest [s]
         self._own_s = math.inf  # likewise, of windows with many batches
         # By stage: the least slot-time per batch [s], and the calls with which it was measured.
@@ -127,8 +127,8 @@ class Search:
         point = yield from self._measured(Measure(batches=5, within=0.2, settles=False))
         while True:
             try:
-                point = yield from self._tuned(point)
                 while True:
+                    point = yield from self._tuned(point)
                     point = yield from self._watched(point)
             except LoadChangedError as changed:
                 point = changed.point
@@ -166,11 +166,15 @@ class Search:
 
     def _learn(self, point: Point) -> None:
         self._short = point.short
+        if point.wait >= CONTENT:
+            for name in (name for name, busy in point.busy.items() if busy > 0.75):  # noqa: PLR2004
+                self._curve[name][point.calls[name]] = point.lasting  # it limits
         if point.worse:
             return
         self._step_s = min(self._step_s, point.step_s)
         if point.batches >= _MANY:
             self._own_s = min(self._own_s, point.step_s)
+        self._first = self._first or point.rate
         self._top = max(self._top, point.rate)
         for name, slots_s in point.slots_s.items():
             if point.busy[name] > 0.05:  # noqa: PLR2004  of a stage that hardly works
@@ -178,8 +182,6 @@ class Search:
                 self._light[name] = min(least, (slots_s, point.calls[name]))
                 new, old = (point.calls[name], slots_s), self._few.get(name)
                 self._few[name] = new if old is None or new[0] < old[0] else old
-            if point.busy[name] > 0.75 and point.wait >= CONTENT:  # noqa: PLR2004  it limits
-                self._curve[name][point.calls[name]] = point
 
     def _turned(self, stage: str, value: int, why: str, knob: str = "concurrency") -> Turns:
         return bool((yield Turn(stage, knob, value, why)))
@@ -205,7 +207,7 @@ class Search:
         names = [name for name in self._tunable if not self._is_quiet(name, "concurrency")]
         wanted = {
             name: min(
-                _LEAP * point.calls[name],
+                max(_LEAP, (_LEAP if self._leaps else 2) * point.calls[name]),
                 board.most_alone(name),
                 math.ceil(min(point.slots_s[name] / pace_s, 1e6) - _TINY),
             )
@@ -230,6 +232,7 @@ class Search:
                     turned.append(name)
             if not turned:
                 return point
+            self._leaps += 1
             new = yield from self._measured(Measure(within=0.1, floor=point.rate))
             if new.wait < CONTENT and new.rate >= (1 - SAME) * point.rate:
                 yield Keep("measuring")
@@ -257,7 +260,10 @@ class Search:
         turned = False
         for name in self._tunable:
             need = max(1, math.ceil(self._light_s(name) * rate / HEADROOM - _TINY))
-            if fell:
+            law = Curve(self._curve[name]).law if self._curve[name] else None
+            if law is not None:
+                need = max(need, law)
+            elif fell:
                 need = min(need, before.calls[name])
             if self._board.value(name) > need:
                 why = (
@@ -269,10 +275,9 @@ class Search:
             return after
         floor = 0.0 if fell else rate
         new = yield from self._measured(Measure(floor=floor))
-        if after.worse:
+        if after.worse and after.rate < self._first:
             new = yield from self._measured(_REST)
-        self._check_load(new)
-        if new.rate + 2 * new.error >= (1 - SAME) * rate:
+        if new.lasting.rate + 2 * new.error >= (1 - SAME) * rate:
             yield Keep("measuring")
             return new
         for name in self._tunable:
@@ -281,18 +286,6 @@ class Search:
         new = yield from self._measured(Measure())
         yield Keep("measuring")
         return new
-
-    def _check_load(self, point: Point) -> None:
-        """Refuse a point whose calls take longer though they are few.
-
-        Raises:
-            LoadChangedError: the load has changed, not the calls.
-        """
-        for name in self._tunable:
-            light_s, calls = self._light.get(name, (math.inf, 0))
-            slow = point.slots_s[name] > _OTHER_LOAD * light_s
-            if slow and point.busy[name] > _FULL and point.calls[name] <= 1.25 * calls:
-                raise LoadChangedError(point)
 
     # -- the search of one stage --------------------------------------------------------------
     def _limiting(self, point: Point) -> str | None:
@@ -319,19 +312,19 @@ class Search:
             point = point.averaged((yield from self._measured(Measure(settles=False))))
         known = {**self._curve[stage], begun: point}
         for _ in range(_TRIALS):
-            value = self._next_value(stage, known, point)
+            value = self._curve_of(stage, known, point).next()
             rates = ", ".join(f"{calls}: {one.rate:.3g}/s" for calls, one in sorted(known.items()))
             top = max(one.rate for one in known.values())
             if value is None or not (yield from self._turned(stage, value, f"trying ({rates})")):
                 break
             found = yield from self._measured(Measure(most_s=3.0, within=0.03, floor=top))
-            known[self._board.value(stage)] = found
+            known[self._board.value(stage)] = found.lasting
             if found.wait < CONTENT:
                 break
             if value > begun and not found.worse and self._limiting(found) not in (stage, None):
                 break
         yield from self._compared(stage, known)
-        best = best_of(known)
+        best = Curve(known).best
         if self._board.value(stage) == best:
             return known[best]
         why = f"the fewest calls that are as fast as any ({best}: {known[best].rate:.3g}/s)"
@@ -346,54 +339,24 @@ class Search:
 
     def _compared(self, stage: str, known: dict[int, Point]) -> Turns:
         """Measure once more, in turn, the best and the fewest calls that may be as good."""
-        best = best_of(known)
+        best = Curve(known).best
         fewest = min(n for n, one in known.items() if one.rate >= _MAYBE * known[best].rate)
         for calls in (best, fewest) if fewest < best else ():
             yield from self._turned(stage, calls, "for comparison")
             point = yield from self._measured(Measure(most_s=3.0, within=0.03))
-            known[calls] = known[calls].averaged(point)
+            known[calls] = known[calls].averaged(point.lasting)
         return True
 
-    def _next_value(self, stage: str, known: Mapping[int, Point], point: Point) -> int | None:
-        """Return what to try: the law's best, the open side of the bracket, or inside it."""
-        best, most = best_of(known), self._board.limit(stage, point)
-        few, few_s = self._few.get(stage, (best, 0.0))
-        up = min((calls for calls in known if calls > best), default=None)
-        down = max((calls for calls in known if calls < best), default=None)
-        if up is not None and down is not None and up <= _NEAR * best <= _NEAR**2 * down:
-            return None
-
-        def is_open(calls: int) -> bool:  # too few cannot be the best, as far as is known
-            enough = calls < few or calls >= _BOUND * few_s * self._top
-            return enough and (down or 1) <= calls <= (up or most) and calls not in known
-
-        guess = scalable(known)
-        apart = guess is not None and all(abs(guess - n) >= max(1, 0.15 * best) for n in known)
-        if guess is not None and apart and is_open(guess):
-            return guess
-        more, fewer = min(most, max(best + 1, round(1.5 * best))), round(best / 1.6)
-        goes_down = down is None and best > 1 and is_open(fewer)
-        if goes_down and best >= most - 1 and point.cores.get(stage, 0.0) >= COMPUTES:
-            return fewer  # it has all the cores
-        if up is None and best < most:
-            return more
-        if goes_down:
-            return fewer
-        sides = []
-        if up is not None and up - best > max(1, 0.12 * best):
-            sides.append((known[up].rate, round(math.sqrt(up * best))))
-        if down is not None and best - down > max(1, 0.12 * best):
-            sides.append((known[down].rate, round(math.sqrt(best * down))))
-        sides = [side for side in sides if is_open(side[1])]
-        return max(sides)[1] if sides else self._fewer(known, few)
-
-    @staticmethod
-    def _fewer(known: Mapping[int, Point], few: int) -> int | None:
-        """Return fewer calls than any that were tried, where more of them bring little."""
-        best, lowest = best_of(known), min(known)
-        gain, fewer = known[best].rate / known[lowest].rate - 1, round(lowest / 1.6)
-        flat = gain < (best / lowest - 1) / 2
-        return fewer if flat and 1 <= fewer < min(lowest, few) else None
+    def _curve_of(self, stage: str, known: Mapping[int, Point], point: Point) -> Curve:
+        most = self._board.limit(stage, point)
+        computes = point.cores.get(stage, 0.0) >= COMPUTES
+        return Curve(
+            known,
+            few=self._few.get(stage, (1, 0.0)),
+            rate=self._top,
+            most=most,
+            crowded=computes and self._board.value(stage) >= most - 1,
+        )
 
     # -- a loop that its workers slow ---------------------------------------------------------
     def _lowered(self, point: Point) -> Steps:
@@ -414,8 +377,7 @@ class Search:
             if not (yield from self._turned(stage, value, why)):
                 return point
             new = yield from self._measured(Measure(floor=point.rate))
-            gains = new.differs(point) and new.rate > (1 + SAME) * point.rate
-            if not gains:
+            if new.lasting.rate <= (1 + SAME) * point.rate:
                 yield from self._turned(
                     stage, point.calls[stage], f"{value} calls gave {new.rate:.3g}/s"
                 )
@@ -524,17 +486,16 @@ class Search:
             yield Keep(KEEPS_UP, f"{KEEPS_UP}: {point.rate:.3g} batches/s")
         else:
             yield Keep(SETTLED, f"{SETTLED}: {point.rate:.3g} batches/s")
-        odd, idle, gap = 0, 0, 0.0
-        while max(odd, idle) < _TWICE:
+        odd = idle = waits = 0
+        gap = 0.0
+        while max(odd, idle, waits) < _TWICE:
             measure = _SURE if odd and gap < _MUCH else Measure(most_s=3.0, settles=False)
             now = yield from self._window(measure)
-            waits = point.wait < CONTENT and now.wait > 2 * CONTENT
-            waits = waits and now.rate < 0.95 * point.rate
             gap = abs(now.rate / point.rate - 1)
             differs = gap > max(0.1, 4 * now.error / now.rate)
-            changed = waits or (differs and max(now.wait, point.wait) >= CONTENT)
-            odd = odd + 1 if changed else 0
+            odd = odd + 1 if differs and max(now.wait, point.wait) >= CONTENT else 0
             idle = idle + 1 if self._idle(now) else 0
-        if odd >= _TWICE:
+            waits = waits + 1 if point.wait < CONTENT and now.wait > 2 * CONTENT else 0
+        if odd >= _TWICE or (waits >= _TWICE and differs):
             raise LoadChangedError(now)
-        return (yield from self._trimmed(now))
+        return now

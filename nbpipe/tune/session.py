@@ -12,8 +12,9 @@ from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..ops.stage import CONSUMER
 from .board import Board
 from .memory import FREE, MemoryGuard
-from .point import Measure, Measurement, Observation, Pauses, Point
+from .point import Measure, Observation, Point
 from .search import Doing, Keep, Search, Turn
+from .window import Measurement, Pauses
 
 _LEAST_S, _MOST_S = 0.25, 2.0  # calls in progress end within so long
 _IN_FORCE_S = 10.0  # longest wait until a turn is in force

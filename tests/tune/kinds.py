@@ -1,4 +1,8 @@
-"""The kinds of pipelines that autotune is tried on, in virtual time; each depends on a seed."""
+"""The kinds of pipelines that autotune is tried on, in virtual time; each depends on a seed.
+
+No call takes exactly as long as another: equal calls fall into step, and then the same knobs have
+several rates, by what was before.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,16 @@ def between(draw: random.Random, middle: float, spread: float = 0.3) -> float:
 def steady(step_s: float):
     """Return a loop whose steps take about equally long."""
     return Loop(lambda model, count: step_s * model.jitter(count, 0.05))
+
+
+def shared(time_s: float, cores: int, over: float = 0.0, *, later: int | None = None):
+    """Return the time of calls that compute on cores, of which there are fewer later."""
+
+    def computes(model: Model, item: int) -> float:
+        now = later if later and model.phase else cores
+        return model.on_cores(time_s * model.jitter(item, 0.1), now, over)
+
+    return computes
 
 
 def needed(time_s: float, step_s: float) -> int:
@@ -42,7 +56,7 @@ def cpu(seed: int) -> Kind:
     """Calls compute in C on two cores."""
     draw = random.Random(seed)
     time_s, step_s = between(draw, 0.064), between(draw, 0.01)
-    decode = Serving("decode", lambda model, _: model.on_cores(time_s, 2), cpu_share=1.0)
+    decode = Serving("decode", shared(time_s, 2), cpu_share=1.0)
     return Kind([decode], steady(step_s), {"decode.concurrency": [1, 2, 3, 4]}, cores=2)
 
 
@@ -50,7 +64,7 @@ def python_threads(seed: int) -> Kind:
     """Calls compute in Python: one at a time, and others make it slower."""
     draw = random.Random(seed)
     time_s, step_s = between(draw, 0.04), between(draw, 0.01)
-    parse = Serving("parse", lambda model, _: model.on_cores(time_s, 1, 0.11), cpu_share=1.0)
+    parse = Serving("parse", shared(time_s, 1, 0.11), cpu_share=1.0)
     return Kind([parse], steady(step_s), {"parse.concurrency": [1, 2, 4]}, cores=4)
 
 
@@ -70,8 +84,8 @@ def mixed(seed: int) -> Kind:
     step_s = between(draw, 0.04, 0.2)
     servings = [
         Serving("fetch", lambda model, item: fetch_s * model.jitter(item, 0.2)),
-        Serving("decode", lambda model, _: model.on_cores(decode_s, 4), cpu_share=1.0),
-        Serving("augment", lambda model, _: model.on_cores(augment_s, 4), cpu_share=1.0),
+        Serving("decode", shared(decode_s, 4), cpu_share=1.0),
+        Serving("augment", shared(augment_s, 4), cpu_share=1.0),
     ]
     grid = {
         "fetch.concurrency": around(needed(fetch_s, step_s))[1:],
@@ -85,8 +99,14 @@ def lock(seed: int) -> Kind:
     """Calls hold a lock for a part of their time, which is longer while others wait for it."""
     draw = random.Random(seed)
     free_s, held_s, step_s = between(draw, 0.032), between(draw, 0.024), between(draw, 0.005)
-    query = Serving("query", lambda model, _: model.in_turn("lock", free_s, held_s, 0.3))
-    return Kind([query], steady(step_s), {"query.concurrency": [1, 2, 3, 4, 5, 6, 8, 12]})
+
+    def query(model: Model, item: int) -> float:
+        part = model.jitter(item, 0.1)
+        return model.in_turn("lock", part * free_s, part * held_s, 0.3)
+
+    return Kind(
+        [Serving("query", query)], steady(step_s), {"query.concurrency": [1, 2, 3, 4, 5, 6, 8, 12]}
+    )
 
 
 def bursty(seed: int) -> Kind:
@@ -122,7 +142,7 @@ def quota(seed: int) -> Kind:
     """Calls compute under a quota that the tuner does not know of."""
     draw = random.Random(seed)
     time_s, step_s, cores = between(draw, 0.08), between(draw, 0.01), draw.choice([2, 3, 4])
-    decode = Serving("decode", lambda model, _: model.on_cores(time_s, cores), cpu_share=0.6)
+    decode = Serving("decode", shared(time_s, cores), cpu_share=0.6)
     return Kind([decode], steady(step_s), {"decode.concurrency": [1, 2, 3, 4, 5, 6, 8]})
 
 
@@ -193,9 +213,7 @@ def stolen(seed: int) -> Kind:
     """After half a minute others use half of the cores."""
     draw = random.Random(seed)
     time_s, step_s = between(draw, 0.08), between(draw, 0.015)
-    decode = Serving(
-        "decode", lambda model, _: model.on_cores(time_s, [4, 2][model.phase]), cpu_share=1.0
-    )
+    decode = Serving("decode", shared(time_s, 4, later=2), cpu_share=1.0)
     grid = {"decode.concurrency": [1, 2, 3, 4]}
     return Kind([decode], steady(step_s), grid, phases=2, cores=4)
 

@@ -121,24 +121,14 @@ GOALS: dict[str, tuple[float | None, float, bool]] = {
     "memory": (None, 1.0, False),
 }
 CHANGING = ("changing", "stolen", "tail")  # kinds that may lose twice as much of the area
-# Goals that a kind misses with some seeds: the worst that holds. A lock has two rates at the same
-# calls, with and without a queue before it; tails are seen late; a server has a flat top.
+# Goals that a kind misses with some seeds: the worst that holds. Of stages that share cores, the
+# fewest calls are not found to one call; a search from the best setting costs a little; windows
+# are long where the loop pauses.
 HOLDS: dict[tuple[str, str], float] = {
-    ("tail", "reached"): 0.80,
-    ("tail", "lost"): 0.30,
-    ("lock", "reached"): 0.70,
-    ("lock", "lost"): 0.30,
-    ("lock", "from_best"): 0.85,
-    ("mixed", "reached"): 0.92,
-    ("mixed", "lost"): 0.13,
-    ("mixed", "from_best"): 0.93,
-    ("stolen", "reversals"): 5,
-    ("stolen", "workers"): 1.5,
-    ("remote", "reached"): 0.92,
-    ("remote", "lost"): 0.13,
-    ("remote", "reversals"): 5,
-    ("remote", "workers"): 1.25,
-    ("remote", "from_best"): 0.93,
+    ("mixed", "workers"): 1.15,
+    ("mixed", "from_best"): 0.95,
+    ("bursty", "lost"): 0.14,
+    ("remote", "from_best"): 0.95,
     ("slowed", "from_best"): 0.97,
 }
 
