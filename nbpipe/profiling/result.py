@@ -155,15 +155,23 @@ class Profile:
         ends = "" if self.limit == CORES else "s"
         if self.ceiling is None:
             return f"{name} limit{ends} the pipeline."
+        doubt = self._limit_spread + self.spreads.get("ceiling", 0.0)
+        if doubt > _CLOSE and 1 / (1 + doubt) < self.feeds / self.ceiling < 1 + doubt:
+            return "Too noisy to tell: measure again when less runs on the machine."
         if self.feeds >= (1 + _CLOSE) * self.ceiling:
             return "Data is not the problem: the training step is slower than the pipeline."
         if self.feeds > (1 - _CLOSE) * self.ceiling:
             return f"Data and training are about equally fast; {name} limit{ends} the data."
         return f"Data is the problem: {name} limit{ends} it."
 
+    @property
+    def _limit_spread(self) -> float:
+        """The spread of the stage that limits."""
+        return next((row.spread for row in self._now if row.stage == self.limit), 0.0)
+
     def _evidence(self) -> Iterator[str]:
-        limits = next((row for row in self._now if row.stage == self.limit), StageRate(""))
-        yield f"At the present knobs the pipeline feeds {self._rate(self.feeds, limits.spread)}."
+        feeds = self._rate(self.feeds, self._limit_spread)
+        yield f"At the present knobs the pipeline feeds {feeds}."
         if self.ceiling is not None:
             yield f"The training step alone reaches {self._rate(self.ceiling, 'ceiling')}."
         if self.live is not None:
@@ -188,7 +196,8 @@ class Profile:
         if self.ceiling is not None and reached < (1 - _CLOSE) * most:
             yield self._cheaper(limit if gains else self.limit)
         if self.live is not None and (self.complete or self.ceiling is not None):
-            most_live = self.live * (1 + self.spreads.get("live", 0.0))
+            doubt = self.spreads.get("live", 0.0) + self._limit_spread
+            most_live = (1 + doubt) * self.live
             if most_live < _LESS * min(self.feeds, most):
                 yield (
                     "The run is slower than its parts: they share cores, memory or the "

@@ -111,6 +111,21 @@ def test_noise():
     assert "The training step alone reaches 100 batches/s (noisy: ±22%)." in found.verdict()[1]
 
 
+@pytest.mark.parametrize(
+    ("ceiling", "finding"),
+    [
+        (12.0, "Too noisy to tell: measure again when less runs on the machine."),
+        (8.0, "Too noisy to tell: measure again when less runs on the machine."),
+        (20.0, "Data is the problem: read limits it."),
+        (5.0, "Data is not the problem: the training step is slower than the pipeline."),
+    ],
+)
+def test_what_is_too_noisy_to_tell(ceiling, finding):
+    """Rates that differ by less than their rounds do are not compared."""
+    rows = rows_of("read", {1: 10.0}, spread=0.3, is_noisy=True)
+    assert profile_of(*rows, ceiling=ceiling).verdict()[0] == finding
+
+
 def test_interrupted():
     """The first line says that more was to come."""
     found = profile_of(*READ, complete=False)
