@@ -47,7 +47,7 @@ MOST_FILES = {
     "engine/nodes": 15,
     "show": 9,
     "show/verdict": 13,
-    "tune": 8,
+    "tune": 10,
     "export": 15,
     "jupyter": 9,
     "run": 13,

@@ -880,6 +880,7 @@ class Status:
     step_at_rest_s: float | None = None
     slowed_by: str = ""
     step_untold: bool = False
+    step_cpu_share: float | None = None
     rank: int = 0
     world_size: int = 1
     ranks: tuple[RankPace, ...] = ()

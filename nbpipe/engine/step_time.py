@@ -80,6 +80,7 @@ class StepFindings(NamedTuple):
         at_rest_s: median step while workers rest [s]; None where that was not measured.
         slowed_by: why the loader slows the loop: LOCK, CORES or UNKNOWN; "" where it does not.
         untold: rests were too short to tell.
+        cpu_share: share of its own steps in which the loop's thread computes; None if not known.
     """
 
     step_s: float | None = None
@@ -87,6 +88,7 @@ class StepFindings(NamedTuple):
     at_rest_s: float | None = None
     slowed_by: str = ""
     untold: bool = False
+    cpu_share: float | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return them as fields of a status."""
@@ -96,6 +98,7 @@ class StepFindings(NamedTuple):
             "step_at_rest_s": self.at_rest_s,
             "slowed_by": self.slowed_by,
             "step_untold": self.untold,
+            "step_cpu_share": self.cpu_share,
         }
 
 
@@ -113,6 +116,7 @@ class _Probe:
     def __init__(self, read: Callable[[], Usage]) -> None:
         self._read = read
         self._shares: deque[_Shares] = deque(maxlen=64)
+        self._computes: deque[float] = deque(maxlen=64)
         self._begun: tuple[int, Usage] | None = None
         self._next_ns = 0
 
@@ -125,9 +129,12 @@ class _Probe:
     def end(self, step_ns: int, *, counts: bool) -> None:
         """Called at the end of a step; it counts while workers work and the loop does not wait."""
         begun, self._begun = self._begun, None
-        if begun is None or not counts or begun[0] != get_ident():
+        if begun is None or begun[0] != get_ident():
             return
         before, now = begun[1], self._read()
+        self._computes.append(min(1.0, (now.cpu_ns - before.cpu_ns) / step_ns))
+        if not counts:
+            return
         lacked_ns = max(0, now.lacked_ns - before.lacked_ns)
         off_ns = step_ns - (now.cpu_ns - before.cpu_ns) - lacked_ns
         wait = lock_wait(off_ns, lacked_ns, before.switches, now.switches)
@@ -137,6 +144,12 @@ class _Probe:
     def forget(self) -> None:
         """Begin to count again."""
         self._shares.clear()
+        self._computes.clear()
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Share of the last steps in which the thread computed; None if there were few."""
+        return statistics.mean(self._computes) if len(self._computes) >= _FEW else None
 
     @property
     def shares(self) -> _Shares:
@@ -280,6 +293,7 @@ class StepTimes:
             step_s=step_ns / 1e9,
             before_s=self._shortest_ns / 1e9 if unexplained else None,
             untold=unexplained and self._vain >= _VAIN,
+            cpu_share=self._probe.cpu_share,
         )
         if now_ns >= self._next_rest_ns and self._suspects(now_ns):
             self._begin(now_ns, step_ns, rests)

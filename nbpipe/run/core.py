@@ -247,7 +247,7 @@ class RunCore:
         self.life.check_open()
         self.life.check_outside("autotune")
         if self.tuner is None:
-            self.tuner = Tuner(self._run(), limits)
+            self.tuner = Tuner(self._run(), limits, budget=self.budget)
         else:
             self.tuner.renew(limits)
         return self.tuner

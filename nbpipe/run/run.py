@@ -515,9 +515,9 @@ class Run(ShownRun):
     ) -> Tuner:
         """Turn the knobs by measured gain, while the run is iterated, until `stop()` or `close()`.
 
-        Only `concurrency` and `prefetch` are turned. Items, their order and their seeds stay the
-        same. A knob that you turn is yours from then on. A second call gives the same tuner, with
-        the new limits.
+        `concurrency`, `prefetch` and `run.memory` are turned. Items, their order and their seeds
+        stay the same. A knob that you turn is yours from then on. A second call gives the same
+        tuner, with the new limits.
 
         Args:
             memory: ceiling of the resident memory of this process and all below it, as "4 GB" or

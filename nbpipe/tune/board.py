@@ -26,12 +26,14 @@ class Board:
         cores: cores that the process may use.
         keep: addresses of stages to leave alone.
         most: the most concurrent calls of a stage.
+        budget: the knob of the run's budget for all buffers, or None.
 
     Attributes:
         groups: the stages that share slots.
         turned: called with each knob that was turned, its value before, and the reason.
         caps: the most that memory allows, by knob.
         first: the values before the first turn.
+        loop_cpu: share of its own steps in which the loop computes.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Board:
         cores: float,
         keep: Collection[str] = (),
         most: int = MOST,
+        budget: Knob | None = None,
     ) -> None:
         self.stages = stages
         self.groups: tuple[Slots, ...] = slots_of(stages)
@@ -50,12 +53,28 @@ class Board:
         self.turned: Callable[[Knob, int, str], object] = lambda *_: None
         self.caps: dict[Knob, int] = {}
         self.first: dict[Knob, int] = {}
+        self.loop_cpu = 0.0
+        self._budget = budget
         self._theirs: set[Knob] = set()
 
     def knob(self, stage: str, name: str = "concurrency") -> Knob | None:
         """Return a knob that may be turned; None where there is none, or a person turned it."""
         knob = self.stages[stage].knobs.get(name) if stage in self.stages else None
-        if knob is None or stage in self.keep or knob in self._theirs:
+        return None if knob is None or stage in self.keep else self._ours(knob)
+
+    @property
+    def budget(self) -> Knob | None:
+        """The budget for all buffers, if it may be turned."""
+        return None if self._budget is None else self._ours(self._budget)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The budget in force; None without one [bytes]."""
+        return None if self._budget is None else self._budget.value
+
+    def _ours(self, knob: Knob) -> Knob | None:
+        """Return a knob, unless others have turned it."""
+        if knob in self._theirs:
             return None
         last = knob.last_change
         if last is not None and last.by != AUTOTUNE:
@@ -89,6 +108,12 @@ class Board:
         return [one.address for one in self.groups if self.knob(one.address) is not None]
 
     @property
+    def watched(self) -> list[Knob]:
+        """All knobs of the run, those that are left alone included."""
+        known = [knob for stage in self.stages.values() for knob in stage.knobs.values()]
+        return known if self._budget is None else [*known, self._budget]
+
+    @property
     def knobs(self) -> list[tuple[str, Knob]]:
         """The knobs that may be turned, each with its stage."""
         found = {
@@ -120,8 +145,13 @@ class Board:
             for name in self._computing(point)
             if name != stage
         )
-        left = max(1.0, self.cores - others)
+        left = max(1.0, self.cores_beside_loop(point) - others)
         return max(1, min(most, math.ceil(left / share - _ROUNDING) + 1))
+
+    def cores_beside_loop(self, point: Point) -> float:
+        """Return the cores for stages that compute: one less where the loop computes as well."""
+        loop = self.loop_cpu * (1.0 - point.wait) >= COMPUTES
+        return max(1.0, self.cores - 1.0) if loop else self.cores
 
     def _computing(self, point: Point) -> list[str]:
         return [name for name, share in point.cores.items() if share >= COMPUTES]
@@ -134,7 +164,8 @@ class Board:
         if need <= 0:
             return found
         for name in names:
-            share_of_cores = self.cores * point.cores[name] * point.slots_s[name] / need
+            part = point.cores[name] * point.slots_s[name] / need
+            share_of_cores = self.cores_beside_loop(point) * part
             most = max(1, math.ceil(share_of_cores / point.cores[name] - _ROUNDING))
             if name in found:
                 found[name] = min(found[name], most)

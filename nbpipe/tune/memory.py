@@ -9,7 +9,7 @@ from ..base.format import format_bytes
 from ..base.knobs import Knob
 from ..engine.stats import StageStats
 from .board import Board
-from .point import Observation
+from .point import Observation, Point
 
 GUARD = 0.95  # of the ceiling: nothing is raised beyond, and above it something is taken back
 FREE = 0.75  # of the ceiling: below it, what memory allowed is forgotten
@@ -19,6 +19,9 @@ _KEPT = 1.2  # what the allocator keeps of what was alive
 _CUT_S, _CUT_STEPS = 0.5, 3  # a cut shows after so long
 _SHOWS = 0.98  # of the memory before a cut: less was freed
 _VAIN, _VAIN_S = 2, 30.0
+_WORTH, _CUT_BUDGET = 0.05, 0.75  # of the ceiling: what buffers hold is worth a cut; to so much
+_WAITS = 0.2  # of the time of its slots, calls of a stage wait for room in the budget
+_MORE = 1.1  # of the budget: a raise that is worth it
 _SMALL = 0.01  # of the ceiling: a buffer that is not worth a cut
 
 
@@ -30,6 +33,10 @@ class MemoryGuard:
         board: the knobs.
         ceiling_bytes: the ceiling; None without one [bytes].
         release: returns freed memory to the system.
+
+    Attributes:
+        ceiling_bytes: the ceiling; None without one [bytes].
+        others_bytes: gives what other runs of the process may still take [bytes].
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class MemoryGuard:
         self._before = 0  # resident before the last cut [bytes]
         self._vain = 0
         self._now: Observation | None = None
+        self.others_bytes: Callable[[], float] = lambda: 0.0
 
     @property
     def is_foreign(self) -> bool:
@@ -66,12 +74,35 @@ class MemoryGuard:
             self._vain, self._before, self._blind_s = 0, 0, one.time_s + _VAIN_S
             return False
         self._before, self._cut_s = resident, one.time_s
-        return self._cut(one, "prefetch") or self._cut(one, "concurrency")
+        cuts = self._cut_budget(one) or self._cut(one, "prefetch")
+        return cuts or self._cut(one, "concurrency")
 
     def why(self) -> str:
         """Return the reason of a cut."""
         resident = self._now.resident_bytes if self._now is not None else None
         return f"memory: {format_bytes(resident or 0)} of {format_bytes(self.ceiling_bytes or 0)}"
+
+    def _cut_budget(self, one: Observation) -> bool:
+        """Lower the budget for all buffers, where they hold something."""
+        budget, held = self._board.budget, one.held_bytes or 0
+        if budget is None or held < _WORTH * (self.ceiling_bytes or 0):
+            return False
+        value = int(_CUT_BUDGET * min(budget.value, held))
+        return value < budget.value and self._board.set(budget, value, self.why())
+
+    def widen(self, point: Point) -> bool:
+        """Raise the budget for all buffers, where calls wait for room in it and there is memory."""
+        budget, one, ceiling = self._board.budget, self._now, self.ceiling_bytes
+        if budget is None or one is None or not ceiling or one.resident_bytes is None:
+            return False
+        if point.waiting < _WAITS or self.is_foreign:
+            return False
+        room = (GUARD * ceiling - one.resident_bytes - self.others_bytes()) / _KEPT
+        value = int(min(budget.maximum, 2 * budget.value, budget.value + room))
+        if value < _MORE * budget.value:
+            return False
+        why = f"calls wait for room {point.waiting:.0%}, and the loop waits {point.wait:.0%}"
+        return self._board.set(budget, value, why)
 
     def _cut(self, one: Observation, name: str) -> bool:
         """Lower the knob whose results take most memory; buffers by half, calls by a quarter."""
@@ -109,13 +140,24 @@ class MemoryGuard:
 
     def _full_bytes(self, one: Observation) -> float:
         """Return what would be resident with every buffer full and every call with a result."""
-        missing = 0.0
+        return (one.resident_bytes or 0) + self.missing_bytes + self.others_bytes()
+
+    @property
+    def missing_bytes(self) -> float:
+        """What buffers that become full, and calls that are still idle, would add [bytes]."""
+        one, missing, results = self._now, 0.0, 0.0
+        if one is None:
+            return 0.0
         for name, stage in self._board.stages.items():
             row, prefetch = one.stats[name], self._board.value(name, "prefetch")
             free = max(0, prefetch - row.queued) if "prefetch" in stage.knobs else 0
             idle = max(0, self._board.value(name) - row.running)
-            missing += (free + idle * ("concurrency" in stage.knobs)) * size_of(one, name)
-        return (one.resident_bytes or 0) + _KEPT * missing
+            missing += free * size_of(one, name)
+            results += idle * ("concurrency" in stage.knobs) * size_of(one, name)
+        limit = self._board.limit_bytes
+        if limit is not None and one.held_bytes is not None:
+            missing = min(missing, max(0, limit - one.held_bytes))
+        return _KEPT * (missing + results)
 
 
 def size_of(one: Observation, stage: str) -> float:

@@ -22,6 +22,9 @@ class Observation(NamedTuple):
         epoch: number of the epoch.
         stats: by address; the training loop is "consumer".
         resident_bytes: memory of the process and all below it; None if it is not known [bytes].
+        left: batches to the end of the epoch; None if it is not known.
+        loop_cpu: share of its own steps in which the loop computes.
+        held_bytes: what all buffers hold; None without a budget for them [bytes].
     """
 
     time_s: float
@@ -29,6 +32,9 @@ class Observation(NamedTuple):
     epoch: int
     stats: Mapping[str, StageStats]
     resident_bytes: int | None = None
+    left: int | None = None
+    loop_cpu: float = 0.0
+    held_bytes: int | None = None
 
 
 class Slots(NamedTuple):
@@ -108,6 +114,13 @@ class Point(NamedTuple):
     burst: float = 0.0
     worse: bool = False
     lasts: float = 1.0
+
+    @property
+    def waiting(self) -> float:
+        """Share of its slots in which a stage could have made a call and did not, at most."""
+        works = [name for name, slots_s in self.slots_s.items() if slots_s > 0]
+        shares = (self.busy[name] + self.blocked[name] + self.starved[name] for name in works)
+        return 1.0 - min(1.0, *shares, 1.0)
 
     @property
     def held_back(self) -> str | None:

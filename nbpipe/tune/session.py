@@ -11,14 +11,15 @@ from typing import final
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..ops.stage import CONSUMER
 from .board import Board
+from .limits import ENDS_SOON, OTHERS_WAIT, TrialLimits
 from .memory import FREE, MemoryGuard
 from .point import Measure, Observation, Point
-from .search import Doing, Keep, Search, Turn
+from .search import CONTENT, Doing, Keep, Search, Turn
 from .window import Measurement, Pauses
 
 _LEAST_S, _MOST_S = 0.25, 2.0  # calls in progress end within so long
 _IN_FORCE_S = 10.0  # longest wait until a turn is in force
-_FIRST_S = 1.0  # the beginning of an epoch is not measured
+_FIRST_S = 1.0  # of an epoch buffers fill, and in the last second they drain: neither is measured
 _LOG_KEPT = 1000
 
 
@@ -59,11 +60,13 @@ class TuningSession:
         memory_bytes: ceiling of the resident memory, or None [bytes].
         release: returns freed memory to the system.
         follow: called with each knob that was turned, and its value before.
+        ranks: ranks of the job: their loops may take their steps together.
 
     Attributes:
         board: the knobs.
         state: what it does now, in a few words.
         nothing: why there is nothing to tune; empty where there is.
+        guard: keeps the resident memory below its ceiling.
         log: its decisions, oldest first.
     """
 
@@ -74,6 +77,7 @@ class TuningSession:
         memory_bytes: int | None = None,
         release: Callable[[], object] = lambda: None,
         follow: Callable[[Knob, int], object] = lambda *_: None,
+        ranks: int = 1,
     ) -> None:
         self.state = "measuring"
         self.nothing = ""
@@ -81,14 +85,16 @@ class TuningSession:
         self.board = board
         board.turned = self._record
         self._follow = follow
-        self._guard = MemoryGuard(board, memory_bytes, release)
+        self.guard = MemoryGuard(board, memory_bytes, release)
+        self._limits = TrialLimits(ranks)
+        self._said: set[str] = set()  # notes that one epoch has once
         self._search = Search(board)
         self._before: dict[Knob, int] = {}  # values before the trial in progress
         self._trial = 0  # decisions since a setting was kept
         self._seen: dict[Knob, KnobChange | None] = {}
         self._last: Observation | None = None
         self._pauses = Pauses()
-        self._rate = self._step_s = 0.0
+        self._rate = self._step_s = self._wait = 0.0
         self._settled_s = self._turned_s = 0.0
         self._paused = -1  # pauses of the loop before the last turn
         self._begin_search()
@@ -112,21 +118,43 @@ class TuningSession:
         if last is None or last.state != "running" or last.epoch != one.epoch:
             self._window, self._settled_s = None, one.time_s + _FIRST_S
             self._pauses.begin()
-        if self._pauses.add(one):
-            self.note(f"the loop pauses every {self._pauses.cycle} batches")
-            self._begin_again()
-        self._notice_others()
-        if self._guard.look(one, self._step_s):
-            self._settle(one)
-        if one.time_s < self._settled_s or not self._is_in_force(one):
+            said, self._said = self._said, set()
+            if ENDS_SOON in said:  # what was refused may pay now
+                self._begin_again()
+        if not self._is_ready(one):
             return
         if self._window is None:
             self._window = Measurement(self._measure, self.board.groups, self._pauses)
         if self._window.add(one):
             point, self._window = self._window.point(), None
-            self._rate, self._step_s = point.rate, point.step_s
-            self._record_after()
-            self._measure = self._advanced(point)
+            self._take(point, one)
+
+    def _is_ready(self, one: Observation) -> bool:
+        """Notice what others did, and guard memory; return whether to measure now."""
+        if self._pauses.add(one):
+            self.note(f"the loop pauses every {self._pauses.cycle} batches")
+            self._begin_again()
+        self._notice_others()
+        self._limits.look(one, self.board.groups)
+        self.board.loop_cpu = one.loop_cpu
+        if self.guard.look(one, self._step_s):
+            self._settle(one)
+        if self.guard.is_foreign:
+            self._say("memory is near its ceiling, and no knob frees any: nothing is raised")
+        if one.left is not None and one.left <= self._rate * _FIRST_S:
+            self._window = None
+            return False
+        return one.time_s >= self._settled_s and self._is_in_force(one)
+
+    def _take(self, point: Point, one: Observation) -> None:
+        """Take a measurement: raise the budget, or continue the search."""
+        self._rate, self._step_s, self._wait = point.rate, point.step_s, point.wait
+        self._record_after()
+        if point.wait >= CONTENT and not self._before and self.guard.widen(point):
+            self._begin_again()
+            self._settle(one)
+            return
+        self._measure = self._advanced(point)
 
     def _settle(self, one: Observation) -> None:
         """Wait until a turn shows: calls in progress have ended."""
@@ -169,11 +197,31 @@ class TuningSession:
         if knob is None:
             return False
         old = knob.value
-        value = self._guard.fitting(turn.stage, turn.knob, turn.value)
+        value = self.guard.fitting(turn.stage, turn.knob, self._allowed(turn, knob))
         if not board.turn(turn.stage, turn.knob, value, turn.why):
             return False
         self._before.setdefault(knob, old)
         return True
+
+    def _allowed(self, turn: Turn, knob: Knob) -> int:
+        """Return the value of a turn, or where it is not worth a trial the one that was kept."""
+        kept, stage = self._before.get(knob, knob.value), self.board.stages[turn.stage]
+        if turn.knob != "concurrency":
+            return turn.value
+        if turn.value < kept and self._limits.refuses_fewer(self._wait):
+            self._say(OTHERS_WAIT)
+            return kept
+        left = None if self._last is None else self._last.left
+        if turn.value > knob.value and self._limits.refuses_more(stage, left, self._rate):
+            self._say(ENDS_SOON)
+            return knob.value
+        return turn.value
+
+    def _say(self, text: str) -> None:
+        """Log a decision that turns no knob, once in an epoch."""
+        if text not in self._said:
+            self._said.add(text)
+            self.note(text)
 
     def _record(self, knob: Knob, old: int, why: str) -> None:
         self._seen[knob] = change = knob.last_change
@@ -221,7 +269,7 @@ class TuningSession:
         self.state = keep.state
         if keep.note:
             self.note(keep.note)
-        resident, ceiling = self._resident_bytes, self._guard.ceiling_bytes
+        resident, ceiling = self._resident_bytes, self.guard.ceiling_bytes
         if keep.changed and (ceiling is None or resident is None or resident < FREE * ceiling):
             self.board.caps.clear()
 
@@ -237,12 +285,11 @@ class TuningSession:
     def _notice_others(self) -> None:
         """Begin again where a knob was turned by others: its value is part of the load."""
         others = []
-        for stage in self.board.stages.values():
-            for knob in stage.knobs.values():
-                change = knob.last_change
-                if self._seen.get(knob, change) is not change and change and change.by != AUTOTUNE:
-                    others.append(change)
-                self._seen[knob] = change
+        for knob in self.board.watched:
+            change = knob.last_change
+            if self._seen.get(knob, change) is not change and change and change.by != AUTOTUNE:
+                others.append(change)
+            self._seen[knob] = change
         if not others:
             return
         for change in others:
@@ -273,8 +320,3 @@ class TuningSession:
         names = {knob.name for knob in self.board.turned_by_it}
         self.board.undo()
         self._record_taken_back(len(self.log), names)
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Ceiling of the resident memory, or None [bytes]."""
-        return self._guard.ceiling_bytes

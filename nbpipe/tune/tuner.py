@@ -18,6 +18,7 @@ from ..base.machine import Machine, release_free_memory
 from ..base.names import shown
 from ..base.threads import holds
 from ..errors import ArgumentError, ArgumentTypeError, RunClosedError
+from ..ops.plan import default_rank
 from ..ops.stage import CONSUMER, Stage, stage_at
 from ..show.watch import RunView, title_of
 from .board import MOST, Board
@@ -58,6 +59,7 @@ class Tuner:
         cores: cores that the process may use; read from the system if left out.
         follow: called with each knob that was turned, and its value before.
         fixed: returns why stages are left alone, by address; without a reason, nothing is logged.
+        budget: the knob of the run's budget for all buffers, or None.
 
     Examples:
         >>> import nbpipe
@@ -78,9 +80,10 @@ class Tuner:
         cores: float | None = None,
         follow: Callable[[Knob, int], object] = lambda *_: None,
         fixed: Callable[[], Mapping[str, str]] = dict,
+        budget: Knob | None = None,
     ) -> None:
         self._run = weakref.ref(run)
-        self._follow, self._fixed = follow, fixed
+        self._follow, self._fixed, self._budget = follow, fixed, budget
         self._machine, self._cores = Machine(), cores
         self._lock = threading.RLock()
         self._ended = ""
@@ -106,6 +109,14 @@ class Tuner:
     def log(self) -> tuple[Decision, ...]:
         """Its last 1,000 decisions, oldest first: knob changes, and what was decided without."""
         return tuple(self._session.log.copy())
+
+    @property
+    def memory(self) -> int | None:
+        """Ceiling of the resident memory of this process and all below it [bytes].
+
+        All tuners of a process have the same one. None where memory cannot be read.
+        """
+        return self._session.guard.ceiling_bytes or None
 
     def stop(self) -> None:
         """End the tuning; a trial in progress is taken back, all other values stay.
@@ -209,14 +220,20 @@ class Tuner:
             stage_at(stages, address, "run")
         stages = _measured(stages, run.stats()) or stages
         most = MOST if limits.most is None else integer("autotune most", limits.most, minimum=1)
-        ceiling = self._ceiling(limits.memory)
+        ceiling = _thread.shared(self, limits.memory, self._ceiling)
         cores = self._machine.cores() / ranks_here() if self._cores is None else self._cores
         left = dict.fromkeys(_thread.taken(stages, self), "another run's tuner turns it")
         left.update(self._fixed())
-        board = Board(stages, cores=cores, keep=[*keep, *left], most=most)
+        keep = [*keep, *left]
+        board = Board(stages, cores=cores, keep=keep, most=most, budget=self._budget)
         session = TuningSession(
-            board, memory_bytes=ceiling, release=release_free_memory, follow=self._follow
+            board,
+            memory_bytes=ceiling,
+            release=release_free_memory,
+            follow=self._follow,
+            ranks=max(ranks_here(), ranks_of_job()),
         )
+        session.guard.others_bytes = lambda: _thread.missing_bytes(self)
         for address, why in left.items():
             if why:
                 session.note(f"{address} is left alone: {why}")
@@ -274,16 +291,28 @@ class Tuner:
             return _REST_S  # before the first epoch
         if not _same(_measured(run.stages, stats), self._session.board.stages):
             self._begin_again(run, "the stages have changed")
-        one = Observation(now_s, status.state, status.epoch, stats, self._resident_bytes(now_s))
+        resident = self._resident_bytes(now_s)
+        left = None if status.total is None else max(0, status.total - status.delivered)
+        one = Observation(
+            now_s,
+            status.state,
+            status.epoch,
+            stats,
+            resident,
+            left=left,
+            loop_cpu=status.step_cpu_share or 0.0,
+            held_bytes=status.held_bytes,
+        )
         self._session.look(one)
         if status.state != "running":
             return _REST_S
-        watches = self._session.state in (KEEPS_UP, SETTLED)
+        near = resident is not None and resident >= _NEAR * (self.memory or 0)
+        watches = self._session.state in (KEEPS_UP, SETTLED) and not near
         return _CALM_S if status.isolated or watches else _LOOK_S
 
     def _resident_bytes(self, now_s: float) -> int | None:
         """Return the resident memory; far below the ceiling, as it was a moment ago."""
-        known, ceiling = self._resident, self._session.memory_bytes or 0
+        known, ceiling = self._resident, self._session.guard.ceiling_bytes or 0
         far = known is not None and known < _NEAR * ceiling
         if now_s - self._read_s < _READ_S * far:
             return known
@@ -320,6 +349,16 @@ def ranks_here() -> int:
     return 1
 
 
+def ranks_of_job() -> int:
+    """Return how many ranks the job has, as far as it is known."""
+    known = default_rank()
+    if known is not None:
+        return known[1]
+    with contextlib.suppress(ValueError):
+        return max(1, int(os.environ.get("WORLD_SIZE", "1")))
+    return 1
+
+
 def limits_of(value: object) -> TunerLimits | None:
     """Return the limits that the argument `autotune` of `start` gives; None for False.
 
@@ -348,6 +387,7 @@ class TunerThread:
         self._tuners: tuple[Tuner, ...] = ()
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
+        self._ceiling: int | None = None  # of all tuners [bytes]
         self._warned = False
 
     def add(self, tuner: Tuner) -> None:
@@ -379,6 +419,30 @@ class TunerThread:
         return [
             name for name, stage in stages.items() if not theirs.isdisjoint(stage.knobs.values())
         ]
+
+    def shared(
+        self, tuner: Tuner, memory: int | str | None, read: Callable[[int | str | None], int | None]
+    ) -> int | None:
+        """Return the ceiling of all tuners [bytes]: the one given last, else the one there is.
+
+        Args:
+            tuner: the one that asks.
+            memory: what it was given, or None.
+            read: gives the ceiling [bytes].
+        """
+        with self._changed:
+            others = [one._session for one in self._tuners if one is not tuner]
+            if others and memory is None and self._ceiling:
+                return self._ceiling
+            self._ceiling = found = read(memory)
+        for one in others:
+            one.guard.ceiling_bytes = found
+        return found
+
+    def missing_bytes(self, tuner: Tuner) -> float:
+        """Return what the runs of all other tuners may still take [bytes]."""
+        others = (one._session.guard for one in self._tuners if one is not tuner)
+        return sum(one.missing_bytes for one in others)
 
     def warn(self, error: Exception) -> None:
         """Report once that memory cannot be read."""

@@ -55,6 +55,20 @@ def test_several_runs_share_a_thread(pipe):
     assert tuner_threads() == []
 
 
+def test_several_runs_share_a_ceiling(pipe):
+    """A run without one takes that of the others; one that is given later holds for all."""
+    other = nbpipe.source(range(40)).map(abs)
+    with pipe.start(autotune={"memory": "1000 GB"}) as first, other.start() as second:
+        tuner = second.autotune()
+        assert first.tuner.memory == tuner.memory == 1000 * GB
+        second.autotune(memory="900 GB")
+        assert first.tuner.memory == tuner.memory == 900 * GB
+        first.autotune(keep=["read"])
+        assert first.tuner.memory == 900 * GB
+    with pipe.start(autotune=True) as run:
+        assert run.tuner.memory < 900 * GB
+
+
 @pytest.mark.parametrize("options", [True, {"memory": "1000 GB", "keep": "read", "most": 3}])
 def test_start_takes_the_arguments(pipe, options):
     """`start(autotune=)` takes True, or a dict of the arguments."""
@@ -213,6 +227,28 @@ def test_batches_are_the_same(isolate):
     assert str(tuner.log[0]).startswith("read.concurrency 1 → 4: the loop waits")
     tuner.undo()
     assert pipe["read"].concurrency == 1
+
+
+def large(number):
+    """Make an item of 1 MB, slowly."""
+    time.sleep(0.02)
+    return bytes(10**6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_the_budget_of_a_run_is_raised(isolate):
+    """Calls that wait for room get more of it; undo restores the budget."""
+    pipe = nbpipe.source(range(10**6), name="numbers").map(large, concurrency=8)
+    with pipe.start(memory="3 MB", autotune={"memory": 200 * GB}, isolate=isolate) as run:
+        for _ in run:
+            if run.memory > 3 * 10**6:
+                break
+        change = run.events[-1]
+        run.tuner.undo()
+        assert run.memory == 3 * 10**6
+    assert (change.knob, change.by) == ("memory", "autotune")
+    assert change.why.startswith("calls wait for room ")
 
 
 def test_ranks_share_the_machine(monkeypatch):

@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
+from nbpipe.base.knobs import Knob
 from nbpipe.tune.board import Board
+from nbpipe.tune.point import Point
 from nbpipe.tune.session import TuningSession
 from tests.tune.kinds import KINDS
 from tests.tune.model import LOOK_S, Model, tuned
@@ -13,11 +15,17 @@ from tests.tune.model import LOOK_S, Model, tuned
 class Ride:
     """A model and its session, to be driven step by step."""
 
-    def __init__(self, kind="io", *, keep=(), most=64, memory=None, seed=0):
+    def __init__(
+        self, kind="io", *, keep=(), most=64, memory=None, seed=0, ranks=1, budget=None, **first
+    ):
         made = KINDS[kind](seed)
+        for one in made.servings:
+            one.calls = first.get(one.name, one.calls)
         self.model = Model(made, seed)
-        self.board = Board(self.model.addresses, cores=made.cores, keep=keep, most=most)
-        self.session = TuningSession(self.board, memory_bytes=memory)
+        self.board = Board(
+            self.model.addresses, cores=made.cores, keep=keep, most=most, budget=budget
+        )
+        self.session = TuningSession(self.board, memory_bytes=memory, ranks=ranks)
         self.looks = 0
 
     def go(self, until, **changes):
@@ -167,3 +175,119 @@ def test_a_decision_prints_as_a_sentence():
     assert str(last).startswith("keeps up: ")
     with pytest.raises(dataclasses.FrozenInstanceError):
         last.text = ""
+
+
+def point_of(*, busy=0.5, starved=0.5, blocked=0.0, wait=0.5, cores=0.0):
+    """Return what a window measured of a stage read."""
+    shares = {"busy": busy, "starved": starved, "blocked": blocked, "cores": cores}
+    return Point(
+        *(0.0, 10.0, 20.0, 0.1, wait, 0.05),
+        slots_s={"read": 1.0},
+        calls={"read": 9},
+        **{name: {"read": share} for name, share in shares.items()},
+    )
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def notes(ride):
+    """Return what was decided, without the knobs."""
+    return [one.text for one in ride.session.log if not one.knob]
+
+
+@pytest.mark.parametrize(("ranks", "calls"), [(1, 20), (8, 40)])
+def test_ranks_that_wait_for_one_another_keep_their_calls(ranks, calls):
+    """Only a rank that waits for its data knows what fewer calls cost."""
+    ride = Ride("io", ranks=ranks, read=40)
+    ride.go(30)
+    value = ride.knob("read.concurrency").value
+    assert value <= calls
+    assert (value == 40, "no stage gets fewer calls" in " ".join(notes(ride))) == ((ranks > 1,) * 2)
+
+
+def test_a_rank_that_waits_tunes():
+    """It raises its calls, and takes back what did not help."""
+    ride = Ride("lock", ranks=8)
+    ride.go(40)
+    alone = Ride("lock")
+    alone.go(40)
+    assert ride.knob("query.concurrency").value == alone.knob("query.concurrency").value
+
+
+def test_a_worker_pays_back_its_start():
+    """Shortly before the end of an epoch none is started; in the next epoch some are."""
+    ride = Ride("python_processes")
+    ride.go(8, left=10)
+    assert ride.knob("parse.concurrency").value == 1
+    assert notes(ride).count("the epoch ends soon: no worker is started") == 1
+    ride.go(20, left=1000, epoch=1)
+    assert ride.knob("parse.concurrency").value > 1
+
+
+def test_the_end_of_an_epoch_is_not_measured():
+    """While buffers drain, nothing is decided."""
+    ride = Ride()
+    ride.go(2.5)
+    before = len(ride.session.log)
+    ride.go(12, left=0)
+    assert len(ride.session.log) == before
+
+
+def test_one_core_less_where_the_loop_computes():
+    """Stages that compute get the cores that the loop leaves, however much they could use."""
+    found = []
+    for loop_cpu in (0.0, 1.0):
+        ride = Ride("consumer")
+        ride.go(5)
+        point = point_of(wait=0.0, cores=0.9)
+        ride.board.cores, ride.board.loop_cpu = 9.0, loop_cpu
+        found.append(
+            (ride.board.limit("read", point), ride.board.within_cores({"read": 64}, point))
+        )
+    assert found == [(11, {"read": 10}), (10, {"read": 9})]
+
+
+def test_the_budget_is_raised_where_calls_wait_for_room():
+    """Below the ceiling it doubles; one that a person set is left alone."""
+    budget = Knob("memory", 40_000_000, minimum=0, maximum=10**12, unit="bytes")
+    ride = Ride("io", memory=10**9, budget=budget, most=1)
+    known = {"held_bytes": 39_000_000, "resident_bytes": 920_000_000}
+    ride.go(4, **known)
+    assert budget.value == 40_000_000
+    full = point_of(busy=0.3, starved=0.1, blocked=0.0)
+    assert ride.session.guard.widen(full)
+    assert budget.value == pytest.approx(40_000_000 + 30_000_000 / 1.2)  # 95% of the ceiling
+    assert budget.last_change.why == "calls wait for room 60%, and the loop waits 50%"
+    budget.set(50_000_000, by="code")
+    ride.go(8, **known)
+    assert not ride.session.guard.widen(full)
+    assert "memory was changed by code: it is left alone from now on" in notes(ride)
+
+
+def test_the_budget_is_lowered_near_the_ceiling():
+    """It is a wall for what the buffers hold; undo restores it."""
+    budget = Knob("memory", 400_000_000, minimum=0, maximum=10**12, unit="bytes")
+    ride = Ride("io", memory=10**9, budget=budget)
+    ride.go(2, held_bytes=300_000_000, resident_bytes=980_000_000)
+    assert budget.last_change.why == "memory: 980 MB of 1 GB"
+    assert budget.value <= 225_000_000
+    ride.session.undo()
+    assert budget.value == 400_000_000
+
+
+def test_memory_of_other_runs_counts():
+    """What their buffers may still take is not free."""
+    ride = Ride("memory", memory=10**9)
+    ride.session.guard.others_bytes = lambda: 900_000_000.0
+    ride.go(15)
+    assert ride.knob("load.concurrency").value == 1
+
+
+def test_foreign_memory_is_reported():
+    """Once, when two cuts freed nothing."""
+    ride = Ride("memory", memory=10**9)
+    ride.go(15)
+    ride.go(30, resident_bytes=990_000_000)
+    said = "memory is near its ceiling, and no knob frees any: nothing is raised"
+    assert notes(ride).count(said) == 1
