@@ -52,9 +52,9 @@ def _trim(_app: Sphinx, _what: str, name: str, _one: Any, _options: Any, lines: 
 
 
 def _forget_source(_app: Sphinx, page: document) -> None:
-    """Called for each page: viewcode would take the module of this name for that of all errors."""
+    """Called for each page: viewcode would take the module of these names for that of others."""
     for signature in page.findall(desc_signature):
-        if signature.get("fullname") == "full_tracebacks":
+        if signature.get("fullname") in {"full_tracebacks", "log_every"}:
             signature["module"] = None
 
 

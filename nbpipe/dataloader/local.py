@@ -159,6 +159,7 @@ class LocalRun(Iterator[Any]):
         between: called before each batch, and again and again in a pause, or None.
 
     Attributes:
+        between: called before each batch, and again and again in a pause, or None.
         stages: by address.
         epoch: 0: there is one.
         outcome: how it ended; CANCELLED until then.
@@ -180,7 +181,7 @@ class LocalRun(Iterator[Any]):
         self.outcome = CANCELLED
         self.closed = self.paused = self._stopping = False
         self._total = known_length(chain)
-        self._between = between
+        self.between = between
         self._error = ""
         self._stage = next(iter(self.stages))  # that is at work
         self._thread = threading.current_thread()
@@ -220,12 +221,12 @@ class LocalRun(Iterator[Any]):
 
     def _continues(self) -> bool:
         """Wait while it is paused; return whether to make another batch."""
-        if self._between is not None:
-            self._between()
+        if self.between is not None:
+            self.between()
         while self.paused and not self.closed:
             sleep(ATTEND_S)
-            if self._between is not None:
-                self._between()
+            if self.between is not None:
+                self.between()
         if self._stopping:
             self._end(STOPPED)
         return not self.closed

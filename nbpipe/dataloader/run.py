@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..base.names import shown
+from ..engine.lifecycle import in_turn
 from ..engine.nodes.failures import Failure
 from ..engine.record import EVENTS_KEPT, slowdown
 from ..engine.stats import Row, RunStats, StageStats, Status
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
 # Used by the loader and by nbpipe's notebook support; completion does not offer them.
 _OURS = (
-    *("active_s", "adopt", "between_waits", "chain_code", "close_epochs", "ended", "follow"),
-    *("knobs", "log", "loop_calls", "on_run", "place", "shown", "turn", "unnamed_failures"),
+    *("active_s", "adopt", "between_waits", "call_in_loop", "chain_code", "close_epochs"),
+    *("ended", "follow", "knobs", "log", "loop_calls", "no_call_in_loop"),
+    *("on_run", "place", "shown", "turn", "unnamed_failures"),
 )
 _ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown")
 
@@ -62,7 +64,7 @@ class LoaderRun(ShownRun):
         on_run: called with every run that makes batches, or None.
         between_waits: called before the loop makes a batch itself, or None; an epoch takes the
             one that is set when it begins.
-        loop_calls: the loop calls these before it takes a batch, from its next epoch on.
+        loop_calls: the loop calls these before it takes a batch.
         shown: the displays of this run; their `rest` is called at the end of each epoch.
 
     Examples:
@@ -109,6 +111,20 @@ class LoaderRun(ShownRun):
         run._core.life.loop_calls = self.loop_calls
         if self.on_run is not None:
             self.on_run(run)
+
+    def call_in_loop(self, call: Callable[[], object]) -> None:
+        """Have the loop call a function before it takes a batch."""
+        self.loop_calls.append(call)
+        maker = self._maker
+        if isinstance(maker, LocalRun):
+            maker.between = in_turn(self.between_waits, self.loop_calls)
+        elif maker is not None:
+            maker._core.renew_calls()
+
+    def no_call_in_loop(self, call: Callable[[], object]) -> None:
+        """End the calls of a function, from the next epoch on."""
+        if call in self.loop_calls:
+            self.loop_calls.remove(call)
 
     def ended(self) -> None:
         """Update the displays: an epoch is over."""

@@ -69,7 +69,7 @@ class RunLifecycle:
         waited_before_ns: time that the loop waited in earlier epochs [ns].
         between_waits: the loop calls it before it takes an item, and repeatedly while it waits;
             so does another thread that waits for the run.
-        loop_calls: the loop alone calls these as well, from its next epoch on.
+        loop_calls: the loop alone calls these as well.
         closed: nothing may start.
         forked: this process is a fork: the run belongs to its parent.
     """

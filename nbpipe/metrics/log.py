@@ -119,8 +119,8 @@ class MetricsLog:
         """
         self._stopped = True
         run = self._run()
-        if run is not None and self in run._core.loop_calls:
-            run._core.loop_calls.remove(self)
+        if run is not None:
+            run._core.no_call_in_loop(self)
 
     def __repr__(self) -> str:
         stopped = ", stopped" if self._stopped else ""
@@ -132,8 +132,8 @@ def log_every(run: Any, every_s: float, fn: Callable[[Values], object]) -> Metri
     """Call `fn` with five numbers of a run every few seconds, while the run is iterated.
 
     The thread that iterates calls it, when it asks for the next item or while it waits for one. So
-    `fn` may use what your loop uses: its step number, its writer. An epoch in progress is not
-    changed: the calls begin with the next epoch. There are no calls during a pause.
+    `fn` may use what your loop uses: its step number, its writer. There are no calls during a
+    pause.
 
     Args:
         run: a run or a `DataLoader`.
@@ -168,7 +168,7 @@ def logged(
     """Have the loop of a run call a function with the run and its numbers."""
     found = run_of(what, run)
     log = MetricsLog(found, seconds(f"{what} every_s", every_s), emit)
-    found._core.loop_calls.append(log)
+    found._core.call_in_loop(log)
     return log
 
 

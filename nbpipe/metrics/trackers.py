@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 from typing import Any
 
 from ..base.checks import seconds
 from ..base.names import names_arguments
+from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER
 from .log import MetricsLog, Values, logged, method_of, run_of
 
@@ -116,19 +120,18 @@ def lightning(run: Any, every_s: float = 10) -> Any:
         A `lightning.pytorch.Callback`, for `Trainer(callbacks=[...])`.
 
     Raises:
-        ImportError: Lightning is not installed.
+        MissingExtraError: Lightning is not installed.
         ArgumentError, ArgumentTypeError: see `nbpipe.log_every`.
 
     Examples:
         >>> callback = nbpipe.metrics.lightning(run)  # doctest: +SKIP
         >>> trainer = Trainer(callbacks=[callback])  # doctest: +SKIP
     """
-    from lightning.pytorch import Callback
-
+    kind = _callback_class()
     found = run_of("lightning", run)
     every_s = seconds("lightning every_s", every_s)
 
-    class NbpipeMetrics(Callback):  # type: ignore[misc]
+    class NbpipeMetrics(kind):  # type: ignore[misc,valid-type]
         """Logs the numbers of a run."""
 
         def on_train_start(self, trainer: Any, _: object) -> None:
@@ -145,3 +148,14 @@ def lightning(run: Any, every_s: float = 10) -> Any:
             self._log()
 
     return NbpipeMetrics()
+
+
+def _callback_class() -> Any:
+    """Return the class `Callback` of the package that is loaded, else of the one installed."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).Callback
+    raise MissingExtraError(
+        "metrics.lightning needs lightning, which is not installed; type: pip install lightning"
+    )

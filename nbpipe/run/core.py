@@ -113,6 +113,7 @@ class RunCore:
         self._origins = origins = Origins(chain, sees_caches=not self.engine.isolated_stages)
         self.engine.sources_read = lambda: origins.sources_read(life.position.number)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        self._newest: Callable[[], EpochIterator | None] = _no_run
         watcher = _knob_watcher(self.engine, self.record)
         knobs = {id(k): k for stage in self.stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
@@ -175,6 +176,9 @@ class RunCore:
                 self._unwatch.append(self._paces.close)
         iterator = EpochIterator(self.life, epoch, chain, keeps=self._run(), at_end=at_end)
         self._iterators.add(iterator)
+        self._newest = weakref.ref(iterator)
+        if self.life.loop_calls:  # one may have been added meanwhile
+            iterator.renew_calls()
         return iterator
 
     def resume_epoch(
@@ -212,10 +216,21 @@ class RunCore:
     def between_waits(self, function: Callable[[], object] | None) -> None:
         self.life.between_waits = function
 
-    @property
-    def loop_calls(self) -> list[Callable[[], object]]:
-        """Functions that the loop calls, from its next epoch on."""
-        return self.life.loop_calls
+    def call_in_loop(self, call: Callable[[], object]) -> None:
+        """Have the loop call a function before it takes an item, and while it waits for one."""
+        self.life.loop_calls.append(call)
+        self.renew_calls()
+
+    def renew_calls(self) -> None:
+        """Have the epoch in progress call what the loop is to call by now."""
+        newest = self._newest()
+        if newest is not None:
+            newest.renew_calls()
+
+    def no_call_in_loop(self, call: Callable[[], object]) -> None:
+        """End the calls of a function, from the next epoch on."""
+        if call in self.life.loop_calls:
+            self.life.loop_calls.remove(call)
 
     @property
     def active_s(self) -> float:

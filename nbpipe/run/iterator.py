@@ -73,7 +73,7 @@ class EpochIterator(Iterator[Any]):
         self._consumer = life.record.consumer
         self._before = life.position.delivered_before
         self._thread = get_ident()
-        self._between = in_turn(life.between_waits, life.loop_calls)
+        self.renew_calls()
         self._turn = threading.Lock()
         self._waits = False
         self._taking = self._shared = False
@@ -126,6 +126,10 @@ class EpochIterator(Iterator[Any]):
 
     if FREE_THREADED:
         __next__ = _next_in_turn
+
+    def renew_calls(self) -> None:
+        """Call what the run's loop is to call by now, from the next item on."""
+        self._between = in_turn(self._life.between_waits, self._life.loop_calls)
 
     def take(self) -> Entry | None:
         """Wait for the next item; return it with its path, or None after the last one.
@@ -313,7 +317,7 @@ class EpochIterator(Iterator[Any]):
             self._at_end()
 
     def __dir__(self) -> list[str]:
-        return shown(self, ("fail", "finish", "leave", "ready", "stop", "take"))
+        return shown(self, ("fail", "finish", "leave", "ready", "renew_calls", "stop", "take"))
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 if it is not known."""

@@ -39,6 +39,17 @@ def test_calls_are_every_few_seconds_over_all_epochs(clock):
     assert calls == [(13.0, 5), (42.0, 5), (67.0, 5), (92.0, 5), (117.0, 5)]
 
 
+def test_an_epoch_in_progress_is_logged(clock):
+    """In an endless epoch, the calls begin with the next item."""
+    calls = []
+    with nbpipe.source(range(9)).repeat().start() as run:
+        for number, _ in zip(range(6), run, strict=False):
+            if number == 2:
+                nbpipe.log_every(run, 10, calls.append)
+            clock.now_s += 11
+    assert len(calls) == 3
+
+
 def test_the_thread_that_iterates_calls(clock):
     """In a loop of `train` that is its thread, also while another one waits for the run."""
     threads = set()
@@ -154,7 +165,7 @@ def test_a_log_does_not_keep_the_run():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_loader(workers, clock):
     """A `DataLoader` is logged with workers, also those that stay, and without."""
-    calls = []
+    calls, during = [], []
     stays = {"workers": "thread", "persistent_workers": True} if workers else {}
     loader = nbpipe.DataLoader(range(4), batch_size=2, num_workers=workers, **stays)
     list(loader)
@@ -163,8 +174,13 @@ def test_loader(workers, clock):
     clock.iterate(loader, 11)
     log.stop()
     clock.iterate(loader, 11)
+    batches = iter(loader)
+    next(batches)
+    nbpipe.log_every(loader, 10, during.append)
+    clock.now_s += 11
+    list(batches)
     loader.run.close()
-    assert calls == [5, 5, 5, 5]
+    assert (calls, len(during)) == ([5, 5, 5, 5], 1)
 
 
 @pytest.mark.parametrize(
