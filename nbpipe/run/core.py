@@ -112,8 +112,7 @@ class RunCore:
             self.record.time_steps(life.scheduler.lock)
         self._origins = origins = Origins(chain, sees_caches=not self.engine.isolated_stages)
         self.engine.sources_read = lambda: origins.sources_read(life.position.number)
-        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        self._newest: Callable[[], EpochIterator | None] = _no_run
+        self._newest: Callable[[], EpochIterator | None] = _no_run  # one is in progress at most
         watcher = _knob_watcher(self.engine, self.record)
         knobs = {id(k): k for stage in self.stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
@@ -175,7 +174,6 @@ class RunCore:
             if self._paces is not None:
                 self._unwatch.append(self._paces.close)
         iterator = EpochIterator(self.life, epoch, chain, keeps=self._run(), at_end=at_end)
-        self._iterators.add(iterator)
         self._newest = weakref.ref(iterator)
         if self.life.loop_calls:  # one may have been added meanwhile
             iterator.renew_calls()
@@ -194,8 +192,9 @@ class RunCore:
     def close_epochs(self) -> None:
         """Cancel the epoch that this thread iterates: its cell has failed."""
         if self.life.owner is threading.current_thread():
-            for iterator in tuple(self._iterators):
-                iterator.close()
+            newest = self._newest()
+            if newest is not None:
+                newest.close()
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -373,7 +372,7 @@ class RunCore:
 
 
 def _no_run() -> None:
-    """Stand for the run until one is attached."""
+    """Return nothing: no run is attached yet, or no epoch has begun."""
 
 
 def _pace(life: RunLifecycle) -> tuple[float, float] | None:
