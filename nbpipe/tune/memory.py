@@ -15,13 +15,15 @@ GUARD = 0.95  # of the ceiling: nothing is raised beyond, and above it something
 FREE = 0.75  # of the ceiling: below it, what memory allowed is forgotten
 _RELEASE = 0.85  # above it, freed memory is returned to the system
 _RELEASE_S = 1.0
-_KEPT = 1.2  # what the allocator keeps of what was alive
+_KEPT = 1.2  # what the allocator keeps of what was alive,
+_KEPT_LARGE = 2.0  # and of large results in many threads
 _CUT_S, _CUT_STEPS = 0.5, 3  # a cut shows after so long
 _SHOWS = 0.98  # of the memory before a cut: less was freed
 _VAIN, _VAIN_S = 2, 30.0
 _WORTH, _CUT_BUDGET = 0.05, 0.75  # of the ceiling: what buffers hold is worth a cut; to so much
 _WAITS = 0.2  # of the time of its slots, calls of a stage wait for room in the budget
 _MORE = 1.1  # of the budget: a raise that is worth it
+_GREW = 1.5  # times as large as before: results have grown
 _SMALL = 0.01  # of the ceiling: a buffer that is not worth a cut
 
 
@@ -47,6 +49,9 @@ class MemoryGuard:
         self._release = release
         self._released_s = self._cut_s = self._blind_s = float("-inf")
         self._before = 0  # resident before the last cut [bytes]
+        # While memory was far from its ceiling: the sizes of results, and what others had [bytes].
+        self._sizes: dict[str, float] = {}
+        self._rest = 0.0
         self._vain = 0
         self._now: Observation | None = None
         self.others_bytes: Callable[[], float] = lambda: 0.0
@@ -60,6 +65,11 @@ class MemoryGuard:
         """Take something back if the ceiling is near; return whether a knob was turned."""
         self._now, ceiling, resident = one, self.ceiling_bytes, one.resident_bytes
         if ceiling is None or resident is None or resident <= _RELEASE * ceiling:
+            self._sizes = {name: size_of(one, name) for name in self._board.stages}
+            held = sum(
+                (one.stats[n].queued + one.stats[n].running) * s for n, s in self._sizes.items()
+            )
+            self._rest = max(0.0, (resident or 0) - _KEPT * held)
             return False
         if one.time_s - self._released_s > _RELEASE_S:
             self._released_s = one.time_s
@@ -68,7 +78,7 @@ class MemoryGuard:
         wait_s = max(_CUT_S, min(3.0, _CUT_STEPS * step_s))
         if resident <= GUARD * ceiling or one.time_s < self._cut_s + wait_s or self.is_foreign:
             return False
-        freed = resident <= _SHOWS * self._before
+        freed = resident <= _SHOWS * self._before or self._is_of_grown_items(one)
         self._vain = 0 if freed or not self._before else self._vain + 1
         if self._vain >= _VAIN:
             self._vain, self._before, self._blind_s = 0, 0, one.time_s + _VAIN_S
@@ -76,6 +86,22 @@ class MemoryGuard:
         self._before, self._cut_s = resident, one.time_s
         cuts = self._cut_budget(one) or self._cut(one, "prefetch")
         return cuts or self._cut(one, "concurrency")
+
+    def _is_of_grown_items(self, one: Observation) -> bool:
+        """Return whether results have grown, and as many as the knobs allow explain the memory.
+
+        What a cut frees does not show while they grow, or while the allocator keeps it.
+        """
+        if not any(size_of(one, name) > _GREW * size for name, size in self._sizes.items()):
+            return False
+        results = sum(size_of(one, name) * self._most_results(name) for name in self._sizes)
+        return self._rest + _KEPT_LARGE * results > GUARD * (self.ceiling_bytes or 0)
+
+    def _most_results(self, stage: str) -> int:
+        board, knobs = self._board, self._board.stages[stage].knobs
+        return sum(
+            board.value(stage, name) for name in ("prefetch", "concurrency") if name in knobs
+        )
 
     def why(self) -> str:
         """Return the reason of a cut."""

@@ -291,3 +291,21 @@ def test_foreign_memory_is_reported():
     ride.go(30, resident_bytes=990_000_000)
     said = "memory is near its ceiling, and no knob frees any: nothing is raised"
     assert notes(ride).count(said) == 1
+
+
+@pytest.mark.parametrize(("grown", "calls"), [(16, (8, 16)), (160, (1, 1))])
+def test_items_that_grow_are_no_foreign_memory(grown, calls):
+    """What cuts free does not show while results grow: cuts go on, down to what was written."""
+    ride = Ride("memory", memory=10**9)
+    ride.board.set(ride.knob("load.concurrency"), 16, "as it was")
+    guard, one = ride.session.guard, ride.model.observe()
+    for second in range(1, 60):
+        size = 16 if second < 3 else grown
+        stats = {
+            name: dataclasses.replace(row, item_bytes=size * 10**6)
+            for name, row in one.stats.items()
+        }
+        resident = 500_000_000 if second < 3 else 990_000_000
+        guard.look(one._replace(time_s=float(second), stats=stats, resident_bytes=resident), 0.01)
+    least, most = calls
+    assert least <= ride.knob("load.concurrency").value <= most
