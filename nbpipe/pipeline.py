@@ -35,7 +35,7 @@ from .run.core import RunCore
 from .run.iterator import EpochIterator
 from .run.run import Run, single_epoch
 from .run.shown import ShownRun
-from .tune.tuner import limits_of
+from .tune.limits import limits_of
 
 if TYPE_CHECKING:
     from .export.store import Exported

@@ -28,7 +28,8 @@ from ..run.live_stage import LiveStage
 from ..run.run import Run
 from ..run.shown import ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made, title_of
-from ..tune.tuner import Tuner, TunerLimits
+from ..tune.limits import TunerLimits
+from ..tune.tuner import Tuner
 from .arguments import prefetch_of
 from .chain import FETCH, is_local
 from .epoch_log import EpochLog

@@ -33,7 +33,8 @@ from ..ops.checkpoint import EpochPlace
 from ..ops.ranges import IndexRanges
 from ..ops.stage import CONSUMER, Chain, addresses
 from ..show import watch
-from ..tune.tuner import Tuner, TunerLimits
+from ..tune.limits import TunerLimits
+from ..tune.tuner import Tuner
 from .failed import Failures
 from .iterator import EpochIterator, close_dropped
 from .origins import Origins

@@ -18,7 +18,8 @@ from ..ops.chain import length
 from ..ops.checkpoint import check_caches, read, written
 from ..ops.stage import Stage, stage_at
 from ..show import watch
-from ..tune.tuner import Tuner, TunerLimits
+from ..tune.limits import TunerLimits
+from ..tune.tuner import Tuner
 from .core import RunCore
 from .failed import Failures
 from .iterator import EpochIterator

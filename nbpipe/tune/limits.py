@@ -1,10 +1,14 @@
-"""Limits of trials: workers that would not pay back their start, and ranks that wait for others."""
+"""Limits: what a tuner is given, how many ranks there are, and trials that cost too much."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, SupportsIndex, final
 
+from ..errors import ArgumentTypeError
+from ..ops.plan import default_rank
 from ..ops.stage import Stage
 from .point import Observation, Slots
 
@@ -13,6 +17,56 @@ _PAYS = 2.0  # it is started if the epoch lasts so many times as long
 _PROBES = 0.1  # of the time: a rank that waits less may wait for others inside its step
 OTHERS_WAIT = "other ranks may wait for this one: no stage gets fewer calls"
 ENDS_SOON = "the epoch ends soon: no worker is started"
+
+
+class TunerLimits(NamedTuple):
+    """What a tuner was given.
+
+    Attributes:
+        memory: ceiling of the resident memory, as text or [bytes]; None for the default.
+        keep: addresses of stages to leave alone.
+        most: the most concurrent calls of a stage; None for the default.
+    """
+
+    memory: int | str | None = None
+    keep: str | Iterable[str] = ()
+    most: SupportsIndex | None = None
+
+
+def ranks_here() -> int:
+    """Return how many ranks share this machine."""
+    with contextlib.suppress(ValueError):
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return 1
+
+
+def ranks_of_job() -> int:
+    """Return how many ranks the job has, as far as it is known."""
+    known = default_rank()
+    if known is not None:
+        return known[1]
+    with contextlib.suppress(ValueError):
+        return max(1, int(os.environ.get("WORLD_SIZE", "1")))
+    return 1
+
+
+def limits_of(value: object) -> TunerLimits | None:
+    """Return the limits that the argument `autotune` of `start` gives; None for False.
+
+    Raises:
+        ArgumentTypeError: neither a bool nor a dict of the arguments of `run.autotune`.
+    """
+    if isinstance(value, bool):
+        return TunerLimits() if value else None
+    known = ", ".join(TunerLimits._fields)
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(
+            f"autotune must be True, False or a dict with some of {known}, got {value!r}"
+        )
+    for word in value:
+        if word not in TunerLimits._fields:
+            raise ArgumentTypeError(f"autotune has no argument {word!r} (arguments: {known})")
+    return TunerLimits(**value)
 
 
 @final

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from time import perf_counter
-from typing import NamedTuple, SupportsIndex, final
+from typing import final
 
 from ..base.checks import integer
 from ..base.format import format_bytes, parse_bytes
@@ -17,36 +16,26 @@ from ..base.knobs import AUTOTUNE, Knob
 from ..base.machine import Machine, release_free_memory
 from ..base.names import shown
 from ..base.threads import holds
-from ..errors import ArgumentError, ArgumentTypeError, RunClosedError
-from ..ops.plan import default_rank
+from ..errors import ArgumentError, RunClosedError
 from ..ops.stage import CONSUMER, Stage, stage_at
 from ..show.watch import RunView, title_of
 from .board import MOST, Board
+from .limits import TunerLimits, ranks_here, ranks_of_job
 from .point import Observation
 from .search import KEEPS_UP, SETTLED
 from .session import Decision, TuningSession
+from .thread import TunerThread
 
 # Between two looks: while it tries, while it watches or the run is isolated, and between epochs.
 _LOOK_S, _CALM_S, _REST_S = 0.05, 0.1, 0.25  # [s]
 _READ_S = 0.25  # memory that is far below its ceiling is read no more often
-_INNER = ("active", "can_undo", "give_back", "left_alone", "look", "renew", "turns")
+_INNER = (
+    *("active", "can_undo", "give_back", "is_held", "knobs", "left_alone", "limit_memory"),
+    *("look", "missing_bytes", "renew", "turns"),
+)
 _NEAR = 0.8  # of the ceiling: from here on it is read at each look
 _QUARTER = 4  # of the free memory, a tuner may use this part unless it is given a ceiling
 _LOG = logging.getLogger("nbpipe")
-
-
-class TunerLimits(NamedTuple):
-    """What a tuner was given.
-
-    Attributes:
-        memory: ceiling of the resident memory, as text or [bytes]; None for the default.
-        keep: addresses of stages to leave alone.
-        most: the most concurrent calls of a stage; None for the default.
-    """
-
-    memory: int | str | None = None
-    keep: str | Iterable[str] = ()
-    most: SupportsIndex | None = None
 
 
 @final
@@ -168,6 +157,25 @@ class Tuner:
     def left_alone(self) -> list[tuple[str, str, int]]:
         """The knobs that others turned: stage, name and value of each."""
         return self._session.board.left_alone
+
+    @property
+    def knobs(self) -> frozenset[Knob]:
+        """The knobs that it may turn."""
+        return frozenset(knob for _, knob in self._session.board.knobs)
+
+    @property
+    def missing_bytes(self) -> float:
+        """What the run may still take with its knobs as they are [bytes]."""
+        return self._session.guard.missing_bytes
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread is inside of it."""
+        return holds(self._lock)
+
+    def limit_memory(self, ceiling_bytes: int | None) -> None:
+        """Set the ceiling of the resident memory: that of another run has changed."""
+        self._session.guard.ceiling_bytes = ceiling_bytes
 
     def turns(self, stage: str, knob: str) -> bool:
         """Return whether it turns a knob now: it has not ended, and does not leave it alone."""
@@ -340,141 +348,6 @@ def _same(stages: Mapping[str, Stage], known: Mapping[str, Stage]) -> bool:
 
 def _knobs_of(stage: Stage) -> tuple[str, list[Knob]]:
     return stage.name, list(stage.knobs.values())
-
-
-def ranks_here() -> int:
-    """Return how many ranks share this machine."""
-    with contextlib.suppress(ValueError):
-        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return 1
-
-
-def ranks_of_job() -> int:
-    """Return how many ranks the job has, as far as it is known."""
-    known = default_rank()
-    if known is not None:
-        return known[1]
-    with contextlib.suppress(ValueError):
-        return max(1, int(os.environ.get("WORLD_SIZE", "1")))
-    return 1
-
-
-def limits_of(value: object) -> TunerLimits | None:
-    """Return the limits that the argument `autotune` of `start` gives; None for False.
-
-    Raises:
-        ArgumentTypeError: neither a bool nor a dict of the arguments of `run.autotune`.
-    """
-    if isinstance(value, bool):
-        return TunerLimits() if value else None
-    known = ", ".join(TunerLimits._fields)
-    if not isinstance(value, Mapping):
-        raise ArgumentTypeError(
-            f"autotune must be True, False or a dict with some of {known}, got {value!r}"
-        )
-    for word in value:
-        if word not in TunerLimits._fields:
-            raise ArgumentTypeError(f"autotune has no argument {word!r} (arguments: {known})")
-    return TunerLimits(**value)
-
-
-# -- The thread of all tuners ----------------------------------------------------------------------
-@final
-class TunerThread:
-    """Looks at the runs of all tuners; it lives while there are any."""
-
-    def __init__(self) -> None:
-        self._tuners: tuple[Tuner, ...] = ()
-        self._changed = threading.Condition(threading.RLock())
-        self._thread: threading.Thread | None = None
-        self._ceiling: int | None = None  # of all tuners [bytes]
-        self._warned = False
-
-    def add(self, tuner: Tuner) -> None:
-        """Look at a tuner's run from now on."""
-        with self._changed:
-            self._tuners = (*(one for one in self._tuners if one is not tuner), tuner)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="nbpipe-autotune", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
-
-    def remove(self, tuner: Tuner) -> None:
-        """Look at it no more; wait for the end of the thread if it was the last."""
-        with self._changed:
-            self._tuners = tuple(one for one in self._tuners if one is not tuner)
-            self._changed.notify_all()
-            thread = None if self._tuners else self._thread
-        own = thread is threading.current_thread()
-        if thread is not None and not own and not holds(tuner._lock):
-            thread.join()
-
-    def taken(self, stages: Mapping[str, Stage], tuner: Tuner) -> list[str]:
-        """Return the stages with a knob that another tuner turns."""
-        theirs = {
-            knob for one in self._tuners if one is not tuner for _, knob in one._session.board.knobs
-        }
-        return [
-            name for name, stage in stages.items() if not theirs.isdisjoint(stage.knobs.values())
-        ]
-
-    def shared(
-        self, tuner: Tuner, memory: int | str | None, read: Callable[[int | str | None], int | None]
-    ) -> int | None:
-        """Return the ceiling of all tuners [bytes]: the one given last, else the one there is.
-
-        Args:
-            tuner: the one that asks.
-            memory: what it was given, or None.
-            read: gives the ceiling [bytes].
-        """
-        with self._changed:
-            others = [one._session for one in self._tuners if one is not tuner]
-            if others and memory is None and self._ceiling:
-                return self._ceiling
-            self._ceiling = found = read(memory)
-        for one in others:
-            one.guard.ceiling_bytes = found
-        return found
-
-    def missing_bytes(self, tuner: Tuner) -> float:
-        """Return what the runs of all other tuners may still take [bytes]."""
-        others = (one._session.guard for one in self._tuners if one is not tuner)
-        return sum(one.missing_bytes for one in others)
-
-    def warn(self, error: Exception) -> None:
-        """Report once that memory cannot be read."""
-        if not self._warned:
-            self._warned = True
-            _LOG.warning("autotune raises no knob: resident memory cannot be read (%s)", error)
-
-    def _serve(self) -> None:
-        due_s: dict[Tuner, float] = {}
-        while True:
-            with self._changed:
-                tuners = self._tuners
-                if not tuners:
-                    self._thread = None
-                    return
-                now_s = perf_counter()
-                wait_s = min(due_s.get(one, now_s) for one in tuners) - now_s
-                if wait_s > 0:
-                    self._changed.wait(wait_s)
-                    continue
-            due_s = {one: due_s[one] for one in tuners if one in due_s}
-            for one in tuners:
-                if due_s.get(one, 0.0) <= perf_counter():
-                    again_s = one.look()
-                    if again_s is None:
-                        self._drop(one)
-                    else:
-                        due_s[one] = perf_counter() + again_s
-
-    def _drop(self, tuner: Tuner) -> None:
-        with self._changed:
-            self._tuners = tuple(one for one in self._tuners if one is not tuner)
 
 
 _thread = TunerThread()

@@ -8,6 +8,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.machine import Machine
+from nbpipe.tune import limits
 from nbpipe.tune import tuner as tuners
 from tests.gates import finished
 
@@ -254,6 +255,6 @@ def test_the_budget_of_a_run_is_raised(isolate):
 def test_ranks_share_the_machine(monkeypatch):
     """Each rank on a machine has its part of the cores."""
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "4")
-    assert tuners.ranks_here() == 4
+    assert limits.ranks_here() == 4
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "many")
-    assert tuners.ranks_here() == 1
+    assert limits.ranks_here() == 1
