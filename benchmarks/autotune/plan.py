@@ -20,7 +20,7 @@ from .kinds import KINDS, World
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 LEARN_S, AGAIN_S = 30.0, 20.0  # for the first load, and after it has changed
-SETTLES_S, TURN_S = 1.0, 3.0
+SETTLES_S, TURN_S = 2.0, 3.0  # what buffers hold is used up before a turn
 ROUNDS = 3
 _LIMIT_S = 200.0  # of one answer
 _WITHIN = 0.9  # of its last rate: it has learned

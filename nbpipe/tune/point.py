@@ -10,7 +10,7 @@ from ..engine.stats import StageStats
 from ..ops.stage import Stage, share_workers
 
 SAME = 0.03  # rates that differ by less are equal
-_HELD, _FULL, _WAITS = 0.2, 0.7, 0.05  # shares: blocked, busy, of the loop's time
+_HELD, _FULL, _SWINGS = 0.1, 0.7, 0.2  # shares: held, busy; waiting and blocked
 
 
 class Observation(NamedTuple):
@@ -90,6 +90,7 @@ class Point(NamedTuple):
         busy: by stage, the share of its slots that calls took.
         blocked: by stage, the share of its slots that had no room for a result.
         starved: by stage, the share of its slots that had no input.
+        held: by stage, the share of the time in which its slots had no room while the loop waited.
         calls: by stage, the limit in force.
         cores: by stage, the share of its calls' time in which they compute; 0 if not known.
         short: stages whose calls are so short that they run in chunks.
@@ -108,6 +109,7 @@ class Point(NamedTuple):
     busy: Mapping[str, float]
     blocked: Mapping[str, float]
     starved: Mapping[str, float]
+    held: Mapping[str, float]
     calls: Mapping[str, int]
     cores: Mapping[str, float]
     short: frozenset[str] = frozenset()
@@ -123,17 +125,16 @@ class Point(NamedTuple):
         return 1.0 - min(1.0, *shares, 1.0)
 
     @property
-    def held_back(self) -> str | None:
-        """The stage that waits for room while the loop waits and no later stage is busy."""
+    def held_back(self) -> list[str]:
+        """The stages whose results wait for an earlier one while the loop waits; most first."""
         names = list(self.busy)
-        for name in sorted(names, key=lambda one: (-self.blocked[one], -names.index(one))):
-            below = names[names.index(name) + 1 :]
-            if self.blocked[name] <= _HELD or self.wait <= _WAITS:
-                return None
-            waits = not below or self.starved[below[0]] > _HELD
-            if waits and not any(self.busy[one] > _FULL for one in below):
-                return name
-        return None
+        held = [name for name in names if self.held[name] > _HELD]
+        found = [
+            name
+            for name in held
+            if all(self.busy[one] <= _FULL for one in names[names.index(name) + 1 :])
+        ]
+        return sorted(found, key=lambda one: (-self.held[one], -names.index(one)))
 
     @property
     def lasting(self) -> Point:
@@ -143,7 +144,7 @@ class Point(NamedTuple):
     @property
     def swings(self) -> bool:
         """Whether the last buffer is empty and full in turn."""
-        return min(self.wait, list(self.blocked.values())[-1]) > _HELD
+        return min(self.wait, list(self.blocked.values())[-1]) > _SWINGS
 
     def averaged(self, other: Point) -> Point:
         """Return the point with the mean rate of two windows of one setting."""

@@ -392,10 +392,12 @@ class Search:
     # -- buffers ------------------------------------------------------------------------------
     def _deepens(self, point: Point) -> str | None:
         """Return the stage whose buffer holds back the loop."""
-        name = list(point.busy)[-1] if point.swings else point.held_back
-        if name is None or self._is_quiet(name, "prefetch"):
-            return None
-        return None if self._board.knob(name, "prefetch") is None else name
+        names = [*point.held_back, *([list(point.busy)[-1]] if point.swings else [])]
+        for name in names:
+            knob = self._board.knob(name, "prefetch")
+            if knob is not None and not self._is_quiet(name, "prefetch"):
+                return name
+        return None
 
     def _buffered(self, point: Point) -> Steps:
         """Deepen a buffer that is empty and full in turn, or where results wait for their order."""
@@ -403,7 +405,7 @@ class Search:
         if name is None:
             return point
         yield Doing(f"searching {name}")
-        self._uneven = self._uneven or point.held_back is not None
+        self._uneven = self._uneven or bool(point.held_back)
         old = self._board.value(name, "prefetch")
         why = f"it is blocked {point.blocked[name]:.0%} while the loop waits {point.wait:.0%}"
         times = _LEAP if point.wait < _STARVES or point.burst else _LEAP**2

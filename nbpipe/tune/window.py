@@ -122,8 +122,8 @@ class Measurement:
         self._worse = self._is_worse(lasted_s)
         if self._worse:
             return True
-        if lasted_s < measure.least_s:
-            return False
+        if lasted_s < measure.least_s or self._marks[-1] is not self._looks[-1]:
+            return False  # it ends with a batch: the loop may be in a long pause
         if self._cycle:
             self._cut_to_cycles(made)
             return made >= self._cycle or lasted_s >= _LONGEST_S
@@ -177,7 +177,7 @@ class Measurement:
         own_s = min(lasted_s - waited_s, made * self._measure.step_s)
         if made / max(1e-9, waited_s + own_s) >= _CUT * floor:
             return False
-        return lasted_s >= _SURELY_S or self.point().held_back is None
+        return lasted_s >= _SURELY_S or not self.point().held_back
 
     @property
     def _rate(self) -> tuple[float, float, float]:
@@ -215,6 +215,16 @@ class Measurement:
             lasts=1.0 if self._cycle else self._lasts(),
         )
 
+    def _held(self, stage: str) -> float:
+        """Return the share of the time in which a stage had no room while the loop waited."""
+        held_s = 0.0
+        for old, new in pairwise(self._looks):
+            before, after, passed_s = old.stats[stage], new.stats[stage], new.time_s - old.time_s
+            blocked_s, slot_s = after.blocked_s - before.blocked_s, after.slot_s - before.slot_s
+            blocked = blocked_s / slot_s if slot_s > 0 else 0.0
+            held_s += min(passed_s * blocked, new.waited_s - old.waited_s)
+        return held_s / max(1e-3, self._looks[-1].time_s - self._looks[0].time_s)
+
     def _lasts(self) -> float:
         """Return the share of the rate that lasts when no buffer becomes emptier.
 
@@ -239,7 +249,7 @@ class Measurement:
         self, old: Mapping[str, StageStats], new: Mapping[str, StageStats], made: float
     ) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {
-            name: {} for name in ("slots_s", "busy", "blocked", "starved", "cores")
+            name: {} for name in ("slots_s", "busy", "blocked", "starved", "held", "cores")
         }
         for group in self._groups:
             name, last = group.address, group.members[-1]
@@ -251,6 +261,7 @@ class Measurement:
             found["blocked"][name] = min(1.0, max(0.0, blocked_s / slot_s))
             starved_s = new[last].starved_s - old[last].starved_s
             found["starved"][name] = min(1.0, max(0.0, starved_s / slot_s))
+            found["held"][name] = self._held(last)
             found["cores"][name] = new[name].cpu_share or 0.0
         return found
 

@@ -21,6 +21,7 @@ LIVE = ROOT / "notebooks" / "02_live.ipynb"
 PROCESSES = ROOT / "notebooks" / "03_processes.ipynb"
 EXPORT = ROOT / "notebooks" / "04_export.ipynb"
 TRAINING = ROOT / "notebooks" / "05_training.ipynb"
+AUTOTUNE = ROOT / "notebooks" / "06_autotune.ipynb"
 WATCH_MS = 5000  # so long the panel is watched before and after the knob is turned
 # The moving picture: of the panel and of the cell below it, which trains.
 FRAME_MS, FRAMES, FIRST_TURN, TURNS = 500, 28, 8, 6
@@ -191,6 +192,8 @@ def main(folder: Path, wanted: list[str]) -> None:
             take_output(browser, EXPORT, 'print(Path("photo_loader.py")', folder / "module.png")
         if "resumed" in wanted:
             take_output(browser, TRAINING, "figure, axis", folder / "resumed.png")
+        if "autotune" in wanted:
+            take_alone(browser, AUTOTUNE, "tuner = run", folder / "autotune.png")
         for name in THEMES:
             if "panel" in wanted:
                 take_panel(browser, name, folder)
@@ -206,5 +209,6 @@ def main(folder: Path, wanted: list[str]) -> None:
 if __name__ == "__main__":
     main(
         Path(*sys.argv[1:2] or [ROOT / "docs" / "images"]),
-        sys.argv[2:] or ["quickstart", "lock", "module", "resumed", "panel", "sidebar", "moving"],
+        sys.argv[2:]
+        or ["quickstart", "lock", "module", "resumed", "autotune", "panel", "sidebar", "moving"],
     )

@@ -206,7 +206,8 @@ def tail(seed: int) -> Kind:
 
     calls = needed(read_s * (1 + 19 / rare), step_s)
     grid = {"read.concurrency": around(2 * calls), "read.prefetch": [8, 32, 128]}
-    return Kind([Serving("read", read)], steady(step_s), grid)
+    batch = Serving("batch", lambda _model, _item: 0.0001, calls=None, prefetch=2)
+    return Kind([Serving("read", read), batch], steady(step_s), grid)
 
 
 def stolen(seed: int) -> Kind:

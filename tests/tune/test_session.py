@@ -9,7 +9,7 @@ from nbpipe.tune.board import Board
 from nbpipe.tune.point import Point
 from nbpipe.tune.session import TuningSession
 from tests.tune.kinds import KINDS
-from tests.tune.model import LOOK_S, Model, tuned
+from tests.tune.model import LOOK_S, Loop, Model, tuned
 
 
 class Ride:
@@ -18,7 +18,7 @@ class Ride:
     def __init__(
         self, kind="io", *, keep=(), most=64, memory=None, seed=0, ranks=1, budget=None, **first
     ):
-        made = KINDS[kind](seed)
+        made = KINDS[kind](seed) if isinstance(kind, str) else kind
         for one in made.servings:
             one.calls = first.get(one.name, one.calls)
         self.model = Model(made, seed)
@@ -42,6 +42,11 @@ class Ride:
         return self.model.addresses[stage].knob(word)
 
 
+def outcomes(ride):
+    """Return the turns of a session: old, new, and whether they were taken back."""
+    return [(one.old, one.new, one.taken_back) for one in ride.session.log if one.knob]
+
+
 def test_calls_are_raised_until_the_loop_keeps_up():
     """The reasons have the numbers, and are those of the changes."""
     ride = Ride()
@@ -63,6 +68,18 @@ def test_a_knob_that_a_person_turns_is_left_alone():
     assert ride.knob("fetch.concurrency").value == 2
     notes = [str(one) for one in ride.session.log]
     assert "fetch.concurrency was changed by panel: it is left alone from now on" in notes
+
+
+def test_a_long_pause_of_the_loop_is_not_idleness():
+    """While the loop takes nothing for a minute, as in a validation, no calls are taken away."""
+    made = KINDS["io"](0)
+    made.loop = Loop(lambda _, count: 60.0 if count == 800 else 0.02)
+    ride = Ride(made)
+    ride.go(lambda: ride.model.taken == 800)
+    before, calls = outcomes(ride), ride.knob().value
+    ride.go(ride.model.now_s + 80)
+    assert outcomes(ride) == before
+    assert ride.knob().value == calls > 8
 
 
 def test_stages_to_keep_and_the_most_calls():
@@ -128,11 +145,6 @@ def test_the_ceiling_holds_while_items_grow():
     done = tuned(KINDS["growing"], 1)
     assert done.peak <= KINDS["growing"](1).memory_bytes
     assert any("memory: " in why for *_, why in done.turns)
-
-
-def outcomes(ride):
-    """Return the turns of a session: old, new, and whether they were taken back."""
-    return [(one.old, one.new, one.taken_back) for one in ride.session.log if one.knob]
 
 
 def test_rates_before_and_after():
