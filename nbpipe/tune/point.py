@@ -127,13 +127,13 @@ class Point(NamedTuple):
     @property
     def held_back(self) -> list[str]:
         """The stages whose results wait for an earlier one while the loop waits; most first."""
-        names = list(self.busy)
-        held = [name for name in names if self.held[name] > _HELD]
-        found = [
-            name
-            for name in held
-            if all(self.busy[one] <= _FULL for one in names[names.index(name) + 1 :])
-        ]
+        names, found = list(self.busy), []
+        for place, name in enumerate(names):
+            below = names[place + 1 :]
+            feeds = not below or self.starved[below[0]] > _HELD
+            free = all(self.busy[one] <= _FULL for one in below)
+            if self.held[name] > _HELD and feeds and free:
+                found.append(name)
         return sorted(found, key=lambda one: (-self.held[one], -names.index(one)))
 
     @property

@@ -337,7 +337,7 @@ class Model:
         for when_s, _, place, item in self._events:
             if place >= 0 and item >= 0:
                 left[place] = left.get(place, 0.0) + when_s - now_s
-        rows = {"files": StageStats(prefetch=16, queued=16)}
+        rows = {"files": StageStats(prefetch=16, queued=16, slot_s=now_s, blocked_s=now_s)}
         for place, one in enumerate(self.stages):
             one.account(now_s)
             below = self.stages[place + 1].started if place + 1 < len(self.stages) else self.taken
