@@ -100,10 +100,14 @@ class Tried(Written):
 
     settles_s, window_s = 0.7, 1.5
 
+    def __init__(self, kind: Kind, pace: float) -> None:
+        super().__init__(kind, pace)
+        self._found: list[tuple[float, dict[str, int]]] = []
+
     def begin(self, ceiling_bytes: int | None) -> None:
         """Begin to learn a load."""
         self._ceiling_bytes = ceiling_bytes
-        self._found: list[tuple[float, dict[str, int]]] = []
+        self._found = []
         self._draws = self.draws()
         self._next()
 

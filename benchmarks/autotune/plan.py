@@ -190,8 +190,9 @@ def pythons(tensorflow: str) -> dict[str, str]:
     """Return the interpreter of each contender; tf.data has one where tensorflow is installed."""
     found = dict.fromkeys(("autotune", "best", "written", "random"), sys.executable)
     command = [tensorflow, "-c", "import tensorflow"]
-    if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-        found["tf.data"] = tensorflow
-    else:
+    try:
+        subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         say("tf.data skipped: pip install tensorflow-cpu, or name an interpreter that has it")
-    return found
+        return found
+    return {**found, "tf.data": tensorflow}
