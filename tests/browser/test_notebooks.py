@@ -27,6 +27,7 @@ IN_VIEW = """([runs, parts]) => {
         ("01_quickstart", "train(run, seconds)"),
         ("02_live", "train(run, seconds)"),
         ("05_training", "whole = []"),
+        ("06_autotune", "train(run, seconds=5)"),
     ],
 )
 def test_panel_is_in_view_while_a_cell_trains(chromium, tmp_path, monkeypatch, name, trains):
