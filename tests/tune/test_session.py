@@ -191,7 +191,7 @@ def test_a_decision_prints_as_a_sentence():
 
 def point_of(*, busy=0.5, starved=0.5, blocked=0.0, wait=0.5, cores=0.0):
     """Return what a window measured of a stage read."""
-    shares = {"busy": busy, "starved": starved, "blocked": blocked, "cores": cores}
+    shares = {"busy": busy, "starved": starved, "blocked": blocked, "held": 0.0, "cores": cores}
     return Point(
         *(0.0, 10.0, 20.0, 0.1, wait, 0.05),
         slots_s={"read": 1.0},
