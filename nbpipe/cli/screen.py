@@ -101,12 +101,12 @@ class Screen:
 
         def pressed(key: str) -> None:
             self.press(key)
-            live.refresh()
+            if not self._over:
+                live.refresh()
 
-        with live:
+        with reading_keys(pressed, console.show_cursor), live:
             try:
-                with reading_keys(pressed, console.show_cursor):
-                    yield
+                yield
             finally:
                 self._over = True
 
