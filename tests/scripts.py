@@ -83,7 +83,7 @@ class Script:
 
     def end(self):
         """Wait for its end; give its exit code and what it has written since."""
-        out, err = self.process.communicate(timeout=HANG_S)
+        out, err = self.process.communicate()
         return self.process.returncode, out, err
 
     def left(self):
@@ -109,7 +109,6 @@ def printed(*arguments, cwd=ROOT, data="", **variables):
         input=data,
         capture_output=True,
         text=True,
-        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
