@@ -22,10 +22,9 @@ def test_the_batches_held_ready_follow_the_workers():
     loader = nbpipe.DataLoader(Numbers(600), 2, **options)
     tuner = loader.run.autotune()
     assert loader.run.tuner is tuner
-    for _ in range(2):
+    while loader.num_workers == 1:
         assert [one for batch in loader for one in batch] == list(range(600))
     knobs = loader.run["fetch"].knobs
-    assert loader.num_workers > 1
     assert knobs["prefetch"].value == 3 * loader.num_workers
     tuner.undo()
     assert (loader.num_workers, knobs["prefetch"].value) == (1, 3)
