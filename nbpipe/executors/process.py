@@ -29,7 +29,7 @@ from ..errors import (
 from .interface import MOST_PROCESSES, Executor, Program, Request, Response
 from .stack import Place, StackPipe
 from .workers.channel import Channel, ResultReader
-from .workers.launch import LEAVE_S, Worker, launch
+from .workers.launch import LEAVE_S, Worker, launch, not_started
 from .workers.memory import Blocks
 from .workers.reloads import Versions, reloaded
 from .workers.serialize import FunctionSerializer, SerializedFunction
@@ -199,7 +199,6 @@ class ProcessExecutor(Executor):
         Raises:
             WorkerStartError: no thread could be started, and there is no other worker.
         """
-        self._stacks = self._stacks or StackPipe()
         slot = _Slot(self._free_number())
         self._slots.add(slot)
         self._starting += 1
@@ -229,8 +228,7 @@ class ProcessExecutor(Executor):
     def _started(self, slot: _Slot, request: Request, serialized: SerializedFunction) -> None:
         each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
         try:
-            assert self._stacks is not None
-            slot.start(each_bytes, self._stacks.file, copy=self._copy, blocks=self._blocks)
+            slot.start(each_bytes, self._stack_pipe(), copy=self._copy, blocks=self._blocks)
             slot.load(request, serialized)
         except BaseException as error:
             slot.usable = False
@@ -240,6 +238,16 @@ class ProcessExecutor(Executor):
         with self._lock:
             self._starting -= 1
         self._give_back(slot)
+
+    def _stack_pipe(self) -> StackPipe:
+        """Return the pipe that all workers write their stacks to."""
+        with self._lock:
+            if self._stacks is None:
+                try:
+                    self._stacks = StackPipe()
+                except OSError as error:
+                    raise not_started(error) from error
+            return self._stacks
 
     def _give_back(self, slot: _Slot) -> None:
         most = self._max_items
@@ -388,18 +396,24 @@ class _Slot:
         """Process id of the worker; 0 before it was started."""
         return self._worker.pid if self._worker is not None else 0
 
-    def start(self, budget_bytes: int, stacks: int, *, copy: bool, blocks: Blocks) -> None:
+    def start(self, budget_bytes: int, stacks: StackPipe, *, copy: bool, blocks: Blocks) -> None:
         """Start the process; it works on the first request as soon as it can.
 
         Args:
             budget_bytes: shared memory for each way [bytes].
-            stacks: descriptor that it writes its stacks to when it is asked for them.
+            stacks: the pipe that it writes its stacks to when it is asked for them.
             copy: results are copied out of shared memory once many are kept.
             blocks: memory to copy them to.
         """
         worker = launch(ENTRY, pickle.dumps((self.number, budget_bytes)))
-        with contextlib.suppress(OSError):  # it has died, and the first request reports it
-            send_handle(worker.connection, stacks, worker.pid)
+        try:
+            send_handle(worker.connection, stacks.file, worker.pid)
+        except ConnectionError:
+            pass  # it has died, and the first request reports it
+        except OSError as error:
+            worker.close()
+            worker.end()
+            raise not_started(error) from error
         self._channel = Channel(
             worker.connection, copy=copy, budget_bytes=budget_bytes, blocks=blocks
         )

@@ -75,8 +75,8 @@ def launch(entry: str, argument: bytes) -> Worker:
     try:
         _hold_standard_descriptors()
         worker = start()
-    except OSError as error:  # files, memory or processes have run out
-        raise WorkerStartError(f"no worker process could be started: {error}") from error
+    except OSError as error:
+        raise not_started(error) from error
     try:
         worker.connection.send_bytes(order)
     except OSError as error:
@@ -89,6 +89,11 @@ def launch(entry: str, argument: bytes) -> Worker:
         worker.close()
         raise
     return worker
+
+
+def not_started(error: OSError) -> WorkerStartError:
+    """Return what to raise where files, memory or processes have run out."""
+    return WorkerStartError(f"no worker process could be started: {error}")
 
 
 @final
