@@ -140,7 +140,6 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in BUILT if kind not in OTHER_LOOPS])
 def test_a_module_has_what_the_pipeline_has(kind, run, tmp_path):
     """The module gives the items of the pipeline as it was built, to the last one."""

@@ -152,7 +152,6 @@ for fd in range(3, 30):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -172,7 +171,6 @@ def test_statements_that_end_the_process(folder: Path, text: str, words: str):
     assert found.steps[-1].error == found.words
 
 
-@pytest.mark.slow
 def test_time_limits(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A statement, the items and a module that take too long are ended."""
     forever = "import threading\nthreading.Event().wait()"
@@ -192,7 +190,6 @@ def test_time_limits(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert [row["name"] for row in items.chain] == ["source", "wait"]
 
 
-@pytest.mark.slow
 def test_reads(folder: Path):
     """Files and folders that code looks into are noted; those of Python and packages are not."""
     (folder / "data.txt").write_text("1", encoding="utf-8")
@@ -220,7 +217,6 @@ def test_reads(folder: Path):
     assert (module.line, module.text) == (3, "open('data.txt')")
 
 
-@pytest.mark.slow
 def test_environment(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A process gets the variables that are named, and those that any program needs."""
     monkeypatch.setenv("OWN_NAME", "a")
@@ -290,7 +286,6 @@ def test_nothing_is_left(folder: Path, end: str):
     assert bool(found.words) == bool(end)
 
 
-@pytest.mark.slow
 def test_nothing_is_left_behind_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Processes that wait for a question end with the block, and their folders are removed."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -301,7 +296,6 @@ def test_nothing_is_left_behind_an_error(folder: Path, monkeypatch: pytest.Monke
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_fork_that_goes_on(folder: Path):
     """A copy of the process answers nothing."""
     with fresh() as processes:
@@ -336,7 +330,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
 def test_interrupt_ends_all(folder: Path, how: str):
     """Ctrl-C ends all processes, and so does the end of the notebook."""

@@ -336,7 +336,6 @@ REFUSED = {  # words that lead to it
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_handles_of_a_notebook(notebook: Notebook):
     """Each is refused by the path that leads to it, with the way out."""
     notebook.run(HELD)
@@ -348,7 +347,6 @@ def test_handles_of_a_notebook(notebook: Notebook):
     assert not (notebook.folder / "loader.py").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_what_is_opened_when_it_is_needed(notebook: Notebook):
     """What functions open by themselves, once in each process, begins without it."""

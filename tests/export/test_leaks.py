@@ -153,7 +153,6 @@ def test_no_secret_in_code():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_ordinary_module(places, tmp_path):
     """All that is no secret is exported in one module."""
     pipe = live(tame_script(), tmp_path / "home" / "way.py")

@@ -118,7 +118,6 @@ report = pipe.export("loader.py")
 """
 
 
-@pytest.mark.slow
 def test_lines_of_the_shell_as_items(notebook: Notebook):
     """They are a plain list in the module."""
     notebook.run(SHELL)

@@ -128,7 +128,6 @@ for number, batch in enumerate(loader):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.torch
 def test_a_loader_is_shown_and_answers_in_mid_epoch(talk, panel):
     """A loader without workers shows its panel as a cell's last line, which acts in mid-epoch."""

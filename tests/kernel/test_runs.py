@@ -198,7 +198,6 @@ def test_a_chain_is_written_as_it_was_built_or_refused(sidebar, talk, cell, code
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.torch
 def test_a_loader_is_one_run(sidebar, talk):
     """What makes batches for a loader is no run of its own; its variable is the loader's."""

@@ -69,7 +69,6 @@ def listed(batches):
     return [one.tolist() if hasattr(one, "tolist") else one for one in batches]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
 def test_module_makes_the_same_batches(kind, made, tmp_path):
     """The module has the call as typed; loaded by its path, it gives the loader's batches."""
@@ -80,7 +79,6 @@ def test_module_makes_the_same_batches(kind, made, tmp_path):
     assert call in ast.unparse(ast.parse(done.path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.slow
 def test_fresh_process_gets_the_same_batches(made, tmp_path):
     """A process that imports the module from another folder has the batches of the loader."""
     loader = made("loader = nbpipe.DataLoader(numbers, 4, drop_last=True, num_workers=2)")
@@ -125,7 +123,6 @@ def test_order_without_a_seed(made, tmp_path):
     assert any("not compared" in note for note in done.notes)
 
 
-@pytest.mark.slow
 def test_module_holds_what_was_tuned(made, tmp_path):
     """Values that were set while it ran are the module's defaults."""
     loader = made(TUNED)
@@ -136,7 +133,6 @@ def test_module_holds_what_was_tuned(made, tmp_path):
     assert (pipe["fetch"].concurrency, pipe["fetch"].prefetch) == (3, 15)
 
 
-@pytest.mark.slow
 def test_exported_again_only_the_knobs_move(made, tmp_path):
     """A second export rewrites the default of the knob that was turned."""
     loader = made(TUNED)

@@ -448,7 +448,6 @@ def test_poison_in_a_region():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_budget_counts_deaths():
     """Deaths count against `max_failures` as exceptions do."""
 

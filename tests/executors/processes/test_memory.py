@@ -162,7 +162,6 @@ def mapped_bytes():
 
 @pytest.mark.slow
 @linux_only
-@pytest.mark.slow
 def test_the_parents_memory_does_not_grow(traced):
     """Epoch after epoch of large results take no more memory than the first ones."""
     with placed(60, filled).start() as run:
@@ -176,7 +175,6 @@ def test_the_parents_memory_does_not_grow(traced):
     assert (max(kept) < 20 * MB, 0 < max(mapped) < 600 * MB) == (True, True)  # of 3,360 MB
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_the_workers_memory_does_not_grow():
     """A worker does not keep what it has sent."""
