@@ -23,15 +23,9 @@ MACHINE = {
 
 def found(kind, contender, number=0, **values):
     """Make a measurement."""
-    whole = {
-        "calls": 4,
-        "turns": 2,
-        "reversals": 0,
-        "learned_s": 3.0,
-        "memory": 0.0,
-        "identical": 1,
-    }
-    return Measurement(kind, contender, number, values={**whole, **values})
+    rates = {f"rate{turn}": values["rate"] for turn in range(plan.ROUNDS)}
+    whole = {"calls": 4, "turns": 2, "reversals": 0, "learned_s": 3.0, "memory": 0.0}
+    return Measurement(kind, contender, number, values={**rates, **whole, "identical": 1, **values})
 
 
 def results_of(*measurements):
@@ -117,7 +111,21 @@ def test_table_has_quotients_and_what_was_chosen():
     text = report.report(results)
     row = next(line for line in text.splitlines() if line.startswith("| io"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells == ["io", "48", "0.96", "6", *"--", "3", "4", "5", "2", "0", "-", "NO"]
+    assert cells == [
+        "io",
+        "48",
+        "0.96",
+        "0.96 to 0.96",
+        "6",
+        *"--",
+        "3",
+        "4",
+        "5",
+        "2",
+        "0",
+        "-",
+        "NO",
+    ]
     assert "- **lock**: best failed: it said nothing" in text
     assert "Load of the machine before and after: 0.5, 2." in text
 

@@ -11,16 +11,19 @@ from pathlib import Path
 from ..readme import README, between_marks
 from ..report import conditions, markdown, number
 from ..results import FAILED, Results, say
+from .plan import ROUNDS
 
 BEGIN = "<!-- begin: written by python -m benchmarks.autotune.report -->"
 _AGAINST = ("best", "written", "random", "tf.data")
 _HEAD = (
     "kind",
     "batches/s",
-    *(f"of {name}" for name in _AGAINST),
+    "of best",
+    "in a round",
+    *(f"of {name}" for name in _AGAINST[1:]),
     "learned after s",
     "calls",
-    "of best",
+    "of the best",
     "turns",
     "reversals",
     "memory",
@@ -58,7 +61,9 @@ def _row(results: Results, kind: str) -> list[str]:
     return [
         kind,
         number(ours("rate")),
-        *(number(quotient(results, kind, name)) for name in _AGAINST),
+        number(quotient(results, kind, "best")),
+        _range(results, kind),
+        *(number(quotient(results, kind, name)) for name in _AGAINST[1:]),
         number(ours("learned_s")),
         f"{ours('calls'):.0f}",
         f"{ours('calls', 'best'):.0f}",
@@ -77,6 +82,17 @@ def quotient(results: Results, kind: str, other: str) -> float | None:
     """Return the rate with a tuner as a multiple of another one: the sums of all turns."""
     ours, theirs = (results.median(kind, name, "rate") for name in ("autotune", other))
     return ours / theirs if ours and theirs else None
+
+
+def _range(results: Results, kind: str) -> str:
+    """Return the quotients to the best setting, by the turns of one round."""
+    found = [
+        ours / best
+        for turn in range(ROUNDS)
+        if (ours := results.median(kind, "autotune", f"rate{turn}"))
+        and (best := results.median(kind, "best", f"rate{turn}"))
+    ]
+    return f"{number(min(found))} to {number(max(found))}" if found else "-"
 
 
 def notes(results: Results) -> str:
