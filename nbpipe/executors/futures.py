@@ -20,6 +20,7 @@ from typing import Any, ClassVar, final
 from ..base.threads import ThreadSettings
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from .interface import Executor, Program, Request, Response
+from .stack import Place, place_in_thread
 from .workers.pickling import PROTOCOL, Classes, dumps_message
 from .workers.pickling import dumps as dumps_by_value
 from .workers.remote_errors import PackedError, pack_error
@@ -149,6 +150,12 @@ class FutureExecutor(Executor):
             for call in self._calls_of(epoch):
                 call.abandon()
 
+    def place(self) -> Place | None:
+        """Return where in user code the oldest call is that a thread of this process makes."""
+        with self._lock:
+            idents = [call.thread for call in self._calls if call.thread]
+        return place_in_thread(idents[0]) if idents else None
+
     def _calls_of(self, epoch: int | None) -> list[PendingCall]:
         return [call for call in self._calls if epoch is None or call.request.epoch == epoch]
 
@@ -213,6 +220,7 @@ class SentJob:
 
     def _run(self) -> Response:
         call, request = self._call, self._call.request
+        call.thread = threading.get_ident()
         program = PROGRAMS.ready(request.program)
         return _run(
             program, request.entries, request.epoch, lambda *_: call.begin(), expands=call.expands
@@ -239,6 +247,7 @@ class PendingCall:
         executor: name of the executor, for messages.
         expands: the function gives many items for the request's one.
         problem: what kept the request from being pickled; executors report that in their own ways.
+        thread: identifier of the thread of this process that makes the call; 0 without one.
     """
 
     def __init__(self, request: Request, executor: str, *, expands: bool = False) -> None:
@@ -246,6 +255,7 @@ class PendingCall:
         self.executor = executor
         self.expands = expands
         self.problem: UnpicklableError | None = None
+        self.thread = 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._deadline_s: float | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -90,17 +91,20 @@ def evidence(pipe, close_s=5, **options):
 HERE = "test_hang_line.py line "
 
 
-@pytest.mark.parametrize("case", ["thread", "coroutine", "source", "async source"])
+@pytest.mark.parametrize("case", ["thread", "coroutine", "source", "async source", "executor"])
 def test_line_of_this_process(case):
     """The innermost line of user code is named, not those of libraries and of nbpipe."""
     items = nbpipe.source(range(2))
+    pool = ThreadPoolExecutor(1)
     pipe, said = {
+        "executor": (items.map(library, executor=pool), r"in library, .*: OPEN.wait\(60 \* number"),
         "thread": (items.map(library), r"in library, .*: OPEN.wait\(60 \* number"),
         "coroutine": (items.map(waits_async), r"in inner, .*: await asyncio.sleep\(3600 \* number"),
         "source": (nbpipe.source(makes), r"in makes, .*: OPEN.wait\(\) # a c"),
         "async source": (nbpipe.source(makes_async), r"in inner, .*: await asyncio.sleep\(3600"),
     }[case]
     text = evidence(pipe)
+    pool.shutdown()
     assert re.match(said, text)
     assert HERE in text
 
