@@ -132,13 +132,13 @@ class _Probe:
         if begun is None or begun[0] != get_ident():
             return
         before, now = begun[1], self._read()
-        self._computes.append(min(1.0, (now.cpu_ns - before.cpu_ns) / step_ns))
-        if not counts:
-            return
-        lacked_ns = max(0, now.lacked_ns - before.lacked_ns)
-        off_ns = step_ns - (now.cpu_ns - before.cpu_ns) - lacked_ns
+        cpu_ns, lacked_ns = now.cpu_ns - before.cpu_ns, max(0, now.lacked_ns - before.lacked_ns)
+        off_ns = step_ns - cpu_ns - lacked_ns
         wait = lock_wait(off_ns, lacked_ns, before.switches, now.switches)
         lock_ns = 0 if wait is None else wait.sure_ns
+        self._computes.append(min(1.0, cpu_ns / max(1, cpu_ns, step_ns - lacked_ns - lock_ns)))
+        if not counts:
+            return
         self._shares.append(_Shares(min(1.0, lock_ns / step_ns), min(1.0, lacked_ns / step_ns)))
 
     def forget(self) -> None:
