@@ -16,6 +16,7 @@ import nbpipe
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))
 import docstrings
+import pictures
 
 from notebooks import PLOTLY_JS
 
@@ -116,20 +117,9 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{targets}\n```"
 
 
-_PICTURE = re.compile(
-    r'<picture>\s*<source .*srcset="(.+)">\s*<img src="(.+)" alt="(.+)">\s*</picture>'
-)
-
-
 def _show_for_theme(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Have the page's theme choose the picture, too: `<picture>` goes by that of the system."""
-    shown = "```{{image}} {}\n:class: only-{}\n:alt: {}\n```\n"
-    source[0] = _PICTURE.sub(
-        lambda found: (
-            shown.format(found[2], "light", found[3]) + shown.format(found[1], "dark", found[3])
-        ),
-        source[0],
-    )
+    """Have the page's theme choose its pictures; `notebooks.read` does so in notebooks."""
+    source[0] = pictures.themed(source[0])
 
 
 def setup(app: Sphinx) -> None:

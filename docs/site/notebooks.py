@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+import pictures
 import plotly
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -23,9 +24,11 @@ _LIVE = "<small>Widgets, which are live in the notebook itself.</small>"
 
 # -- the site --------------------------------------------------------------------------------------
 def read(text: str) -> NotebookNode:
-    """Read a stored notebook, with its figures as HTML."""
+    """Read a stored notebook, with its figures as HTML, and pictures that follow the theme."""
     notebook = nbformat.reads(text, as_version=4)
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = pictures.themed(cell.source)
         for output in cell.get("outputs", ()):
             figure = output.get("data", {}).get(_FIGURE)
             if figure is not None:

@@ -283,8 +283,7 @@ class RunDisplay:
                     self._publish(data, place.picture, update=True)
             for panel in tuple(self._panels):
                 if panel.feed.run is run:
-                    panel.keep(now)
-                    panel.feed.snapshot()  # it remembers how the run was
+                    panel.keep(panel.feed.snapshot())  # with what it may be asked for
 
     def keep_closed(self, run: RunView) -> None:
         """Called when a run was closed: it may be gone before the next snapshot."""

@@ -13,7 +13,7 @@ from ..engine.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER, LOOP
 from .history import Tick, steady_ticks, unix_zero_s, with_gaps
-from .watch import RunView, title_of
+from .watch import RunView, taken_back, title_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -31,6 +31,7 @@ _QUEUES = (
 _NAME = 18
 _LONGER = (2 * _NAME, 4 * _NAME)  # where names would be alike
 _MOST_MARKS = 100
+_PALE = 0.35  # opacity of the mark of a trial that was taken back
 _FEW = 4  # times of which a line shows little
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
 _BEFORE = "No history yet: there is a row each second while an epoch runs."
@@ -104,8 +105,7 @@ def figure(watched: RunView) -> Figure:
     _draw_wait(drawn, past, row=len(groups) + 1)
     if queues:
         _draw_queues(drawn, past, queues, row=rows)
-    changes = watched.events[-_MOST_MARKS:]
-    _draw_changes(drawn, past, changes, unix_zero_s(ticks), next(iter(groups.values())))
+    _draw_changes(drawn, past, watched, unix_zero_s(ticks), next(iter(groups.values())))
     drawn.update_xaxes(title_text=f"time since the run began [{past.unit}]", row=rows, col=1)
     return styled(drawn, round(130 + 62 * sum(heights)), title_of(watched))
 
@@ -251,25 +251,35 @@ def _bound(row: Row) -> float:
 
 
 def _draw_changes(
-    drawn: Any, past: Columns, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
+    drawn: Any, past: Columns, watched: RunView, zero_s: float, names: Sequence[str]
 ) -> None:
-    """Mark knob changes by a line through all plots, and a marker that says what was turned."""
+    """Mark knob changes by a line through all plots, and a marker that says what was turned.
+
+    Trials that a tuner has taken back are pale.
+    """
+    trials, changes = taken_back(watched), watched.events[-_MOST_MARKS:]
     marks = [((one.when_s - zero_s) / past.unit_s, one) for one in changes]
     marks = [(max(at, past.at[0]), one) for at, one in marks if at <= past.at[-1]]
     if not marks:
         return
-    for at, _ in marks:
-        line = {"color": MARK, "width": 1, "dash": "dot"}
-        drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
+    pale = [(one.when_s, one.knob) in trials for _, one in marks]
+    shades = [_PALE if one else 1.0 for one in pale]
+    line = {"color": MARK, "width": 1, "dash": "dot"}
+    for (at, _), shade in zip(marks, shades, strict=True):
+        place = {"x0": at, "x1": at, "y0": 0, "y1": 1, "xref": "x", "yref": "paper"}
+        drawn.add_shape(type="line", line=line, opacity=shade, **place)
     rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
     drawn.add_scatter(
         x=[at for at, _ in marks],
         y=[max(rates, default=1.0) * 1.12] * len(marks),
         name="knob change",
         mode="markers",
-        marker={"symbol": "triangle-down", "size": 10, "color": MARK},
+        marker={"symbol": "triangle-down", "size": 10, "color": MARK, "opacity": shades},
         cliponaxis=False,
-        hovertext=[_words(one) for _, one in marks],
+        hovertext=[
+            f"{_words(one)}{'<br>taken back' * back}"
+            for (_, one), back in zip(marks, pale, strict=True)
+        ],
         hovertemplate=f"%{{hovertext}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
         row=1,
         col=1,

@@ -17,7 +17,7 @@ from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import diagnose_from
 from .history import WINDOW_S, averaged, steady_ticks, unix_zero_s, with_gaps
 from .verdict.diagnosis import HANGS, Diagnosis
-from .watch import RunView, TunerView, changes_since_export, title_of
+from .watch import RunView, TunerView, changes_since_export, taken_back, title_of
 
 VERSION: Final = 1
 NAME, LINE = 200, 500  # most characters of a name, of a line
@@ -393,8 +393,7 @@ def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
 
 def _change_parts(watched: RunView) -> list[ChangePart]:
     """Return the last knob changes as JSON-ready values."""
-    tuned = () if watched.tuner is None else watched.tuner.log
-    trials = {(one.when_s, one.knob) for one in tuned if one.taken_back}
+    trials = taken_back(watched)
     return [
         {
             "when_s": round(event.when_s, 3),

@@ -196,6 +196,12 @@ class RunView(Exportable, Protocol):
         """End the epoch in progress as if it were exhausted."""
 
 
+def taken_back(run: RunView) -> frozenset[tuple[float, str]]:
+    """Return the time and the knob of each trial that the tuner of a run has taken back."""
+    log = () if run.tuner is None else run.tuner.log
+    return frozenset((one.when_s, one.knob) for one in log if one.taken_back)
+
+
 def title_of(run: RunView) -> str:
     """Return the addresses of the stages, in one line."""
     return " > ".join(run.stages)

@@ -12,7 +12,7 @@ import nbformat
 from PIL import Image
 from playwright.sync_api import Browser
 
-from tests.browser.lab import QUICKSTART, ROOT, open_chromium, open_notebook
+from tests.browser.lab import CELL_MS, QUICKSTART, ROOT, open_chromium, open_notebook
 from tests.browser.panel import PanelPage
 from tests.ipynb import write_notebook
 
@@ -78,10 +78,27 @@ def keep_chart_closed(notebook: PanelPage) -> None:
         notebook.panel().locator(".nbp-chart > summary").click()
 
 
-def take_alone(browser: Browser, path: Path, beginning: str, file: Path) -> None:
-    """Picture the panel alone, while a cell of a notebook iterates."""
-    with opened(browser, path, "light", width=1200, height=1500) as notebook:
+def wait_advice(notebook: PanelPage, op: str) -> None:
+    """Wait until the verdict has a button: other programs may use the cores for a while."""
+    notebook.button(op).wait_for(timeout=CELL_MS)
+
+
+def take_alone(
+    browser: Browser, path: Path, beginning: str, name: str, file: Path, *, op: str
+) -> None:
+    """Picture the panel alone, in a theme, while a cell of a notebook iterates.
+
+    Args:
+        browser: takes it.
+        path: of the notebook.
+        beginning: of the cell that iterates.
+        name: of the theme.
+        file: of the picture.
+        op: of the button that the verdict shows there.
+    """
+    with opened(browser, path, name, width=1200, height=1500) as notebook:
         run_until(notebook, beginning)
+        wait_advice(notebook, op)
         notebook.panel().screenshot(path=file)
         notebook.button("stop").click()
 
@@ -111,6 +128,7 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         # its text has a picture of this
         notebook.page.locator(".jp-Cell.jp-mod-active").evaluate("cell => cell.scrollIntoView()")
         notebook.page.wait_for_timeout(FRAME_MS)
+        wait_advice(notebook, "apply")
         notebook.page.screenshot(path=folder / f"panel-{name}.png")
         notebook.button("stop").click()
         notebook.wait_ran(trains)
@@ -184,10 +202,6 @@ def main(folder: Path, wanted: list[str]) -> None:
     """Take the pictures that are wanted, in every theme; all where none is named."""
     folder.mkdir(parents=True, exist_ok=True)
     with open_chromium() as browser:
-        if "quickstart" in wanted:
-            take_alone(browser, QUICKSTART, "train(", folder / "quickstart.png")
-        if "lock" in wanted:
-            take_alone(browser, PROCESSES, "threads_per_s", folder / "lock.png")
         if "module" in wanted:
             take_output(browser, EXPORT, 'print(Path("photo_loader.py")', folder / "module.png")
         if "resumed" in wanted:
@@ -195,6 +209,12 @@ def main(folder: Path, wanted: list[str]) -> None:
         if "autotune" in wanted:
             take_alone(browser, AUTOTUNE, "tuner = run", folder / "autotune.png")
         for name in THEMES:
+            if "quickstart" in wanted:
+                file = folder / f"quickstart-{name}.png"
+                take_alone(browser, QUICKSTART, "train(", name, file, op="apply")
+            if "lock" in wanted:
+                file = folder / f"lock-{name}.png"
+                take_alone(browser, PROCESSES, "threads_per_s", name, file, op="copy-advice")
             if "panel" in wanted:
                 take_panel(browser, name, folder)
             if "sidebar" in wanted:

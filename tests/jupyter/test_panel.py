@@ -223,3 +223,18 @@ def test_panel_keeps_no_run(sent, publisher):
     found = (reference(), sent[-1]["snapshot"]["state"])
     panel.close()
     assert found == (None, "closed")
+
+
+def test_what_is_kept_of_a_run_under_way_has_its_buttons(sent, publisher):
+    """A page takes what is kept: without them, its buttons would be gone until the next tick."""
+    display = RunDisplay(Outputs())
+    with nbpipe.source(range(9)).map(abs, name="decode").start() as run:
+        display.show(run)
+        run["decode"].concurrency = 2
+        epoch = iter(run)
+        next(epoch)
+        display.keep(run)
+        kept = json.loads(panel_of(run).snapshot)
+        del epoch
+    assert (kept["state"], kept["undo"]["value"]) == ("running", 1)
+    assert kept["actions"] == ["pause", "stop", "undo", "autotune", "export"]

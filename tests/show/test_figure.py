@@ -6,7 +6,15 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobChange
-from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs, row
+from tests.show.fakes import (
+    BEGUN_S,
+    Decided,
+    FakeTuner,
+    FakeWatched,
+    past_of,
+    photographs,
+    row,
+)
 from tests.show.inner import addresses, figure
 
 pytest.importorskip("plotly")
@@ -82,6 +90,18 @@ def test_changes_are_marked():
     lines = [shape for shape in drawn.layout.shapes if shape.type == "line"]
     assert (marks.x, [line.x0 for line in lines]) == ((12.5, 21.75), [12.5, 21.75])
     assert marks.hovertext[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
+
+
+def test_trials_that_were_taken_back_are_pale():
+    """Their marks say so."""
+    run = photographs()
+    trial = run.events[0]
+    run.tuner = FakeTuner(log=(Decided(trial.when_s, "", trial.knob, 2, 4, taken_back=True),))
+    drawn = figure(run)
+    marks = traces(drawn)["knob change"]
+    lines = [shape.opacity for shape in drawn.layout.shapes if shape.type == "line"]
+    assert (marks.marker.opacity, lines) == ((0.35, 1), [0.35, 1])
+    assert [one.endswith("<br>taken back") for one in marks.hovertext] == [True, False]
 
 
 @pytest.mark.slow
