@@ -281,6 +281,7 @@ def test_notebook_looks_finished(path):
     """A notebook has a picture for a reader who cannot run it; no link is dead."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     text = "".join("".join(one["source"]) for one in cells if one["cell_type"] == "markdown")
-    links = [one.partition("#")[0] for one, _ in LINK.findall(text) if "://" not in one]
+    found = [one or other for one, other in LINK.findall(text)]
+    links = [one.partition("#")[0] for one in found if "://" not in one]
     assert [one for one in links if not (path.parent / one).exists()] == []
     assert any(one.endswith(".png") for one in links)
