@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from time import perf_counter_ns, sleep, time
@@ -17,6 +18,7 @@ from ..executors.stack import Place, place_in_thread
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses
 from ..run.iterator import ATTEND_S
+from ..run.pace import exchange_of
 from .chain import FETCH
 from .samplers import END
 
@@ -135,6 +137,11 @@ class LoopCounts:
             rows[FETCH] = replace(rows[FETCH], running=int(runs), oldest_s=oldest_s)
             return {**consumer.with_means(rows, now_ns), CONSUMER: consumer.stats(now_ns)}
 
+    def pace(self) -> tuple[float, float] | None:
+        """Return the share of the time that the loop makes batches, and its batches a second."""
+        row = None if self.over else self.stats()[CONSUMER]
+        return (row.starved, row.items_per_s) if row is not None and row.items_per_s else None
+
     def times(self) -> dict[str, Any]:
         """Return the times of the epoch and the use of the cores, as fields of a status."""
         consumer, now_ns = self.record.consumer, self._now_ns
@@ -185,7 +192,10 @@ class LocalRun(Iterator[Any]):
         self._error = ""
         self._stage = next(iter(self.stages))  # that is at work
         self._thread = threading.current_thread()
-        self._counts = LoopCounts(self.stages, before)
+        self._counts = counts = LoopCounts(self.stages, before)
+        self._paces = exchange_of(chain, counts.pace)
+        if self._paces is not None:
+            weakref.finalize(self, self._paces.leave)
         self._batches = self._loop(itertools.islice(items, before, None))
 
     def __next__(self) -> Any:
@@ -236,6 +246,11 @@ class LocalRun(Iterator[Any]):
             self.closed = True
             self.outcome, self._error = outcome, "" if error is None else one_line(error)
             self._counts.end(self._stage, error)
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._paces is not None:
+            self._paces.close()
 
     # -- control, from any thread ---------------------------------------------------------
     def pause(self) -> None:
@@ -271,7 +286,7 @@ class LocalRun(Iterator[Any]):
     # -- what it shows --------------------------------------------------------------------
     def status(self) -> Status:
         """Return the state of the epoch, its batches, its times, and why it failed."""
-        return Status(
+        status = Status(
             state="paused" if self.paused else "running",
             epoch=self.epoch,
             delivered=self._counts.delivered,
@@ -282,6 +297,7 @@ class LocalRun(Iterator[Any]):
             by_loop=True,
             **self._counts.times(),
         )
+        return status if self._paces is None else self._paces.added_to(status)
 
     def stats(self) -> dict[str, StageStats]:
         """Return the stats of the stages by address, and of the loop."""

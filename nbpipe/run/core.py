@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, final
 
@@ -282,10 +281,8 @@ class RunCore:
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
         """Return where the run is."""
-        paces, status = self._paces, self._status.read()
-        if paces is None:
-            return status
-        return replace(status, rank=paces.rank, world_size=paces.world_size, ranks=paces.paces())
+        status = self._status.read()
+        return status if self._paces is None else self._paces.added_to(status)
 
     def stats(self) -> RunStats:
         """Return the stats of every stage and of the loop."""

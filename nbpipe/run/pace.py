@@ -7,10 +7,11 @@ import threading
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any, final
 
-from ..engine.stats import RankPace
+from ..engine.stats import RankPace, Status
 from ..ops.index import Store, default_store
 from ..ops.plan import default_rank
 from ..ops.stage import Chain, addresses
@@ -60,16 +61,24 @@ class PaceExchange:
         self._thread = threading.Thread(target=self._serve, name="nbpipe-ranks", daemon=True)
         self._thread.start()
 
+    def added_to(self, status: Status) -> Status:
+        """Return a status with the paces of all ranks that reported lately, as far as known."""
+        return replace(status, rank=self.rank, world_size=self.world_size, ranks=self.paces())
+
     def paces(self) -> tuple[RankPace, ...]:
         """Return the last paces of all ranks that reported lately, as far as they are known."""
         self._asked_s = monotonic()
         return self._known
 
     def close(self) -> None:
-        """End the thread; one that waits for the store ends later."""
-        self._over.set()
+        """End the thread, and wait for that; one that waits for the store ends later."""
+        self.leave()
         if self._thread is not threading.current_thread():
             self._thread.join(_LEAVE_S)
+
+    def leave(self) -> None:
+        """Have the thread end."""
+        self._over.set()
 
     def _serve(self) -> None:
         with suppress(Exception):  # the process with the store has ended

@@ -108,25 +108,33 @@ def sampled_by_torch(rank, items):
     return epochs(nbpipe.source(sampler)), epochs(nbpipe.source(batches))
 
 
-def paced(rank, slow, store):
-    """Take steps together, with one rank whose items take long; give its verdict at the end."""
+def paced(rank, slow, kind):
+    """Take steps together, with one rank whose items take long; give its verdict at the end.
+
+    Args:
+        rank: this rank.
+        slow: number of the slow rank.
+        kind: "group" for a run of a pipeline, "store" for one that claims from a store of its own,
+            "loader" for a loader without workers.
+    """
     import time
 
     import torch
     from torch import distributed
 
     pace.EVERY_S = 0.5
-    seconds = 0.03 if rank.number == slow else 0.001
+    seconds = 0.05 if rank.number == slow else 0.001
 
     def load(number):
         time.sleep(seconds)
         return number
 
     pipe = nbpipe.source(range(10_000)).map(load)
-    if store:  # the ranks are those that a launcher wrote, and the process group is not asked
+    if kind == "store":
         pipe = nbpipe.source(range(10_000)).claim(chunk=4, store=rank.store).map(load)
+    loader = nbpipe.DataLoader(Loads(load), batch_size=None)
     over = torch.zeros(1)
-    with pipe.start() as run:
+    with loader.run if kind == "loader" else pipe.start() as run:
         for _ in run:
             found = run.diagnose()
             over[0] = "sets the pace" in str(found)
@@ -135,6 +143,23 @@ def paced(rank, slow, store):
                 break
         ranks = [one.rank for one in run.status().ranks]
     return found.cause, str(found), ranks
+
+
+class Loads:
+    """A dataset.
+
+    Args:
+        load: makes an item.
+    """
+
+    def __init__(self, load):
+        self._load = load
+
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, number):
+        return self._load(number)
 
 
 def resumable(how, items):

@@ -115,16 +115,17 @@ def test_samplers_of_torch_are_told_the_epoch(ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", [False, True])
-def test_the_rank_that_sets_the_pace(ranks, store):
+@pytest.mark.parametrize("kind", ["group", "store", "loader"])
+def test_the_rank_that_sets_the_pace(ranks, kind):
     """All ranks are told which one it is, and that one what limits it."""
-    results = ranks.run("paced", 3, slow=1, store=store)
+    results = ranks.run("paced", 3, slow=1, kind=kind)
+    called, stage = ("loader.run", "fetch") if kind == "loader" else ("run", "load")
     sentence = r"Rank 1 of 3 sets the pace: it waits \d\d%, the others [\d.]+%"
     for rank in (0, 2):
         cause, text, known = results[rank]
         assert (cause, known) == ("rank", [0, 1, 2])
         assert re.match(sentence, text)
-        assert text.endswith("Look at run.diagnose() of rank 1.")
+        assert text.endswith(f"Look at {called}.diagnose() of rank 1.")
     cause, text, _ = results[1]
-    assert text.startswith("load is the bottleneck: training waits ")
+    assert text.startswith(f"{stage} is the bottleneck: training waits ")
     assert re.search(r"rank 1 of 3 sets the pace, the others wait [\d.]+%\)", text)

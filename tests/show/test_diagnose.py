@@ -793,6 +793,15 @@ def test_the_rank_that_the_others_wait_for(waits, rates, cause):
         )
 
 
+@pytest.mark.parametrize(("starved", "cause"), [(0.1, "rank"), (0.3, "more-calls")])
+def test_a_rank_that_waits_a_little_itself(starved, cause):
+    """It waits for the other one, unless its own data takes much of the time."""
+    paces = tuple(RankPace(rank, (0.1, 0.8)[rank], 13.1) for rank in range(2))
+    run = photographs(rank=0, world_size=2, ranks=paces)
+    run.rows["consumer"] = replace(run.rows["consumer"], starved=starved, busy=1 - starved)
+    assert diagnose(run).cause == cause
+
+
 def test_the_rank_that_sets_the_pace_is_told_why():
     """What limits it is the verdict; that the others wait for it is evidence."""
     paces = tuple(RankPace(rank, 0.6 * (rank == 1), 13.1) for rank in range(4))

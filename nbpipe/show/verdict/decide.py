@@ -32,9 +32,6 @@ def decide(case: Case) -> Diagnosis:
 def _keeps_up(case: Case) -> Diagnosis | None:
     if case.starved >= CONTENT:
         return None
-    others = rank(case.status)
-    if others is not None:
-        return others
     text = f"The data {'kept' if case.status.is_over else 'keeps'} up: {case.wait}."
     return Diagnosis(stage=CONSUMER, cause="keeps-up", text=text, kind=KEEPS_UP)
 
@@ -79,6 +76,7 @@ def _changing(case: Case) -> Diagnosis:
 
 
 _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
+    lambda case: rank(case.status, case.starved),
     _keeps_up,
     _slower,
     lambda case: loaded(case, FULL),

@@ -27,10 +27,15 @@ class _Straggler(NamedTuple):
     others: float
 
 
-def rank(status: Status) -> Diagnosis | None:
-    """Find that another rank sets the pace: this one waits for it inside its training step."""
+def rank(status: Status, starved: float) -> Diagnosis | None:
+    """Find that another rank sets the pace: this one waits for it inside its training step.
+
+    Args:
+        status: of the run.
+        starved: share of the time that the loop of this rank waits for data.
+    """
     found = _straggler(status)
-    if found is None or found.pace.rank == status.rank:
+    if found is None or found.pace.rank == status.rank or found.pace.waits < _TIMES * starved:
         return None
     slow, waits = found.pace, "waited" if status.is_over else "waits"
     share, others = format_share(slow.waits), format_share(found.others)

@@ -28,7 +28,7 @@ def slowed(case: Case) -> Diagnosis | None:
     if step_s and at_rest_s and status.slowed_by:
         loses = 1.0 - at_rest_s / step_s
         return _verdict(case, step_s, at_rest_s) if loses >= case.starved else None
-    if step_s and before_s and case.starved < CONTENT and rank(status) is None:
+    if step_s and before_s and case.starved < CONTENT and rank(status, case.starved) is None:
         return _longer(case, step_s, before_s)
     return None
 
