@@ -146,7 +146,7 @@ class Knob:
             watcher(change)
         return new
 
-    def hand_over(self, by: str, why: str) -> None:
+    def _hand_over(self, by: str, why: str) -> None:
         """Name another author of the present value; no watcher is called."""
         with self._lock:
             self._last = KnobChange(time.time(), self.name, self._value, self._value, by, why)

@@ -200,7 +200,7 @@ class Tuner:
         """Turn a knob again that others turned."""
         run = self._run()
         with self._lock:
-            knob.hand_over(AUTOTUNE, "given back")
+            knob._hand_over(AUTOTUNE, "given back")
             self._session.board.first.pop(knob, None)  # from here on, this value is the first
             self._session.note(f"{knob.name} was given back")
             if run is not None and not self._ended:
