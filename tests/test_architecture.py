@@ -43,7 +43,7 @@ MOST_FILES = {
     "executors": 9,
     "executors/workers": 10,
     "ops": 20,
-    "engine": 19,
+    "engine": 20,
     "engine/nodes": 15,
     "show": 9,
     "show/verdict": 13,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..base.names import shown
 from ..engine.lifecycle import in_turn
+from ..engine.lock_waits import LockedCalls
 from ..engine.nodes.failures import Failure
 from ..engine.record import EVENTS_KEPT, slowdown
 from ..engine.stats import Row, RunStats, StageStats, Status
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # Used by the loader and by nbpipe's notebook support; completion does not offer them.
 _OURS = (
     *("active_s", "adopt", "between_waits", "call_in_loop", "chain_code", "close_epochs"),
-    *("ended", "follow", "knobs", "log", "loop_calls", "no_call_in_loop"),
+    *("ended", "follow", "knobs", "lock_wait", "log", "loop_calls", "no_call_in_loop"),
     *("on_run", "place", "shown", "turn", "unnamed_failures"),
 )
 _ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown")
@@ -167,6 +168,11 @@ class LoaderRun(ShownRun):
         maker = current.maker
         found = maker.failures() if isinstance(maker, LocalRun) else maker._core.unnamed_failures()
         return current.renumbered(found)
+
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage wait for a lock; None where that is not known."""
+        maker = self._maker
+        return maker._core.lock_wait(address) if isinstance(maker, Run) else None
 
     def place(self, address: str) -> Place | None:
         """Return where in user code the oldest call of a stage is; None if it is not known."""

@@ -10,6 +10,7 @@ from ..executors.interface import Served
 from ..executors.stack import Place
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
+from .lock_waits import LockedCalls
 from .nodes.external import ExternalOrder
 from .nodes.failures import Failure
 from .nodes.provenance import StageStates
@@ -135,6 +136,10 @@ class Engine(ABC):
     @abstractmethod
     def place(self, address: str) -> Place | None:
         """Return where in user code the oldest call of a stage is; None if it is not known."""
+
+    @abstractmethod
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage wait for a lock; None where that is not known."""
 
     @abstractmethod
     def numbers(self) -> ProcessNumbers:

@@ -15,6 +15,7 @@ from ..ops.stage import Chain
 from .engine import Engine, ProcessNumbers
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
+from .lock_waits import LockedCalls, LockWaits
 from .nodes.external import ExternalOrder
 from .nodes.failures import Failure
 from .nodes.provenance import StageStates
@@ -60,6 +61,7 @@ class LocalEngine(Engine):
         self.sources_read: Callable[[], object] = lambda: None
         self._chain = chain
         self._record = record
+        self._locks = LockWaits(self.scheduler)
         self._places: dict[str, _AskedCall] = {}  # by address
         self.epochs.remember = record.remember
         self.scheduler.sample = _sampler(self.epochs, record)
@@ -159,6 +161,11 @@ class LocalEngine(Engine):
             place = self.scheduler.place(task) if executor is None else executor.place()
             self._places[address] = known = _AskedCall(call, age_ns, place)
         return known.place
+
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage wait for a lock; None where threads make none."""
+        executor = self.epochs.fused_stages.executor(address)
+        return self._locks.of(address) if executor is None else None
 
     def numbers(self) -> ProcessNumbers:
         """Return the numbers of this process."""

@@ -371,6 +371,17 @@ class Scheduler:
             return in_threads
         return list({*in_threads, *self._running})  # one may be on its way to the event loop
 
+    def threads_of(self, address: str) -> list[int]:
+        """Return the threads in which calls of a stage are in progress."""
+
+        def counts(work: Work) -> bool:
+            if not isinstance(work, Task) or not work.started_ns or work.ended_ns:
+                return False
+            return work.node.runtime.address == address
+
+        with self.lock:
+            return self._pool.idents(counts)
+
     def place(self, task: Task) -> Place | None:
         """Return where in user code a task of a thread or of the event loop is."""
         return self.loop.place(task) if task.node.remote else self._pool.place(task)

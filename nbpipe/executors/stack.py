@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import faulthandler
 import gc
 import linecache
@@ -28,6 +29,8 @@ _LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")  # of coroutines and generators
 _AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 _DEEPEST = 200  # frames
+_ENTERS = ("__enter__", "acquire")  # functions of locks that are written in Python,
+_LOCKS = ("threading.py", "synchronize.py")  # in these files of the standard library
 
 
 class Place(NamedTuple):
@@ -82,6 +85,37 @@ def _calls(frame: FrameType | None) -> Iterator[Place]:
 def _place(frame: FrameType) -> Place:
     code = frame.f_code
     return Place(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
+
+
+def lock_waits(idents: Iterable[int]) -> list[Place | None]:
+    """Return the line in which each of these threads waits for a lock; None where it does not.
+
+    A thread waits for one if it is inside of what enters a context: `with lock:`. Those that are
+    not in Python code of the user's are left out.
+    """
+    now = sys._current_frames()
+    frames = [now[ident] for ident in idents if ident in now]
+    return [_lock_wait(one) for one in frames if not is_own_file(one.f_code.co_filename)]
+
+
+def _lock_wait(frame: FrameType) -> Place | None:
+    code = frame.f_code
+    ours = code.co_name in _ENTERS and Path(code.co_filename).name in _LOCKS
+    waits = ours or _enters_context(code.co_code, frame.f_lasti)
+    return innermost(_calls(frame)) if waits else None
+
+
+def _enters_context(code: bytes, at: int) -> bool:
+    """Return whether the instruction at a place calls `__enter__`."""
+    if at < 0:
+        return False
+    name = dis.opname[code[at]]
+    if name != "CALL":
+        return name == "BEFORE_WITH"
+    before = at - 2
+    while before >= 0 and dis.opname[code[before]] in ("CACHE", "PUSH_NULL", "NOP"):
+        before -= 2
+    return before >= 0 and dis.opname[code[before]] == "LOAD_SPECIAL"
 
 
 def place_in_coroutine(coroutine: object) -> Place | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from _thread import allocate_lock, get_ident
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from contextvars import Context
 from time import monotonic, perf_counter_ns
@@ -217,6 +218,15 @@ class ThreadPool:
     def at_work(self) -> list[Work]:
         """Return the work in progress; called under the lock."""
         return [worker.work for worker in self._workers if worker.work is not None]
+
+    def idents(self, counts: Callable[[Work], bool]) -> list[int]:
+        """Return the threads at work on what counts."""
+        found = [(one.work, one.thread) for one in list(self._workers)]
+        return [
+            thread.ident
+            for work, thread in found
+            if work is not None and thread is not None and thread.ident and counts(work)
+        ]
 
     def place(self, work: Work) -> Place | None:
         """Return where in user code the thread of some work is."""

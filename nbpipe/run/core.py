@@ -18,6 +18,7 @@ from ..engine.engine import Engine
 from ..engine.epoch import LOG
 from ..engine.lifecycle import RunLifecycle
 from ..engine.local_engine import LocalEngine
+from ..engine.lock_waits import LockedCalls
 from ..engine.nodes.external import ExternalOrder, external_chain, whole_order
 from ..engine.nodes.failures import Failure
 from ..engine.nodes.provenance import StageStates
@@ -292,6 +293,10 @@ class RunCore:
         with self.life.scheduler.lock:
             rows[CONSUMER] = self.record.consumer.stats(now_ns)
         return RunStats(rows, self._units)
+
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage wait for a lock; None where that is not known."""
+        return self.engine.lock_wait(address)
 
     def place(self, address: str) -> Place | None:
         """Return where in user code the oldest call of a stage is; None if it is not known."""

@@ -57,6 +57,7 @@ def diagnose_from(watched: RunView, status: Status, stats: Mapping[str, StageSta
         return nothing
     span = span_s(watched, status)
     case = Case.of(watched.stages, stats, status, span, past_of(watched))
+    case = case._replace(lock_wait=watched._core.lock_wait)
     if _is_early(case):
         return Diagnosis(
             cause="early", text="Too early to tell.", advice="Look again in a few seconds."

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ..base.knobs import Knob, KnobChange
 from ..base.threads import ExitCall
+from ..engine.lock_waits import LockedCalls
 from ..engine.nodes.failures import Failure
 from ..engine.stats import Row, StageStats, Status
 from ..executors.stack import Place
@@ -61,6 +62,9 @@ class ViewCore(Protocol):
 
         To find those reads the source, which is too slow for several times a second.
         """
+
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage wait for a lock; None where that is not known."""
 
     def place(self, address: str) -> Place | None:
         """Return where in user code the oldest call of a stage is; None if it is not known."""

@@ -56,6 +56,7 @@ class FakeWatched:
     closed: bool = False
     exporting: Callable = written
     tuner: object = None
+    locks: object = None
 
     @property
     def _core(self):
@@ -75,6 +76,9 @@ class FakeWatched:
 
     def place(self, address):
         return None
+
+    def lock_wait(self, address):
+        return self.locks
 
     def pause(self):
         self.now = replace(self.now, state="paused")

@@ -41,6 +41,7 @@ _OF_RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "rested": lambda core: core.engine.rest.rested_ns(),
     "release": lambda core: core.engine.rest.release(),
     "history": lambda core: core.engine.history(),
+    "lock_wait": lambda core, address: core.engine.lock_wait(address),
     "place": lambda core, address: core.engine.place(address),
     "caches": lambda core: core.engine.caches(),
     "node_state": lambda core, epoch, rest: core.node_state(epoch, IndexRanges.read(rest)),

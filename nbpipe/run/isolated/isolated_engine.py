@@ -12,6 +12,7 @@ from ...base.knobs import Knob
 from ...engine.engine import Engine, ProcessNumbers
 from ...engine.epoch import Epoch
 from ...engine.local_engine import LocalEngine
+from ...engine.lock_waits import LockedCalls
 from ...engine.nodes.external import ExternalOrder, Listed
 from ...engine.nodes.failures import Failure
 from ...engine.nodes.provenance import StageStates
@@ -203,6 +204,13 @@ class IsolatedEngine(Engine):
         if address in self._after:
             return self._here.place(address)
         found: Place | None = self.stages.ask("place", _PLACE_S, address)
+        return found
+
+    def lock_wait(self, address: str) -> LockedCalls | None:
+        """Return how much the calls of a stage there wait for a lock."""
+        if address in self._after:
+            return None
+        found: LockedCalls | None = self.stages.ask("lock_wait", _PLACE_S, address)
         return found
 
     def numbers(self) -> ProcessNumbers:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...base.format import format_share
 from ...base.gil import is_locked
 from ...base.knobs import Knob
 from ...base.machine import Machine
+from ...engine.lock_waits import LockedCalls
 from ...engine.stats import StageStats, Status
 from ...ops.stage import CONSUMER, Stage
 from ..history import WINDOW_S, Past
@@ -35,6 +36,7 @@ class Case(NamedTuple):
         now_s: time of day [s].
         span_s: how far back the stats reach [s].
         past: what the history tells, or None.
+        lock_wait: tells how much the calls of a stage wait for a lock now.
     """
 
     stages: Mapping[str, Stage]
@@ -47,6 +49,7 @@ class Case(NamedTuple):
     now_s: float
     span_s: float = WINDOW_S
     past: Past | None = None
+    lock_wait: Callable[[str], LockedCalls | None] = lambda _: None
 
     @classmethod
     def of(

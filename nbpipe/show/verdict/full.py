@@ -8,13 +8,14 @@ import sys
 from ...base.format import format_seconds, format_share
 from ...base.knobs import Knob
 from ...executors.interface import MOST_PROCESSES
-from ..history import Growth
+from ..history import Growth, enough_calls
 from .case import Case, is_crowded
 from .diagnosis import PRICE, Cause, Diagnosis, short_name
 from .load import Load
 from .lock import is_held, turns
 from .sending import FAR, finds_workers, in_threads, sending
 
+_LOCKED = 0.4  # of its calls wait for a lock: that is what limits
 _COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stage computes
 _WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 _CHEAPER = "Make its function cheaper"
@@ -141,6 +142,9 @@ def _with_knob(case: Case, load: Load, knob: Knob) -> Diagnosis:
         return _bottleneck(case, load, "full-machine", full, advice)
     if held:
         return _bottleneck(case, load, *turns(case, load))
+    at_lock = _at_a_lock(case, load, knob) if computes is not True else None
+    if at_lock is not None:
+        return at_lock
     growth = case.past and case.past.growth(load.host)
     if growth:
         return _in_turn(case, load, growth, computes=computes)
@@ -164,6 +168,21 @@ def _more_calls(case: Case, load: Load, value: int) -> Diagnosis:
     why = f"it runs inside {short_name(load.host)}" if inside else ""
     target = load.host, "concurrency", value
     return _bottleneck(case, load, "more-calls", why, f"Set {name} to {number}.", target=target)
+
+
+def _at_a_lock(case: Case, load: Load, knob: Knob) -> Diagnosis | None:
+    """Advise the calls that do not wait for a lock, where most of them do."""
+    found = case.lock_wait(load.host)
+    if found is None or found.place is None or found.share < _LOCKED:
+        return None
+    value = enough_calls(1.0 - found.share, load.slots, knob.value)
+    if value >= knob.value:
+        return None
+    name, number = case.setting("concurrency", value)
+    why = f"{format_share(found.share)} of its calls wait for a lock: {found.place}"
+    advice = f"Set {name} to {number}: more calls only wait for one another."
+    target = load.host, "concurrency", value
+    return _bottleneck(case, load, "calls-in-turn", why, advice, target=target)
 
 
 def _in_turn(case: Case, load: Load, growth: Growth, *, computes: bool | None) -> Diagnosis:
