@@ -17,6 +17,7 @@ import numpy as np
 
 BATCH = 4
 MB = 1 << 20
+MANY_MORE = 64  # batches: more than may be in progress
 Function = Callable[[Any], Any]
 
 
@@ -312,10 +313,14 @@ def changing(world: World) -> Kind:
 
 def growing(world: World) -> Kind:
     """In the second phase results are ten times as large, and the ceiling stays."""
+    large: list[int] = []  # the first item that is: all of a batch are
 
     def load(item: int) -> Any:
         time.sleep(0.05 * jitter(item, 0.1))
-        return np.full(MB if world.phase else MB // 10, item, np.uint32)
+        if world.phase and not large:
+            large.append((item // BATCH + MANY_MORE) * BATCH)
+        grown = bool(large) and item >= large[0]
+        return np.full(MB if grown else MB // 10, item, np.uint32)
 
     grid = {"load.concurrency": (4, 6, 8), "load.prefetch": (1, 4, 8)}
     stages = [Stage("load", load)]

@@ -128,7 +128,7 @@ HOLDS: dict[tuple[str, str], float] = {
     ("mixed", "workers"): 1.15,
     ("mixed", "from_best"): 0.95,
     ("bursty", "lost"): 0.14,
-    ("remote", "from_best"): 0.95,
+    ("remote", "from_best"): 0.93,
     ("slowed", "from_best"): 0.97,
 }
 
