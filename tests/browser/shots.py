@@ -84,7 +84,7 @@ def wait_advice(notebook: PanelPage, op: str) -> None:
 
 
 def take_alone(
-    browser: Browser, path: Path, beginning: str, name: str, file: Path, *, op: str
+    browser: Browser, path: Path, beginning: str, name: str, file: Path, *, op: str = ""
 ) -> None:
     """Picture the panel alone, in a theme, while a cell of a notebook iterates.
 
@@ -94,11 +94,14 @@ def take_alone(
         beginning: of the cell that iterates.
         name: of the theme.
         file: of the picture.
-        op: of the button that the verdict shows there.
+        op: of the button that the verdict shows there; without one, some time passes.
     """
     with opened(browser, path, name, width=1200, height=1500) as notebook:
         run_until(notebook, beginning)
-        wait_advice(notebook, op)
+        if op:
+            wait_advice(notebook, op)
+        else:
+            notebook.page.wait_for_timeout(3 * WATCH_MS)
         notebook.panel().screenshot(path=file)
         notebook.button("stop").click()
 
@@ -206,8 +209,6 @@ def main(folder: Path, wanted: list[str]) -> None:
             take_output(browser, EXPORT, 'print(Path("photo_loader.py")', folder / "module.png")
         if "resumed" in wanted:
             take_output(browser, TRAINING, "figure, axis", folder / "resumed.png")
-        if "autotune" in wanted:
-            take_alone(browser, AUTOTUNE, "tuner = run", folder / "autotune.png")
         for name in THEMES:
             if "quickstart" in wanted:
                 file = folder / f"quickstart-{name}.png"
@@ -215,6 +216,9 @@ def main(folder: Path, wanted: list[str]) -> None:
             if "lock" in wanted:
                 file = folder / f"lock-{name}.png"
                 take_alone(browser, PROCESSES, "threads_per_s", name, file, op="copy-advice")
+            if "autotune" in wanted:
+                file = folder / f"autotune-{name}.png"
+                take_alone(browser, AUTOTUNE, "tuner = run", name, file)
             if "panel" in wanted:
                 take_panel(browser, name, folder)
             if "sidebar" in wanted:
