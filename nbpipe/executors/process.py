@@ -10,7 +10,6 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from multiprocessing.reduction import send_handle
 from time import monotonic, perf_counter_ns
 from typing import Any, final
 
@@ -28,7 +27,7 @@ from ..errors import (
 )
 from .interface import MOST_PROCESSES, Executor, Program, Request, Response
 from .stack import Place, StackPipe
-from .workers.channel import Channel, ResultReader
+from .workers.channel import Channel, ResultReader, Wire
 from .workers.launch import LEAVE_S, Worker, launch, not_started
 from .workers.memory import Blocks
 from .workers.reloads import Versions, reloaded
@@ -407,7 +406,7 @@ class _Slot:
         """
         worker = launch(ENTRY, pickle.dumps((self.number, budget_bytes)))
         try:
-            send_handle(worker.connection, stacks.file, worker.pid)
+            Wire(worker.connection).send_fd(stacks.file)
         except ConnectionError:
             pass  # it has died, and the first request reports it
         except OSError as error:

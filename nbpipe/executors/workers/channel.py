@@ -102,7 +102,7 @@ class Channel:
     ) -> None:
         self.copy = copy
         self._connection = connection
-        self._wire = _Wire(connection)
+        self._wire = Wire(connection)
         self._ring = Ring(budget_bytes)
         self._blocks = Blocks() if blocks is None else blocks
         self._classes = Classes()
@@ -686,7 +686,7 @@ class ResultReader:
 
 # -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------
 @final
-class _Wire:
+class Wire:
     """A Unix socket: bytes in both directions; one thread writes, one thread reads at a time."""
 
     def __init__(self, connection: Connection) -> None:
@@ -704,7 +704,8 @@ class _Wire:
         for piece in pieces:
             rest = memoryview(piece)
             while rest:
-                rest = rest[os.write(fd, rest) :]
+                with contextlib.suppress(BlockingIOError):  # see `_socket`
+                    rest = rest[os.write(fd, rest) :]
 
     def fill(self, buffer: bytearray | memoryview) -> None:
         """Read until a writable buffer is full.
@@ -715,7 +716,10 @@ class _Wire:
         fd = self._connection.fileno()
         rest = memoryview(buffer)
         while rest:
-            count = os.readv(fd, (rest,))
+            try:
+                count = os.readv(fd, (rest,))
+            except BlockingIOError:  # see `_socket`
+                continue
             if not count:
                 raise EOFError("the other end of the channel is gone")
             rest = rest[count:]
@@ -741,9 +745,13 @@ class _Wire:
 
     @contextlib.contextmanager
     def _socket(self) -> Iterator[socket.socket]:
-        """Return the connection as a socket, which does not own it."""
+        """Return the connection as a socket, which does not own it.
+
+        With a default timeout, a new socket never blocks, nor does the connection, until it is set.
+        """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._connection.fileno())
         try:
+            sock.settimeout(None)
             yield sock
         finally:
             sock.detach()

@@ -12,14 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from time import perf_counter_ns
 from typing import Any, final
 
 from ...base.seeding import NUMBER
 from ...base.threads import hold_library_threads
 from ..stack import write_stacks
-from .channel import Channel
+from .channel import Channel, Wire
 from .remote_errors import pack_error
 from .serialize import load
 from .settings import WorkerSettings
@@ -34,10 +33,11 @@ _EXPANSION_NS = 2_000_000  # children are sent after so long, however many are w
 def serve(connection: Connection, argument: bytes) -> None:
     """Do jobs until the other end closes the pipe."""
     NUMBER[0], budget_bytes = pickle.loads(argument)  # noqa: S301  our own parent's
-    with contextlib.suppress(OSError, EOFError, RuntimeError):  # the parent is gone
-        stacks = recv_handle(connection)
-        os.set_inheritable(stacks, False)  # noqa: FBT003
-        write_stacks(stacks)
+    with contextlib.suppress(OSError, EOFError):  # the parent is gone
+        stacks = Wire(connection).recv_fd()
+        if stacks is not None:
+            os.set_inheritable(stacks, False)  # noqa: FBT003
+            write_stacks(stacks)
     channel = Channel(connection, copy=False, budget_bytes=budget_bytes)
     streams = [LineSender(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams

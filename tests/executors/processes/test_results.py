@@ -1,6 +1,7 @@
 """Results of workers: each is what the function gave, whatever the next call does to it."""
 
 import dataclasses
+import socket
 
 import numpy as np
 import pytest
@@ -172,3 +173,19 @@ def test_an_array_that_stands_twice(size, copy):
     assert [one["a"] is one["b"][0] is one["c"].image for one in got] == [True] * 40
     got[0]["a"][:] = -1
     assert [one["b"][0].max() for one in got] == [-1, *range(1, 40)]
+
+
+@pytest.fixture
+def impatient_sockets():
+    """Give new sockets a default timeout."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(7.5)
+    yield
+    socket.setdefaulttimeout(before)
+
+
+def test_the_timeout_of_new_sockets(impatient_sockets):
+    """Large items come and go whatever timeout a library has given to new sockets."""
+    arrays = [np.full(300_000, n) for n in range(20)]
+    got = drained(placed(arrays, lambda array: array + 1))
+    assert [int(array[0]) for array in got] == [*range(1, 21)]
