@@ -241,8 +241,9 @@ def test_a_real_lock_without_any_turn():
                 time.sleep(0.02)
             elif (found := run.diagnose()).cause == "calls-in-turn":
                 break
-    assert found.suggestion in {("query", "concurrency", 1), ("query", "concurrency", 2)}
-    assert run.events == ()
+    stage, knob, value = found.suggestion
+    assert (stage, knob, value < 4) == ("query", "concurrency", True)  # 2 on a quiet machine
+    assert run["query"].concurrency == 8
 
 
 # -- a turn that made it slower --------------------------------------------------------------------
