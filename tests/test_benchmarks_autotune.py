@@ -1,5 +1,6 @@
 """The benchmark of autotune: a short round, how settings are chosen and judged, and its tables."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_quick_round(tmp_path):
 @pytest.mark.slow
 def test_child_that_fails_says_why(capsys):
     """The last line of its error is in the measurement, and the other children are ended."""
-    (one,) = plan.measured("consumer", {"autotune": "python", "no such": "python"}, pace=0.01)
+    python = sys.executable
+    (one,) = plan.measured("consumer", {"autotune": python, "no such": python}, pace=0.01)
     assert (one.status, one.note) == (FAILED, "no such failed: KeyError: 'no such'")
     assert "consumer: no such failed" in capsys.readouterr().out
 
