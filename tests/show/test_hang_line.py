@@ -124,6 +124,7 @@ def test_line_of_the_process_of_a_run():
     assert evidence(nbpipe.source([1]).map(library), 0, isolate=True).startswith("in library, ")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("workers", [0, 1])
 def test_line_of_a_dataset(workers):
     """A loader has it too, with and without workers."""
