@@ -194,5 +194,5 @@ def _main_thread(text: str) -> list[Place]:
 
 
 def _name(file: str) -> str:
-    """Return the name of a file, of which the handler escapes what is not ASCII."""
+    """Return a file's name without the escapes that the handler writes for other than ASCII."""
     return file.encode().decode("unicode_escape") if "\\" in file else file

@@ -172,7 +172,7 @@ class Profiler:
 
     # -- measuring ----------------------------------------------------------------------------
     def _start(self, passed: StagePass, runs: ExitStack) -> None:
-        """Start what is measured: the whole pipeline, and each segment."""
+        """Start the measured runs: the whole pipeline, and each segment."""
         core = RunCore(self.chain, times_steps=False, listed=False)
         live = WindowRunner(runs.enter_context(Run(core)), self.step)
         self._runners = [(None, 1, live)]
@@ -260,7 +260,7 @@ class _Told:
         self._count, self._each_s = count, each_s
 
     def at(self, what: str) -> None:
-        """Show what is measured now, unless that was shown just before."""
+        """Show the present measurement, unless it was shown just before."""
         share, left = None, ""
         if self._count:
             share, left_s = self._done / self._count, (self._count - self._done) * self._each_s

@@ -132,7 +132,7 @@ class Profile:
             found.append(next(row for row in rows if row.feeds_per_s >= enough))
         return found
 
-    # -- what is shown ------------------------------------------------------------------------
+    # -- verdict, table, figure ---------------------------------------------------------------
     def verdict(self) -> list[str]:
         """Return the finding, the evidence and the action, a sentence or two each.
 

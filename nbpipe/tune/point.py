@@ -1,4 +1,4 @@
-"""Points: what is measured of one setting of the knobs, and how."""
+"""Points: the measurements of one setting of the knobs, and how they are made."""
 
 from __future__ import annotations
 

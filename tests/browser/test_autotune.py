@@ -33,7 +33,7 @@ def test_auto_tunes_while_a_cell_trains_and_undoes_all(open_cells):
 
 
 def said_at_a_mark(page):
-    """Move the cursor over the chart until it is at a mark; return what is said there."""
+    """Move the cursor over the chart until it is at a mark; return its text."""
     chart = page.panel().locator(".nbp-chart")
     if chart.get_attribute("open") is None:
         chart.locator("summary").click()

@@ -69,7 +69,7 @@ def test_json(module, tmp_path):
     ],
 )
 def test_refusals(arguments, code, says, module, tmp_path):
-    """The exit code and the message say what is wrong; nothing is printed."""
+    """The exit code and the message name the fault; nothing is printed."""
     done = command("profile", module, *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr

@@ -250,7 +250,7 @@ def test_names_are_those_of_prometheus(otel, registry):
 
 
 def test_wrong_meter():
-    """What is no meter is refused."""
+    """An object that is not a meter is refused."""
     said = "opentelemetry meter must be a Meter, got a int"
     with nbpipe.source([1]).start() as run, pytest.raises(TypeError, match=said):
         nbpipe.metrics.opentelemetry(run, meter=3)

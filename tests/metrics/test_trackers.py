@@ -65,7 +65,7 @@ def test_wandb(clock):
     ],
 )
 def test_other_objects_are_refused(function, message):
-    """What is no such object is named at once, not in mid-epoch."""
+    """Another object is named at once, not in mid-epoch."""
     with nbpipe.source([1]).start() as run, pytest.raises(TypeError, match=message):
         getattr(nbpipe.metrics, function)(run, 3)
 

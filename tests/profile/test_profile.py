@@ -57,7 +57,7 @@ def source(count=60):
     return nbpipe.source(range(count))
 
 
-# -- what is measured ------------------------------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------
 def test_each_stage_is_measured_at_each_concurrency():
     """So is the present value; a stage without the knob is measured as it is."""
     pipe = source().map(double, concurrency=3).batch(8)
@@ -347,7 +347,7 @@ def test_copies_to_a_device(torch):
 
 # -- progress --------------------------------------------------------------------------------------
 def test_progress(capsys):
-    """Lines say what is measured, and how long it may take; none is written to stdout."""
+    """Lines name the measurement, and how long it may take; none is written to stdout."""
     before = set(threading.enumerate())
     nbpipe.profile(source().map(double), **QUICK)
     shown = capsys.readouterr()
