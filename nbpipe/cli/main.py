@@ -155,10 +155,14 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=export)
 
 
+def _add_module(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("module", type=Path, help="the module, for example loader.py")
+    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("module", type=Path, help="the module, for example loader.py")
-    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+    _add_module(parser)
     whole = partial(_whole, minimum=1, unit="epochs")
     add("--epochs", type=whole, default=1, metavar="N", help="epochs to run (default: 1)")
     add("--autotune", action="store_true", help="turn the knobs by measured gain, and print them")
@@ -169,8 +173,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("module", type=Path, help="the module, for example loader.py")
-    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+    _add_module(parser)
     whole = partial(_whole, minimum=1, unit="calls")
     add(
         "--concurrency",
@@ -194,8 +197,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("module", type=Path, help="the module, for example loader.py")
-    _add_set(parser, "set a knob, for example decode.concurrency=8 or decode_concurrency=8")
+    _add_module(parser)
     add(
         "--vary",
         action="append",

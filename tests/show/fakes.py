@@ -93,19 +93,6 @@ class FakeWatched:
         return self.exporting(path, overwrite=overwrite)
 
 
-class Decided(NamedTuple):
-    """A decision of a tuner."""
-
-    when_s: float
-    text: str
-    knob: str = ""
-    old: int = 0
-    new: int = 0
-    rate: float = 0.0
-    after: float = 0.0
-    taken_back: bool = False
-
-
 @dataclass
 class FakeTuner:
     """Stands for a tuner that turns the concurrency of decode; every field is what it will say."""

@@ -25,12 +25,14 @@ from nbpipe.show.verdict import case
 from nbpipe.show.verdict import hang as hang_file
 from nbpipe.show.verdict.memory import MemoryReader, ResidentMemory
 from nbpipe.show.watch import ChangesSinceExport, changes_since_export, record_export
+from nbpipe.tune.session import Decision
 
 __all__ = [
     "LEASE_S",
     "Ack",
     "ChainAnswer",
     "ChangesSinceExport",
+    "Decision",
     "ExportedMessage",
     "Hello",
     "Here",

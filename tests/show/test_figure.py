@@ -8,14 +8,13 @@ import nbpipe
 from nbpipe import KnobChange
 from tests.show.fakes import (
     BEGUN_S,
-    Decided,
     FakeTuner,
     FakeWatched,
     past_of,
     photographs,
     row,
 )
-from tests.show.inner import addresses, figure
+from tests.show.inner import Decision, addresses, figure
 
 pytest.importorskip("plotly")
 
@@ -96,7 +95,7 @@ def test_trials_that_were_taken_back_are_pale():
     """Their marks say so."""
     run = photographs()
     trial = run.events[0]
-    run.tuner = FakeTuner(log=(Decided(trial.when_s, "", trial.knob, 2, 4, taken_back=True),))
+    run.tuner = FakeTuner(log=(Decision(trial.when_s, "", trial.knob, 2, 4, taken_back=True),))
     drawn = figure(run)
     marks = traces(drawn)["knob change"]
     lines = [shape.opacity for shape in drawn.layout.shapes if shape.type == "line"]

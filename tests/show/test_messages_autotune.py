@@ -9,8 +9,8 @@ import nbpipe
 from nbpipe import KnobChange
 from tests.gates import finished
 from tests.show.browser import Browser
-from tests.show.fakes import BEGUN_S, Decided, FakeTuner, photographs
-from tests.show.inner import snapshot
+from tests.show.fakes import BEGUN_S, FakeTuner, photographs
+from tests.show.inner import Decision, snapshot
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def test_a_closed_run_refuses(run, browser, op):
 
 
 DECISIONS = (
-    Decided(BEGUN_S + 30, "the load has changed"),
-    Decided(BEGUN_S + 31, "trying", "decode.concurrency", 5, 9, 12.5, 11.25, taken_back=True),
-    Decided(BEGUN_S + 34, "the fewest calls", "decode.concurrency", 9, 6, 11.25),
+    Decision(BEGUN_S + 30, "the load has changed"),
+    Decision(BEGUN_S + 31, "trying", "decode.concurrency", 5, 9, 12.5, 11.25, taken_back=True),
+    Decision(BEGUN_S + 34, "the fewest calls", "decode.concurrency", 9, 6, 11.25),
 )
 
 
