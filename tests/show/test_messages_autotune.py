@@ -207,7 +207,8 @@ def test_a_run_is_tuned_and_all_is_undone(made):
 
         def train():
             for _ in iterated:
-                if knob.value > 1 and browser.snapshot()["tuner"]["done"][0]["after"]:
+                done = browser.snapshot()["tuner"]["done"]
+                if knob.value > 1 and done and done[0]["after"]:
                     break
 
         finished(train)
