@@ -74,6 +74,11 @@ class EpochLog:
         newest = begun[-1] if begun else None
         return next((one for one in reversed(begun) if one.in_progress), newest)
 
+    @property
+    def makers(self) -> list[Run | LocalRun]:
+        """What makes batches, or can make those of the next epoch."""
+        return [one for one in self._makers if not one.closed]
+
     def begins(self, iterator: Any, maker: Run | LocalRun, number: int = 0) -> None:
         """Note an epoch that is about to begin; it counts once its maker has begun it.
 
@@ -107,7 +112,7 @@ class EpochLog:
 
     def _keep(self, maker: Run | LocalRun) -> None:
         if not any(one is maker for one in self._makers):
-            self._makers = [*(one for one in self._makers if not one.closed), maker]
+            self._makers = [*self.makers, maker]
 
     def is_busy(self, run: Run) -> bool:
         """Return whether an epoch of a run is in progress."""

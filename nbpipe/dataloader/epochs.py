@@ -261,6 +261,7 @@ class Epochs:
                 epoch = LoaderEpoch(loader, self, arguments, progress)
                 epoch.begin_in_loop(local)
                 self.run.log.begins(epoch, local)
+                self.run.traces.follow(local)
             begun = progress
         finally:
             self.state.begun(begun)

@@ -14,6 +14,7 @@ from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
 from ..engine.nodes.failures import Failure, formatted, one_line
 from ..engine.record import RunRecord
 from ..engine.stats import BLOCKED, SAMPLE_NS, Row, StageRuntime, StageStats, Status
+from ..engine.trace import TracedCalls, TraceEvents
 from ..executors.stack import Place, place_in_thread
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses
@@ -79,6 +80,8 @@ class LoopCounts:
         consumer, spent_ns = self.record.consumer, self._spent_ns(now_ns)
         consumer.waits_since_ns = 0
         consumer.waited_ns += spent_ns
+        if spent_ns and consumer.trace is not None:
+            consumer.trace.add_wait(now_ns - spent_ns, now_ns)
         return spent_ns
 
     def _spent_ns(self, now_ns: int) -> int:
@@ -282,6 +285,15 @@ class LocalRun(Iterator[Any]):
         """Close the sampler; take no lock: this thread may collect garbage while it holds one."""
         self.closed = self._counts.over = True
         self._batches = iter(())
+
+    def begin_trace(self, trace: TraceEvents) -> None:
+        """Give a trace the time in which the loop makes batches, as waits."""
+        self._counts.record.consumer.trace = trace
+
+    def end_trace(self) -> list[TracedCalls]:
+        """Give it no more; no other process makes batches."""
+        self._counts.record.consumer.trace = None
+        return []
 
     # -- what it shows --------------------------------------------------------------------
     def status(self) -> Status:

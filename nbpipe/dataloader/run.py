@@ -28,6 +28,7 @@ from ..run.failed import Failures
 from ..run.live_stage import LiveStage
 from ..run.run import Run
 from ..run.shown import ShownRun
+from ..run.trace import MOST_EVENTS, Trace, Traces
 from ..show.watch import AttendedRun, Shown, loader_made, title_of
 from ..tune.limits import TunerLimits
 from ..tune.tuner import Tuner
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 _OURS = (
     *("active_s", "adopt", "between_waits", "call_in_loop", "chain_code", "close_epochs"),
     *("ended", "follow", "knobs", "lock_wait", "log", "loop_calls", "no_call_in_loop"),
-    *("on_run", "place", "shown", "turn", "unnamed_failures"),
+    *("on_run", "place", "shown", "traces", "turn", "unnamed_failures"),
 )
-_ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown")
+_ATTRIBUTES = ("between_waits", "knobs", "log", "loop_calls", "on_run", "shown", "traces")
 
 
 @final
@@ -67,6 +68,7 @@ class LoaderRun(ShownRun):
         between_waits: called before the loop makes a batch itself, or None; an epoch takes the
             one that is set when it begins.
         loop_calls: the loop calls these before it takes a batch.
+        traces: its traces.
         shown: the displays of this run; their `rest` is called at the end of each epoch.
 
     Examples:
@@ -85,6 +87,8 @@ class LoaderRun(ShownRun):
         self.on_run: Callable[[AttendedRun], object] | None = None
         self.between_waits: Callable[[], object] | None = None
         self.loop_calls: list[Callable[[], object]] = []
+        self.traces = Traces()
+        weakref.finalize(self, self.traces.close)
         self._loader = weakref.ref(loader)
         self._unit = unit
         self._pipeline = Pipeline(())
@@ -111,6 +115,7 @@ class LoaderRun(ShownRun):
         """Show a run that makes batches; it times the steps of the same loop as those before."""
         run._core.time_steps(self._steps)
         run._core.life.loop_calls = self.loop_calls
+        self.traces.follow(run._core.engine)
         if self.on_run is not None:
             self.on_run(run)
 
@@ -419,6 +424,7 @@ class LoaderRun(ShownRun):
         if self._tuner is not None:
             self._tuner.stop()
         self.log.close(timeout_s)
+        self.traces.close()
 
     # -- tuning ---------------------------------------------------------------------------
     def autotune(
@@ -485,6 +491,39 @@ class LoaderRun(ShownRun):
         if FETCH not in stages:
             return dict.fromkeys(stages, "each worker reads a part of the dataset")
         return {name: "" for name in stages if name != FETCH}
+
+    # -- traces ---------------------------------------------------------------------------
+    def trace(self, path: str | os.PathLike[str], *, events: int = MOST_EVENTS) -> Trace:
+        """Record which thread and worker did what and when, for https://ui.perfetto.dev.
+
+        It continues over all epochs until its `close()`, the end of a `with` block, or the run's
+        `close()`. Without workers, it shows when the training loop made its batches.
+
+        Args:
+            path: the file, for example "trace.json", or "trace.json.gz"; one that is there is
+                replaced.
+            events: the most calls to keep: the last ones.
+
+        Returns:
+            The trace; it has `close()`, and is a context manager.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: the file cannot be written there, or `events` is out
+                of range.
+            RunError: the run already records a trace.
+            RunClosedError: the loader is gone.
+
+        Examples:
+            >>> import nbpipe, tempfile
+            >>> loader = nbpipe.DataLoader(range(6), num_workers=1, workers="thread")
+            >>> with tempfile.TemporaryDirectory() as here:
+            ...     with loader.run.trace(f"{here}/trace.json"):
+            ...         batches = list(loader)
+        """
+        self._open_loader()
+        makers = self.log.makers
+        traced = [one if isinstance(one, LocalRun) else one._core.engine for one in makers]
+        return self.traces.begin(path, events, self._events.copy, traced)
 
     def __enter__(self) -> LoaderRun:
         return self

@@ -17,6 +17,7 @@ from .nodes.provenance import StageStates
 from .scheduler import Scheduler
 from .stats import Row, StageStats
 from .step_time import Rests
+from .trace import TracedCalls, TraceEvents
 
 
 class ProcessNumbers(NamedTuple):
@@ -144,6 +145,15 @@ class Engine(ABC):
     @abstractmethod
     def numbers(self) -> ProcessNumbers:
         """Return the numbers of the stages' process now."""
+
+    # -- a trace ------------------------------------------------------------------------------
+    @abstractmethod
+    def begin_trace(self, trace: TraceEvents) -> None:
+        """Give a trace the calls of the stages and the waits of the loop."""
+
+    @abstractmethod
+    def end_trace(self) -> list[TracedCalls]:
+        """Give it no more; return the calls of other processes that run stages."""
 
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""

@@ -22,6 +22,7 @@ from .nodes.provenance import StageStates
 from .record import RunRecord
 from .rest import WorkerRest
 from .stats import Row, StageStats
+from .trace import TracedCalls, TraceEvents
 
 
 class _AskedCall(NamedTuple):
@@ -177,6 +178,19 @@ class LocalEngine(Engine):
         memories = [epoch.memory for epoch in self.scheduler.epochs]
         held = [memory.held_bytes for memory in memories if memory is not None]
         return sum(held) if held and self.limit_bytes is not None else None
+
+    def begin_trace(self, trace: TraceEvents) -> None:
+        """Give a trace the calls of the stages and the waits of the loop."""
+        self._trace_to(trace)
+
+    def end_trace(self) -> list[TracedCalls]:
+        """Give it no more; its calls are all of this process."""
+        self._trace_to(None)
+        return []
+
+    def _trace_to(self, trace: TraceEvents | None) -> None:
+        self._record.consumer.trace = trace
+        self.scheduler.trace_to(trace)
 
     def reads_ahead_of(self, number: int) -> bool:
         """Return whether the epoch after this one is being read."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple, final
 
 from ..base.seeding import Path
-from .nodes.node import Task
+from .nodes.node import Task, title_of
 from .stats import StageRuntime
 
 EVENT_LOOP = -1  # in place of a thread
@@ -46,8 +48,7 @@ class TraceSlice(NamedTuple):
     @property
     def name(self) -> str:
         """The addresses of all stages, in order."""
-        before, after = ((), self.others) if self.stage_first else (self.others, ())
-        return " + ".join(one.address for one in (*before, self.stage, *after))
+        return title_of(self.stage, self.others, own_first=self.stage_first)
 
     @property
     def busy_ns(self) -> int:
@@ -59,6 +60,45 @@ class TraceSlice(NamedTuple):
 _slice_of: Callable[[tuple[Any, ...]], TraceSlice] = partial(tuple.__new__, TraceSlice)
 
 
+class TracedCall(NamedTuple):
+    """A call, or a chunk of short ones, in plain values: another process can send it.
+
+    Attributes:
+        thread: number of the thread, or `EVENT_LOOP`.
+        started_ns, ended_ns: when, on the clock of `perf_counter_ns`, which processes share.
+        name: the addresses of its stages.
+        place: the path of the first item; empty if it is not known.
+        items: how many were worked on.
+        worker: process id of the worker that did it, and when it had; zeros without one [ns].
+        busy_ns: time in functions [ns].
+    """
+
+    thread: int
+    started_ns: int
+    ended_ns: int
+    name: str
+    place: str
+    items: int
+    worker: tuple[int, int]
+    busy_ns: int
+
+
+class TracedCalls(NamedTuple):
+    """The calls of one process.
+
+    Attributes:
+        pid: its process id.
+        calls: the last ones, in the order of their starts.
+        threads: the names of the threads, by number.
+        left_out: how many earlier calls are missing.
+    """
+
+    pid: int
+    calls: list[TracedCall]
+    threads: dict[int, str]
+    left_out: int
+
+
 @final
 class TraceEvents:
     """The last calls of a run and the last waits of its loop.
@@ -67,6 +107,7 @@ class TraceEvents:
         most: how many of each are kept.
 
     Attributes:
+        most: how many of each are kept.
         begun_ns: when it began, on the clock of `perf_counter_ns`.
         begun_unix_ns: the same moment, since the Unix epoch.
         slices: the last calls.
@@ -76,6 +117,7 @@ class TraceEvents:
     """
 
     def __init__(self, most: int) -> None:
+        self.most = most
         self.begun_ns, self.begun_unix_ns = perf_counter_ns(), time_ns()
         self.slices: deque[TraceSlice] = deque(maxlen=most)
         self.waits: deque[tuple[int, int]] = deque(maxlen=most)
@@ -114,3 +156,26 @@ class TraceEvents:
         """Add a wait of the loop; called by its thread."""
         self.waited += 1
         self.waits.append((begun_ns, ended_ns))
+
+    def leave_out(self, address: str) -> None:
+        """Forget the calls of a stage."""
+        kept = [one for one in self.slices if one.name != address]
+        self.calls -= len(self.slices) - len(kept)
+        self.slices = deque(kept, self.most)
+
+    def traced(self) -> TracedCalls:
+        """Return the calls of this process, once no more come."""
+        calls = [
+            TracedCall(
+                one.thread,
+                one.started_ns,
+                one.ended_ns,
+                one.name,
+                "" if one.path is None else str(one.path),
+                one.items,
+                one.worker,
+                one.busy_ns,
+            )
+            for one in sorted(self.slices, key=attrgetter("started_ns"))
+        ]
+        return TracedCalls(os.getpid(), calls, self.threads, self.calls - len(calls))

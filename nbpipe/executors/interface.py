@@ -45,6 +45,10 @@ class Work(Protocol):
     settings: ThreadSettings
 
     @property
+    def title(self) -> str:
+        """The addresses of its stages, in order."""
+
+    @property
     def reads(self) -> AsyncReading | None:
         """The async iterator that it draws from, or None."""
 

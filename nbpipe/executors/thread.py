@@ -17,6 +17,7 @@ from typing import Protocol, final
 from ..base.threads import ThreadSettings, uninterrupted
 from .interface import TaskSource, Work
 from .stack import Place, place_in_thread
+from .torch_ranges import perform_in_range, profiler_at_work
 
 _numbers = itertools.count()
 SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised again
@@ -203,7 +204,11 @@ class ThreadPool:
                     if work.settings is not worker.settings:
                         worker.enter(work.settings)
                     work.started_ns = perf_counter_ns()
-                    worker.context.run(work.perform, work)
+                    profiler = profiler_at_work()
+                    if profiler is None:
+                        worker.context.run(work.perform, work)
+                    else:
+                        worker.context.run(perform_in_range, work, profiler)
                     work.ended_ns = perf_counter_ns()
                 elif worker.dismissed:
                     return

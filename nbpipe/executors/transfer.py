@@ -14,7 +14,6 @@ import contextlib
 import functools
 import math
 import operator
-import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -35,7 +34,6 @@ from .workers.memory import copy_bytes
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams
 _NUMERIC = frozenset("biufc")
-_WAITS = "nbpipe: waits for data"
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, np.ndarray})  # of the host
 
 
@@ -455,19 +453,6 @@ def await_stream(value: Any) -> None:
     """Wait in this thread, before it opens a batch, until its stream is not too late."""
     if type(value) is InFlight:
         value.holdings.await_stream()
-
-
-def wait_range() -> AbstractContextManager[object] | None:
-    """Return a range that shows a wait in the trace of a torch profiler; None without one.
-
-    Such a profiler sees the thread that started it, so that stages in other threads do not show.
-    """
-    autograd = getattr(sys.modules.get("torch"), "autograd", None)
-    is_profiled: Callable[[], bool] | None = getattr(autograd, "_profiler_enabled", None)
-    if autograd is None or is_profiled is None or not is_profiled():
-        return None
-    found: AbstractContextManager[object] = autograd.profiler.record_function(_WAITS)
-    return found
 
 
 def seen(value: Any) -> Any:

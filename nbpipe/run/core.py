@@ -15,7 +15,6 @@ from ..base.format import parse_bytes
 from ..base.knobs import Knob, KnobChange
 from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
-from ..engine.epoch import LOG
 from ..engine.lifecycle import RunLifecycle
 from ..engine.local_engine import LocalEngine
 from ..engine.lock_waits import LockedCalls
@@ -41,7 +40,7 @@ from .origins import Origins
 from .pace import PaceExchange, exchange_of
 from .retry import retried
 from .status import StatusReader
-from .trace import Trace
+from .trace import Trace, Traces
 from .training import BackgroundLoop
 
 BUDGET = "memory"  # name of the knob; those of stages have two parts
@@ -75,7 +74,7 @@ class RunCore:
         background: the loop of `run.train`.
         budget: the knob of the budget for all buffers; None without one.
         tuner: turns the knobs; None before `autotune` was called.
-        traces: the last trace, if there is one.
+        traces: its traces.
         listed: users see the run.
     """
 
@@ -100,7 +99,7 @@ class RunCore:
         self.life = life = RunLifecycle(self.engine, self.record)
         self.background = BackgroundLoop(life)
         self.tuner: Tuner | None = None
-        self.traces: list[Trace] = []
+        self.traces = Traces()
         self._paces: PaceExchange | None = None
         self.listed = listed
         self._times_steps = times_steps
@@ -271,13 +270,8 @@ class RunCore:
     def trace_to(self, path: str | os.PathLike[str], events: int) -> Trace:
         """Begin a trace."""
         self.life.check_open()
-        for other in self.traces:
-            if not other.closed:
-                raise RunError(
-                    f"this run already records a trace to {str(other.path)!r}; close() it first"
-                )
-        self.traces[:] = [Trace(path, events, self.engine, self.record)]
-        return self.traces[0]
+        changes = self.record.events.copy
+        return self.traces.begin(path, events, changes, (self.engine,))
 
     # -- measurements -------------------------------------------------------------------------
     def status(self) -> Status:
@@ -350,7 +344,7 @@ class RunCore:
             uninterrupted(self._let_go)
             self.background.close(timeout_s)
             life.close(timeout_s)
-            _close_traces(self.traces)
+            self.traces.close()
         except BaseException:  # an interrupt: close the rest without waiting
             uninterrupted(functools.partial(life.close, 0))
             raise
@@ -412,24 +406,13 @@ def _knob_watcher(engine: Engine, record: RunRecord) -> Callable[[KnobChange], N
     return changed
 
 
-def _close_traces(traces: Iterable[Trace]) -> None:
-    """Write the trace in progress: the run has ended."""
-    try:
-        for trace in traces:
-            trace.close()
-    except OSError as error:
-        LOG.warning("the trace cannot be written: %s", error)
-
-
-def _abandon(
-    life: RunLifecycle, unwatch: Iterable[Callable[[], None]], traces: Iterable[Trace]
-) -> None:
+def _abandon(life: RunLifecycle, unwatch: Iterable[Callable[[], None]], traces: Traces) -> None:
     """Close the parts of a collected run in another thread: this one may hold its lock."""
 
     def close() -> None:
         for end in unwatch:
             end()
         life.close(_FORGOTTEN_S)
-        _close_traces(traces)
+        traces.close()
 
     in_new_thread(close)

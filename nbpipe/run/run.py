@@ -571,7 +571,7 @@ class Run(ShownRun):
         Raises:
             ArgumentError, ArgumentTypeError: the file cannot be written there, or `events` is out
                 of range.
-            RunError: the run is isolated, or already records a trace.
+            RunError: the run already records a trace.
             RunClosedError: the run is closed, or was started in another process.
 
         Examples:

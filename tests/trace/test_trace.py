@@ -1,17 +1,20 @@
 """A trace has a track for each thread and worker, a slice for each call, and knob changes."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 
 import pytest
 
 import nbpipe
-from tests.gates import Gate, consumer_waits, until
+from tests.gates import HANG_S, Gate, consumer_waits, until
 from tests.trace.reader import read
 
 
@@ -262,15 +265,6 @@ def test_bad_input(given, options, says, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_an_isolated_run_is_refused(path):
-    """Its stages are in another process."""
-    with nbpipe.source(range(3)).start(isolate=True) as run:
-        with pytest.raises(nbpipe.RunError, match="without isolate=True"):
-            run.trace(path)
-        list(run)
-
-
 def test_a_file_that_cannot_be_written(tmp_path, caplog):
     """`close()` raises it, and the end of a run logs it; no other file is left."""
     folder = tmp_path / "gone"
@@ -286,14 +280,118 @@ def test_a_file_that_cannot_be_written(tmp_path, caplog):
     assert "the trace cannot be written" in caplog.text
 
 
+# -- isolated runs and loaders ---------------------------------------------------------------------
+def items_in(found, name):
+    """Give how many items the slices of a name have, by the kind of their process."""
+    counts = Counter()
+    for track in found.tracks.values():
+        kind = track.process.rstrip("0123456789 ")
+        counts[kind] += items_of(one for one in track.slices if one["name"] == name)
+    return +counts
+
+
+@pytest.mark.slow
+def test_the_stages_of_an_isolated_run(path):
+    """Their process has its own threads and workers; the waits are those of the loop here."""
+    pipe = nbpipe.source(range(40)).map(busy, concurrency=2).map(double, executor="process")
+    with pipe.start(isolate=True) as run:
+        with run.trace(path):
+            assert len(list(run)) == 40
+        list(run)
+    found = read(path)
+    assert items_in(found, "busy") == {"stages": 40}
+    assert items_in(found, "double") == {"stages": 40, "worker": 40}
+    waits = [one for track in found.tracks.values() for one in track.slices if "args" not in one]
+    assert {one["pid"] for one in waits} == {os.getpid()}
+    assert found.slices("isolated") == []
+    starts = [one["ts"] for one in found.slices("busy")]
+    assert 0 <= min(starts) <= max(starts) < 1e6 * HANG_S
+
+
+@pytest.mark.slow
+def test_an_isolated_run_that_closes_writes_it(path):
+    """The calls come before its process ends."""
+    with nbpipe.source(range(9)).map(busy).start(isolate=True) as run:
+        run.trace(path)
+        list(run)
+    assert items_in(read(path), "busy") == {"stages": 9}
+
+
+@pytest.mark.slow
+def test_the_process_of_an_isolated_run_dies(path):
+    """The calls of the process that replaces it are there."""
+    with nbpipe.source(range(9)).map(busy).start(isolate=True) as run, run.trace(path):
+        list(run)
+        os.kill(run._core.engine.pid, signal.SIGKILL)
+        with contextlib.suppress(nbpipe.WorkerDiedError):
+            list(run)
+        list(run)
+    assert items_in(read(path), "busy")["stages"] >= 9
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_loader(persistent, path):
+    """All its epochs are in one file, whichever run makes their batches."""
+    loader = nbpipe.DataLoader(
+        range(8), batch_size=2, num_workers=1, workers="thread", persistent_workers=persistent
+    )
+    list(loader)
+    with loader.run.trace(path):
+        list(loader)
+        list(loader)
+    list(loader)
+    assert items_of(read(path).slices("fetch")) == 8
+
+
+@pytest.mark.torch
+def test_a_loader_without_workers(path):
+    """Its loop waits while it makes a batch."""
+    loader = nbpipe.DataLoader(range(8), batch_size=2)
+    with loader.run.trace(path):
+        assert len(list(loader)) == 4
+    waits = read(path).named("training loop").slices
+    assert len(waits) >= 4
+    assert {one["name"] for one in waits} == {"waits for data"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ends", ["close", "dropped"])
+def test_a_loader_that_ends_writes_it(ends, path):
+    """So nothing is lost where `close()` was forgotten."""
+    loader = nbpipe.DataLoader(range(8), num_workers=1, workers="thread")
+    loader.run.trace(path)
+    list(loader)
+    if ends == "close":
+        loader.run.close()
+    del loader
+    gc.collect()
+    assert items_of(read(path).slices("fetch")) == 8
+
+
+@pytest.mark.torch
+def test_one_trace_of_a_loader_at_a_time(path):
+    """The message names the other one; a loader that is gone has none."""
+    loader = nbpipe.DataLoader(range(8))
+    run = loader.run
+    with run.trace(path), pytest.raises(nbpipe.RunError, match="already records a trace"):
+        run.trace(path)
+    del loader
+    gc.collect()
+    with pytest.raises(nbpipe.RunClosedError):
+        run.trace(path)
+
+
 # -- torch -----------------------------------------------------------------------------------------
 _SCRIPT = """
 import json, sys, time, torch, nbpipe
+from torch._C._profiler import _ExperimentalConfig
 def read(number):
     time.sleep(0.01)
     return number
-with torch.profiler.profile() as profiler:
-    for item in nbpipe.source(range(3)).map(read):
+config = _ExperimentalConfig(profile_all_threads=True) if sys.argv[2] == "all" else None
+with torch.profiler.profile(experimental_config=config) as profiler:
+    for item in nbpipe.source(range(3)).map(read).map(abs, executor="inline"):
         pass
 profiler.export_chrome_trace(sys.argv[1])
 """
@@ -301,8 +399,14 @@ profiler.export_chrome_trace(sys.argv[1])
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_waits_show_in_a_trace_of_torch(path):
-    """As ranges in the thread of the loop; a process of its own has the profiler's threads."""
-    subprocess.run([sys.executable, "-c", _SCRIPT, path], check=True, capture_output=True)
+@pytest.mark.parametrize(("threads", "calls"), [("all", 3), ("own", 0)])
+def test_a_trace_of_torch(threads, calls, path):
+    """The loop's waits show, and where all threads are profiled, the calls of the stages.
+
+    A process of its own has the profiler's threads.
+    """
+    command = [sys.executable, "-c", _SCRIPT, path, threads]
+    subprocess.run(command, check=True, capture_output=True)
     names = [one.get("name") for one in json.loads(path.read_text())["traceEvents"]]
     assert names.count("nbpipe: waits for data") >= 3
+    assert names.count("nbpipe: read + abs") == calls

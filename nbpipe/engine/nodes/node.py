@@ -130,6 +130,18 @@ NOTHING = unbegun([])
 MEASURE_NS = 5_000_000  # the results of a stage are measured no more often than this
 
 
+def title_of(runtime: StageRuntime, others: Iterable[StageRuntime], *, own_first: bool) -> str:
+    """Return the addresses of stages that run together, in order.
+
+    Args:
+        runtime: the stage that owns the calls.
+        others: further stages that the items pass.
+        own_first: they pass that stage before those.
+    """
+    before, after = ((), others) if own_first else (others, ())
+    return " + ".join(one.address for one in (*before, runtime, *after))
+
+
 class Task(StageCounters):
     """Work of one node.
 
@@ -198,6 +210,12 @@ class Task(StageCounters):
         if now_ns >= runtime.timing_ns:
             runtime.timing_ns = now_ns + TIMING_NS
             self.perform = run_timed
+
+    @property
+    def title(self) -> str:
+        """The addresses of its stages, in order."""
+        node = self.node
+        return title_of(node.runtime, node.rest_runtimes, own_first=node.own_first)
 
     def entry(self, number: int) -> Entry:
         """Return an item of the task."""

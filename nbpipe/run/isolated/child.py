@@ -16,6 +16,7 @@ from typing import Any, Final, final
 from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
 from ...engine.nodes.external import Listed
+from ...engine.trace import TracedCalls, TraceEvents
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.workers.channel import Channel
 from ...executors.workers.remote_errors import pack_error
@@ -90,6 +91,7 @@ class RunServer:
         self._chain: Chain = ()
         self._program = 0  # its number among those that the parent sent
         self._error: BaseException | None = None  # why there is no run
+        self._trace: TraceEvents | None = None
         self._epoch: EpochIterator | None = None
         self._ticket = self._ended = 0  # of the epoch, and of the last one that the parent ended
         self._changed = threading.Condition(threading.Lock())  # held while an epoch begins or ends
@@ -101,6 +103,8 @@ class RunServer:
             "end": self.end,
             "report": self.report,
             "close": self.close,
+            "begin_trace": self.begin_trace,
+            "end_trace": self.end_trace,
             **{what: functools.partial(self._of_run, answer) for what, answer in _OF_RUN.items()},
         }
 
@@ -169,6 +173,19 @@ class RunServer:
             if stage.executor == "dask":
                 given: Any = stage.executor_spec and stage.executor_spec.given
                 given.client.close()
+
+    def begin_trace(self, most: int) -> None:
+        """Keep the last `most` calls, of this run and of those that replace it."""
+        self._trace = self._trace or TraceEvents(most)
+        if self._run is not None:
+            self._run._core.engine.begin_trace(self._trace)
+
+    def end_trace(self) -> TracedCalls | None:
+        """Return the calls that were kept, and keep no more."""
+        trace, self._trace = self._trace, None
+        if self._run is not None:
+            self._run._core.engine.end_trace()
+        return None if trace is None else trace.traced()
 
     # -- its epochs ---------------------------------------------------------------------------
     def _serve_items(self) -> None:

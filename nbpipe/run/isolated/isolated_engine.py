@@ -18,6 +18,7 @@ from ...engine.nodes.failures import Failure
 from ...engine.nodes.provenance import StageStates
 from ...engine.record import RunRecord
 from ...engine.stats import Row, StageStats
+from ...engine.trace import TracedCalls, TraceEvents
 from ...executors.interface import Served
 from ...executors.stack import Place
 from ...ops.ranges import IndexRanges
@@ -31,6 +32,7 @@ from .sent_stages import SentStages
 HIDDEN = "isolated"  # name of the source in this process; users never see it
 _NEAR_S = 2.0  # rows of the loop and of the stages belong together if this near [s]
 _MOMENT_S = 0.05  # the loop waits at most this long for an answer about a rest [s]
+_TRACE_S = 20.0  # longest wait for the calls of a trace
 _PLACE_S = 1.0  # a worker there may have to be asked for its line of code
 
 
@@ -77,6 +79,8 @@ class IsolatedEngine(Engine):
         self.sources_read: Callable[[], object] = lambda: None
         blank = report_before(there, seed=seed, memory_bytes=memory_bytes)
         self._rows: list[Row] = []
+        self._trace: TraceEvents | None = None
+        self._traced: list[TracedCalls] = []
         self.stages = SentStages(
             there,
             " > ".join(addresses(chain)),
@@ -169,6 +173,7 @@ class IsolatedEngine(Engine):
     def close(self, timeout_s: float) -> list[str]:
         """End the process, which itself names its stages that are still in user code."""
         self._reports.new()
+        self._fetch_trace()
         self.stages.close(timeout_s)
         return [late for late in self._here.close(timeout_s) if late != HIDDEN]
 
@@ -212,6 +217,26 @@ class IsolatedEngine(Engine):
             return None
         found: LockedCalls | None = self.stages.ask("lock_wait", _PLACE_S, address)
         return found
+
+    # -- a trace ------------------------------------------------------------------------------
+    def begin_trace(self, trace: TraceEvents) -> None:
+        """Give a trace the calls here and the waits of the loop; the process keeps its calls."""
+        self._trace, self._traced = trace, []
+        self._here.begin_trace(trace)
+        self.stages.begin_trace(trace.most)
+
+    def end_trace(self) -> list[TracedCalls]:
+        """End it here and there; return the calls of the process."""
+        self._fetch_trace()
+        return self._traced
+
+    def _fetch_trace(self) -> None:
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            self._here.end_trace()
+            trace.leave_out(HIDDEN)
+            found: TracedCalls | None = self.stages.end_trace(_TRACE_S)
+            self._traced = [] if found is None else [found]
 
     def numbers(self) -> ProcessNumbers:
         """Return the numbers of the stages' process."""

@@ -53,6 +53,7 @@ class SentStages:
         self.lock = threading.RLock()  # garbage collection may call us while we hold it
         self.program = 0
         self.stale = self.paused = self._closed = False
+        self._traced = 0  # calls that a trace keeps; 0 without one
         self._chain = chain
         self._title = title
         self._seed = seed
@@ -74,6 +75,8 @@ class SentStages:
         link.loading = link.request("load", *order)
         if self.paused:
             link.request("pause", True)  # noqa: FBT003
+        if self._traced:
+            link.request("begin_trace", self._traced)
 
     def _values(self) -> Values:
         return {
@@ -130,6 +133,18 @@ class SentStages:
         if self.link.is_open:
             with contextlib.suppress(NoAnswerError):
                 answer.wait(self.link.answer_s)
+
+    def begin_trace(self, most: int) -> None:
+        """Have the process keep its last `most` calls; so does one that replaces it."""
+        with self.lock:
+            self._traced = most
+            self.link.request("begin_trace", most)
+
+    def end_trace(self, timeout_s: float) -> Any:
+        """Return the `TracedCalls` of the process; None if it does not answer."""
+        with self.lock:
+            self._traced = 0
+        return self.ask("end_trace", timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """End the process."""
