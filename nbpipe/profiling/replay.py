@@ -267,7 +267,7 @@ def _nothing(segment: Segment, given: int) -> str:
     of = "" if segment.inputs is None else f" for {given:,} of its inputs"
     return (
         f"profile needs a pipeline that gives something, but {name!r} gave nothing{of}; "
-        f"check it with pipe.peek(), or give profile more items=, got {given:,}"
+        "check it with pipe.peek(), or give profile larger items= or seconds="
         if segment.inputs is not None
         else f"profile needs a pipeline that gives something, but {name!r} has no items; "
         "check its path, pattern or arguments"

@@ -302,7 +302,7 @@ async def train(_):
             [source().filter(lambda n: n < 0, name="none")],
             {},
             nbpipe.ArgumentError,
-            "'none' gave nothing for 60 of its inputs",
+            "'none' gave nothing for ",  # 60 of its inputs, or fewer in a short time
         ),
         (
             [source().map(double, executor="process")],

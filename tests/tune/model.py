@@ -74,17 +74,15 @@ class Stage:
         self.finished: set[int] = set()
         self.item_bytes = 0.0
         self.latencies: deque[float] = deque(maxlen=60)
+        self.read_knobs()
         self.workers, self.starting = (self.concurrency if serving.away else 0), 0
         self.state = "starved"
 
-    @property
-    def concurrency(self) -> int:
+    def read_knobs(self) -> None:
+        """Put the values of the knobs in force."""
         knob = self.stage.knobs.get("concurrency")
-        return 1 if knob is None else knob.value
-
-    @property
-    def prefetch(self) -> int:
-        return self.stage.knobs["prefetch"].value
+        self.concurrency = 1 if knob is None else knob.value
+        self.prefetch = self.stage.knobs["prefetch"].value
 
     def account(self, now_s: float) -> None:
         """Book the time since the last change."""
@@ -229,6 +227,7 @@ class Model:
         self._values = values
         for place, one in enumerate(self.stages):
             one.account(self.now_s)
+            one.read_knobs()
             missing = one.concurrency - one.workers - one.starting
             if one.serving.away:
                 for _ in range(max(0, missing)):
@@ -254,9 +253,10 @@ class Model:
         above = self.stages[place - 1] if place else None
         taken = self.taken if place + 1 == len(self.stages) else self.stages[place + 1].started
         servers = min(one.concurrency, one.workers) if one.serving.away else one.concurrency
+        until = taken + one.prefetch + one.concurrency  # there is room
         began = False
         while True:
-            if one.started - taken >= one.prefetch + one.concurrency:
+            if one.started >= until:
                 state = "blocked"
                 break
             if above is not None and above.done <= one.started:
