@@ -13,7 +13,7 @@ RUN = """autotune close closed controls diagnose epoch events export failures hi
     load_state_dict memory open_epoch pause paused pipeline plot resume retry_failed seed set_epoch
     stages state_dict stats status stop stopped summary trace train tuner wait"""
 LOADER_RUN = """autotune close closed controls diagnose epoch events export failures history pause
-    paused pipeline plot resume stages stats status stop stopped summary tuner"""
+    paused pipeline plot resume stages stats status stop stopped summary trace tuner"""
 
 
 def double(number):
