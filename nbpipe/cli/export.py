@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ..base.format import shortened
+from ..base.names import own_kind
 from ..errors import ArgumentError, ArgumentTypeError, ModuleEditedError, NbpipeError, near_match
 from ..export.reachable import secret_in
 from ..export.secrets import know, redacted, secret_in_text, secrets_in_source
@@ -200,7 +201,7 @@ class ExportReply:
 
 
 def answer(request: str) -> ExportReply:
-    """Export a pipeline from the variables of the kernel that this runs in.
+    """Export a pipeline or a loader from the variables of the kernel that this runs in.
 
     Args:
         request: JSON: `name` of the variable, `path` of the file, and `options` of `export`.
@@ -210,8 +211,8 @@ def answer(request: str) -> ExportReply:
     """
     asked = json.loads(request)
     variables = sys.modules["IPython"].get_ipython().user_ns
-    pipe = variables.get(asked["name"])
-    if not isinstance(pipe, Pipeline):
+    pipe: Any = variables.get(asked["name"])
+    if not _can_be_exported(pipe):
         return ExportReply(refused=_no_pipeline(asked["name"], variables))
     try:
         report = pipe.export(asked["path"], **asked["options"])
@@ -225,11 +226,16 @@ def answer(request: str) -> ExportReply:
     return ExportReply(wrote=str(report))
 
 
+def _can_be_exported(value: object) -> bool:
+    """Return whether a value is a pipeline or a `DataLoader`."""
+    return isinstance(value, Pipeline) or own_kind(type(value)) == "loader"
+
+
 def _no_pipeline(name: str, variables: Mapping[str, Any]) -> str:
     known = [
         key
         for key, value in variables.items()
-        if isinstance(value, Pipeline) and not key.startswith("_")
+        if _can_be_exported(value) and not key.startswith("_")
     ]
     is_what = f"there is no such variable{near_match(name, known)}"
     if name in variables:

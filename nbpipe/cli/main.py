@@ -126,7 +126,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_export(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("notebook", type=Path, help="the notebook; it runs in its own folder")
-    add("--pipeline", default="pipe", metavar="NAME", help="its variable (default: pipe)")
+    add(
+        "--pipeline",
+        default="pipe",
+        metavar="NAME",
+        help="variable of the pipeline, or of a DataLoader (default: pipe)",
+    )
     add(
         "-o",
         "--output",

@@ -190,14 +190,22 @@ def placed(part: Slice, record: Record) -> tuple[list[Statement], list[Statement
     nothing changes. Each call makes again what only the chain reads: lists of files, datasets,
     objects with state. So the import of the module does no work.
     """
-    statements = part.build()[:-1]
-    top = _top(part, record, statements)
-    below = [one for one in statements if one not in top]
-    _repeat(part, record, top, below)
+    statements, raised = part.build()[:-1], set[Statement]()
+    while True:
+        top = _top(part, record, statements, raised)
+        below = [one for one in statements if one not in top]
+        _repeat(part, record, top, below)
+        more = _hiding(part, record, top, below) - raised
+        if not more:
+            break
+        raised |= more
     return [one for one in statements if one in top], sorted(below, key=lambda one: one.at)
 
 
-def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statement]:
+def _top(
+    part: Slice, record: Record, statements: list[Statement], raised: Collection[Statement]
+) -> set[Statement]:
+    """Return what stands at the top; what is raised does in any case."""
     top: set[Statement] = set()
     modules = {name for one in statements if one.is_import for name in one.binds}
     waiting = {name for one in (*statements, part.goal) for name in one.needed_later}
@@ -214,8 +222,11 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
 
     for one in statements:
         sets_module = isinstance(one.node, ast.Assign) and not modules.isdisjoint(one.changes)
-        defines = one.is_definition and not _begins_with_pipeline(one, record)
-        if one.is_import or defines or one.cell.is_setup or sets_module or one in final:
+        defines = (one.is_definition or _names_lambda(one)) and not _begins_with_pipeline(
+            one, record
+        )
+        always = one.is_import or one.cell.is_setup or sets_module or one in raised
+        if always or defines or one in final:
             lift(one)
     size = -1
     while size != len(top):  # what changes an object of the top stands there, too
@@ -237,9 +248,41 @@ def _top(part: Slice, record: Record, statements: list[Statement]) -> set[Statem
     return top
 
 
+def _names_lambda(one: Statement) -> bool:
+    """Return whether a statement is `name = lambda ...`, a function as one that `def` makes."""
+    match one.node:
+        case ast.Assign([ast.Name()], ast.Lambda()) | ast.AnnAssign(ast.Name(), _, ast.Lambda()):
+            return True
+    return False
+
+
+def _hiding(
+    part: Slice, record: Record, top: set[Statement], below: list[Statement]
+) -> set[Statement]:
+    """Return what has to leave `build_pipeline`, for it would hide a name of the top.
+
+    A function there reads the newest value of a name when it is called. Where `build_pipeline`
+    binds an older one for other statements, that function would read the older one.
+    """
+    own = {name for one in below for name in one.binds}
+    later = {name for one in (*below, part.goal) for name in one.needed_later}
+    hidden = {name for name in own & later if record.binding(name, END) in top}
+    return {
+        one
+        for one in below
+        if not hidden.isdisjoint(one.binds | one.needed)
+        and not one.edits
+        and not any(_is_pipeline(name, record) for name in one.binds)
+    }
+
+
+def _is_pipeline(name: str, record: Record) -> bool:
+    return hasattr(record.namespace.get(name), "_export_goal_")
+
+
 def _begins_with_pipeline(one: Statement, record: Record) -> bool:
     """Return whether a function is given a pipeline where it is defined, as by a default."""
-    return any(hasattr(record.namespace.get(name), "_export_goal_") for name in one.needed)
+    return any(_is_pipeline(name, record) for name in one.needed)
 
 
 def _repeat(part: Slice, record: Record, top: set[Statement], below: list[Statement]) -> None:

@@ -100,6 +100,17 @@ def test_export(notebook, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.torch
+def test_a_loader_is_exported(tmp_path):
+    """Its variable is named as that of a pipeline."""
+    call = "loader = nbpipe.DataLoader(range(12), batch_size=4)"
+    path = write_notebook(tmp_path / "n.ipynb", "import nbpipe", call)
+    done = execute(path, "--pipeline", "loader", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "loader = nbpipe.DataLoader(range(12)" in (tmp_path / "loader.py").read_text()
+
+
+@pytest.mark.slow
 def test_exported_module_runs(notebook, tmp_path):
     """What one command wrote the other one runs, where its data are."""
     written = execute(notebook, "--check-items", "0", cwd=tmp_path)
