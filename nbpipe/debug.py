@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .base.format import format_bytes, shortened
 from .errors import ArgumentTypeError, full_tracebacks
-from .executors.transfer import Device
+from .executors.device.device import Device
 from .run.run import Run
 
 __all__ = ["DeviceLeaks", "Leaks", "full_tracebacks", "leaks"]

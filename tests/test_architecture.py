@@ -41,6 +41,7 @@ MOST_FILES = {
     ".": 9,
     "base": 13,
     "executors": 9,
+    "executors/device": 4,
     "executors/workers": 10,
     "ops": 20,
     "engine": 20,
@@ -58,7 +59,13 @@ MOST_FILES = {
     "cli": 10,
 }
 # They import torch when they need it; all others ask whether it is loaded.
-IMPORT_TORCH = {"executors/transfer.py", "ranks.py", "dataloader/arguments.py"}
+IMPORT_TORCH = {
+    "executors/device/backend.py",
+    "executors/device/device.py",
+    "executors/device/leaves.py",
+    "ranks.py",
+    "dataloader/arguments.py",
+}
 # Functions longer than 40 lines, as "file:name", each with its reason.
 LONG_FUNCTIONS: dict[str, str] = {}
 
@@ -69,7 +76,7 @@ NO_FILES = {"runs", "operations", "weighted", "claims"}
 # Texts that are the name of a class in a room above, and mean something else.
 OTHER_CLASSES = {
     ("executors/workers/serialize.py", "Engine"),  # of SQLAlchemy: a connection
-    ("executors/transfer.py", "Stream"),  # of torch.cuda
+    ("executors/device/device.py", "Stream"),  # of torch.cuda
 }
 
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor.split()}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..base.seeding import Path, order_generator
-from ..executors.transfer import Device
+from ..executors.device.device import Device
 from ..ops.batch import BatchByCost, Collate, split_batch
 from ..ops.cache import CacheStore, Kept, Made, Recording
 from ..ops.call import Map

@@ -236,16 +236,27 @@ def _top(
             owners = [record.binding(name, one.at) for name in changed if name not in modules]
             if owners and all(owner in top for owner in owners) and not one.edits:
                 lift(one)
+    return top | _constants(part, record, statements, top)
+
+
+def _constants(
+    part: Slice, record: Record, statements: list[Statement], top: set[Statement]
+) -> set[Statement]:
+    """Return the constants that nothing changes."""
+    found: set[Statement] = set()
     bound = [name for one in statements for name in one.binds]
     moved = {n for one in statements for n in one.changes | (one.may_change & part.widened)}
     for one in statements:
         value = getattr(one.node, "value", None)
         if isinstance(one.node, ast.Assign | ast.AnnAssign) and value and is_plain(value):
+            above = top | found
             once = all(bound.count(name) == 1 for name in one.binds)
-            known = all(record.binding(n, one.at) in top or hasattr(builtins, n) for n in one.reads)
+            known = all(
+                record.binding(n, one.at) in above or hasattr(builtins, n) for n in one.reads
+            )
             if once and known and moved.isdisjoint(one.binds) and not one.edits:
-                top.add(one)
-    return top
+                found.add(one)
+    return found
 
 
 def _names_lambda(one: Statement) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 from ..base.knobs import Knob
 from ..errors import ArgumentError
-from ..executors.transfer import Device, device_named
+from ..executors.device.device import Device, device_named
 from .chain import new_name
 from .stage import DEPTH, Chain, ExecutorSpec, Operation, Runs, Stage, given, has_device, new_knob
 

@@ -25,8 +25,8 @@ from ..engine.record import RunRecord
 from ..engine.stats import RunStats, Status
 from ..engine.step_time import StepTimes
 from ..errors import ArgumentError, RunError
+from ..executors.device.device import Device
 from ..executors.stack import Place
-from ..executors.transfer import Device
 from ..ops.chain import units
 from ..ops.checkpoint import EpochPlace
 from ..ops.ranges import IndexRanges

@@ -21,8 +21,8 @@ from ..engine.epoch import Epoch
 from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED, RunLifecycle, in_turn
 from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ConcurrentIterationError, EpochClosedError, show_briefly
+from ..executors.device.flight import await_stream, opened
 from ..executors.torch_ranges import wait_range
-from ..executors.transfer import await_stream, opened
 from ..ops.chain import known_length
 from ..ops.stage import Chain, has_device
 

@@ -19,7 +19,7 @@ from ...errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ...executors.transfer import seen
+from ...executors.device.flight import seen
 from ...executors.workers.remote_errors import PackedError, pack_error
 from ...ops.call import FailurePolicy
 

@@ -2,8 +2,9 @@
 
 from nbpipe.base.collate import collate
 from nbpipe.base.tree import leaves
-from nbpipe.executors import transfer as device
-from nbpipe.executors.transfer import CopyTracker, PinnedMemory
+from nbpipe.executors.device import device
+from nbpipe.executors.device.backend import PinnedMemory
+from nbpipe.executors.device.flight import CopyTracker
 from nbpipe.executors.workers.memory import LINUX
 from nbpipe.ops.stage import addresses
 from nbpipe.show.picture import knob_words, worker_words

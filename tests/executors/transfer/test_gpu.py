@@ -51,7 +51,7 @@ def test_batches_are_not_corrupted(torch, pinned, side_stream):
 
 def test_the_test_of_corruption_notices_a_missing_record(monkeypatch):
     """Without `record_stream` the same loop reads what was copied later."""
-    from nbpipe.executors.transfer import Backend
+    from nbpipe.executors.device.backend import Backend
 
     monkeypatch.setattr(Backend, "record_stream", lambda *_: None)
     with filled(pinned=True).to_device("cuda", depth=8).start() as run:

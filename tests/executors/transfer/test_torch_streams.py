@@ -96,7 +96,7 @@ class Part:
 @pytest.fixture
 def backend():
     """Give the backend over the stand-ins."""
-    from nbpipe.executors.transfer import Backend
+    from nbpipe.executors.device.backend import Backend
 
     return Backend(Torch(), "cuda")
 

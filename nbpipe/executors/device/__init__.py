@@ -1,0 +1,1 @@
+"""Device: batches copied to a device, and worked on there."""
