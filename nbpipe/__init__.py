@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from . import debug, metrics, ranks
 from .base.knobs import Knob, KnobChange
 from .base.seeding import WorkerInfo, worker_info
+from .engine.measures.stats import StageStats
 from .engine.nodes.failures import Failure
-from .engine.stats import StageStats
 from .errors import (
     ArgumentError,
     ArgumentTypeError,

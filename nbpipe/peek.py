@@ -18,12 +18,12 @@ from .base.seeding import Entry
 from .base.tree import children
 from .engine.build import Builder
 from .engine.epoch import Epoch
+from .engine.measures.counters import StageRuntime
 from .engine.nodes.failures import Failure
 from .engine.nodes.map import CallRunner
 from .engine.nodes.node import Task
 from .engine.nodes.pumps import PumpNode, Selector
 from .engine.nodes.step import EpochContext
-from .engine.stats import StageRuntime
 from .executors.coroutine import EventLoop
 from .executors.interface import Work
 from .ops.cache import MemoryStore

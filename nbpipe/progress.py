@@ -13,7 +13,7 @@ from typing import Any, TextIO, final
 from .base.checks import integer
 from .base.format import format_rate, format_seconds, format_share, shortened, unit_of
 from .base.names import names_arguments, own_kind
-from .engine.stats import worker_count
+from .engine.measures.stats import worker_count
 from .errors import ArgumentTypeError
 from .ops.stage import CONSUMER
 from .pipeline import Pipeline

@@ -14,7 +14,7 @@ import pytest
 import nbpipe
 from nbpipe.dataloader.epochs import LoaderEpoch
 from nbpipe.dataloader.run import LoaderRun
-from nbpipe.engine.stats import RunStats
+from nbpipe.engine.measures.stats import RunStats
 from nbpipe.ops.index import Store
 from nbpipe.profiling.result import Profile
 from nbpipe.progress import Progress

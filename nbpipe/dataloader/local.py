@@ -11,10 +11,11 @@ from time import perf_counter_ns, sleep, time
 from typing import Any, final
 
 from ..engine.lifecycle import CANCELLED, FAILED, FINISHED, STOPPED
+from ..engine.measures.counters import BLOCKED, SAMPLE_NS, StageRuntime
+from ..engine.measures.record import RunRecord
+from ..engine.measures.stats import Row, StageStats, Status
+from ..engine.measures.trace import TracedCalls, TraceEvents
 from ..engine.nodes.failures import Failure, formatted, one_line
-from ..engine.record import RunRecord
-from ..engine.stats import BLOCKED, SAMPLE_NS, Row, StageRuntime, StageStats, Status
-from ..engine.trace import TracedCalls, TraceEvents
 from ..executors.stack import Place, place_in_thread
 from ..ops.chain import known_length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses

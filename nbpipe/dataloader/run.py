@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
 from ..base.names import shown
 from ..engine.lifecycle import in_turn
-from ..engine.lock_waits import LockedCalls
+from ..engine.measures.lock_waits import LockedCalls
+from ..engine.measures.record import EVENTS_KEPT, slowdown
+from ..engine.measures.stats import Row, RunStats, StageStats, Status
+from ..engine.measures.step_time import StepTimes
 from ..engine.nodes.failures import Failure
-from ..engine.record import EVENTS_KEPT, slowdown
-from ..engine.stats import Row, RunStats, StageStats, Status
-from ..engine.step_time import StepTimes
 from ..errors import RunClosedError, near_match
 from ..executors.stack import Place
 from ..ops.chain import known_length

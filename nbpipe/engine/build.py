@@ -18,6 +18,7 @@ from ..ops.join import ConcatJoin, GoesOn
 from ..ops.ranges import Dropping, IndexRanges, StatefulOp
 from ..ops.stage import Chain, Operation, Stage, address_book, regions_of
 from .epoch import Epoch
+from .measures.counters import StageRuntime
 from .nodes.budgets import Budget
 from .nodes.expand import ExpandNode, FedNode, SourceNode
 from .nodes.external import Feed, GivenItems
@@ -36,7 +37,6 @@ from .nodes.pumps import Branch, Demux, JoinNode, Mux, RouteOutput, Selector, nu
 from .nodes.repeat import RepeatNode
 from .nodes.step import EpochContext, Step, step_of
 from .nodes.stream import StatefulStep, StreamNode
-from .stats import StageRuntime
 
 # -- Part: the nodes of one chain, while they are made and put together ----------------------------
 _PREFETCH = 8  # of nodes that do not show in the stats

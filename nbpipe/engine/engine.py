@@ -10,14 +10,14 @@ from ..executors.interface import Served
 from ..executors.stack import Place
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
-from .lock_waits import LockedCalls
+from .measures.lock_waits import LockedCalls
+from .measures.stats import Row, StageStats
+from .measures.step_time import Rests
+from .measures.trace import TracedCalls, TraceEvents
 from .nodes.external import ExternalOrder
 from .nodes.failures import Failure
 from .nodes.provenance import StageStates
 from .scheduler import Scheduler
-from .stats import Row, StageStats
-from .step_time import Rests
-from .trace import TracedCalls, TraceEvents
 
 
 class ProcessNumbers(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..base.threads import ThreadSettings
 from ..ops.ranges import IndexRanges
+from .measures.counters import ItemCounts, StageRuntime
 from .nodes.expand import ExpandNode
 from .nodes.failures import Failure
 from .nodes.node import Closable, Node, Task
@@ -25,7 +26,6 @@ from .nodes.step import EpochContext, OpenIterator, Queue
 from .nodes.stream import keeping
 from .nodes.walk import forget, leave, nodes_above, stages_of
 from .output import OutputBuffer
-from .stats import ItemCounts, StageRuntime
 
 LOG = logging.getLogger("nbpipe")
 KEPT = 256  # items that the loop has had whose origin is still known

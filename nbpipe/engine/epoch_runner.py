@@ -10,6 +10,8 @@ from ..ops.device import Devices
 from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import Epoch, Memory
+from .measures.counters import StageRuntime
+from .measures.rows import StageRows
 from .nodes.external import ExternalOrder, Feed, external_chain
 from .nodes.failures import Failure, changed_failure
 from .nodes.fused import FusedStages
@@ -17,9 +19,7 @@ from .nodes.node import Task
 from .nodes.provenance import StageStates
 from .nodes.step import EpochContext
 from .read_ahead import NextEpoch
-from .rows import StageRows
 from .scheduler import Scheduler
-from .stats import StageRuntime
 
 _LAST_CALLS_S = 1.0  # so long ends a call whose worker was killed
 

@@ -14,9 +14,9 @@ from ..ops.checkpoint import EpochPlace
 from ..ops.stage import user_line
 from .engine import Engine
 from .epoch import LOG, Epoch
+from .measures.record import RunRecord
 from .nodes.external import ExternalOrder
 from .position import RunPosition
-from .record import RunRecord
 
 # How the last epoch ended; READY before the first.
 READY, FINISHED, STOPPED = "ready", "finished", "stopped"

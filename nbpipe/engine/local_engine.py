@@ -15,14 +15,14 @@ from ..ops.stage import Chain
 from .engine import Engine, ProcessNumbers
 from .epoch import Epoch
 from .epoch_runner import EpochRunner
-from .lock_waits import LockedCalls, LockWaits
+from .measures.lock_waits import LockedCalls, LockWaits
+from .measures.record import RunRecord
+from .measures.stats import Row, StageStats
+from .measures.trace import TracedCalls, TraceEvents
 from .nodes.external import ExternalOrder
 from .nodes.failures import Failure
 from .nodes.provenance import StageStates
-from .record import RunRecord
 from .rest import WorkerRest
-from .stats import Row, StageStats
-from .trace import TracedCalls, TraceEvents
 
 
 class _AskedCall(NamedTuple):

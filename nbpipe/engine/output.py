@@ -6,9 +6,9 @@ from _thread import allocate_lock
 from collections import deque
 from typing import Any, final
 
+from .measures.step_time import STEP_NS
 from .nodes.node import Node
 from .nodes.step import Chunk, HeldBytes, Paths, Queue, together
-from .step_time import STEP_NS
 
 SMALL = 4  # chunks of fewer items each go together to a loop that does nothing else
 QUICK_NS = 10_000  # a loop that takes less for an item does nothing else

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from typing import Any, final
 
 from .epoch import Epoch, Memory
+from .measures.counters import Booked, ItemCounts, StageRuntime
 from .nodes.expand import ExpandNode
 from .nodes.failures import KEPT, Failure
 from .nodes.map import MapNode
 from .nodes.node import Task
 from .nodes.step import EpochContext, OpenIterator
-from .stats import Booked, ItemCounts, StageRuntime
 
 _ALL = 1 << 40  # more places than any stage has
 

@@ -12,12 +12,12 @@ from ..executors.interface import Work
 from ..executors.stack import Place
 from ..executors.thread import ThreadPool, WorkerThread
 from .epoch import LOG, Epoch, discard
+from .measures.counters import BLOCKED, SLOW_NS, StageRuntime
+from .measures.trace import TraceEvents
 from .nodes.expand import Readers
 from .nodes.node import MEASURE_NS, Task
 from .read_ahead import NextEpoch
-from .stats import BLOCKED, SLOW_NS, StageRuntime
 from .ticker import Ticker
-from .trace import TraceEvents
 from .wakeups import is_attended, take_again
 
 # A thread comes back once for each task. Under the lock it hands in the results, updates the

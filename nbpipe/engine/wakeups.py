@@ -6,8 +6,8 @@ a batch in threads (`apart` in `benchmarks/feed`) takes 29% more switches a batc
 
 from __future__ import annotations
 
+from .measures.counters import SLOW_NS, SOON_NS
 from .nodes.node import Node, Task
-from .stats import SLOW_NS, SOON_NS
 
 
 def is_attended(node: Node, now_ns: int) -> bool:

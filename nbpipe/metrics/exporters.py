@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 from ..base.checks import integer
 from ..base.format import plain
 from ..base.names import names_arguments
-from ..engine.stats import StageStats
+from ..engine.measures.stats import StageStats
 from ..errors import ArgumentError, MissingExtraError
 from ..ops.plan import default_rank
 from ..ops.stage import CONSUMER

@@ -11,7 +11,7 @@ from ..base.checks import function, is_coroutine_function, seconds
 from ..base.format import shortened
 from ..base.names import names_arguments, own_kind
 from ..engine.epoch import LOG
-from ..engine.stats import StageStats
+from ..engine.measures.stats import StageStats
 from ..errors import ArgumentTypeError
 from ..ops.stage import CONSUMER
 from ..pipeline import Pipeline

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 from ..base.knobs import Knob
 from ..base.tree import map_leaves, size_bytes
-from ..engine.stats import RunStats
+from ..engine.measures.stats import RunStats
 from ..errors import ArgumentError
 from ..ops.chain import absorbed
 from ..ops.route import with_own_knobs

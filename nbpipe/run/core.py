@@ -17,13 +17,13 @@ from ..base.threads import in_new_thread, uninterrupted
 from ..engine.engine import Engine
 from ..engine.lifecycle import RunLifecycle
 from ..engine.local_engine import LocalEngine
-from ..engine.lock_waits import LockedCalls
+from ..engine.measures.lock_waits import LockedCalls
+from ..engine.measures.record import RunRecord
+from ..engine.measures.stats import RunStats, Status
+from ..engine.measures.step_time import StepTimes
 from ..engine.nodes.external import ExternalOrder, external_chain, whole_order
 from ..engine.nodes.failures import Failure
 from ..engine.nodes.provenance import StageStates
-from ..engine.record import RunRecord
-from ..engine.stats import RunStats, Status
-from ..engine.step_time import StepTimes
 from ..errors import ArgumentError, RunError
 from ..executors.device.device import Device
 from ..executors.stack import Place

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any, final
 
-from ..engine.stats import RankPace, Status
+from ..engine.measures.stats import RankPace, Status
 from ..ops.index import Store, default_store
 from ..ops.plan import default_rank
 from ..ops.stage import Chain, addresses

@@ -11,8 +11,8 @@ from ..base.checks import integer, seconds
 from ..base.knobs import KnobChange
 from ..base.names import methods_name_arguments, word_for
 from ..engine.lifecycle import STOPPED
+from ..engine.measures.stats import Row, RunStats, Status
 from ..engine.nodes.external import MAX_DEPTH, Feed, Listed
-from ..engine.stats import Row, RunStats, Status
 from ..errors import CacheError, UnknownKnobError, near_match
 from ..ops.chain import length
 from ..ops.checkpoint import check_caches, read, written

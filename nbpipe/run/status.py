@@ -7,9 +7,9 @@ from time import perf_counter_ns
 from typing import Any, final
 
 from ..engine.lifecycle import RunLifecycle
+from ..engine.measures.stats import Status
 from ..engine.nodes.external import ExternalOrder, external_chain
 from ..engine.nodes.failures import one_line
-from ..engine.stats import Status
 from ..ops.chain import known_length
 from ..ops.stage import Chain, addresses
 from .training import BackgroundLoop

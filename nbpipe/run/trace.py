@@ -18,7 +18,7 @@ from ..base.checks import integer
 from ..base.format import shortened
 from ..base.knobs import KnobChange
 from ..engine.epoch import LOG
-from ..engine.trace import EVENT_LOOP, TracedCall, TracedCalls, TraceEvents
+from ..engine.measures.trace import EVENT_LOOP, TracedCall, TracedCalls, TraceEvents
 from ..errors import ArgumentError, ArgumentTypeError, RunError
 from ..ops.stage import LOOP
 

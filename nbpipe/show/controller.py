@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, NamedTuple, final
 
 from ..base.knobs import AUTOTUNE, Knob, KnobChange
-from ..engine.stats import StageStats, Status
+from ..engine.measures.stats import StageStats, Status
 from ..errors import ArgumentError, RunClosedError
 from .messages import Later, export_later, got
 from .snapshot import Frame, KnobTarget, Snapshot, frame_of, in_frame, label

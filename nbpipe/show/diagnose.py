@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..base.format import format_count, format_share, shortened, unit_of
-from ..engine.stats import StageStats, Status
+from ..engine.measures.stats import StageStats, Status
 from ..ops.stage import CONSUMER, Stage
 from .history import WINDOW_S, Past, averages_of, last_stretch, past_of, span_s, turned_since
 from .verdict.case import Case

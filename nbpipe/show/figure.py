@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.format import shortened
 from ..base.knobs import KnobChange
-from ..engine.stats import Row
+from ..engine.measures.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER, LOOP
 from .history import Tick, steady_ticks, unix_zero_s, with_gaps

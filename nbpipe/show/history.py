@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.knobs import Knob, KnobChange
-from ..engine.stats import WINDOW_NS, Row, StageStats, Status
-from ..engine.step_time import STEP_EVENT
+from ..engine.measures.counters import WINDOW_NS
+from ..engine.measures.stats import Row, StageStats, Status
+from ..engine.measures.step_time import STEP_EVENT
 from ..ops.stage import CONSUMER, Stage
 from .watch import RunView
 

@@ -23,7 +23,7 @@ from ..base.format import (
     text_table,
     unit_of,
 )
-from ..engine.stats import worker_count
+from ..engine.measures.stats import worker_count
 from ..ops.stage import CONSUMER, LOOP
 from .snapshot import (
     ChangePart,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
 from ..base.format import plain, shortened
+from ..engine.measures.stats import StageStats, Status
 from ..engine.nodes.failures import Failure
-from ..engine.stats import StageStats, Status
 from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import diagnose_from

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from ..base.knobs import Knob, KnobChange
 from ..base.threads import ExitCall
-from ..engine.lock_waits import LockedCalls
+from ..engine.measures.lock_waits import LockedCalls
+from ..engine.measures.stats import Row, StageStats, Status
 from ..engine.nodes.failures import Failure
-from ..engine.stats import Row, StageStats, Status
 from ..executors.stack import Place
 from ..ops.stage import Stage
 

@@ -7,7 +7,7 @@ from typing import final
 
 from ..base.format import format_bytes
 from ..base.knobs import Knob
-from ..engine.stats import StageStats
+from ..engine.measures.stats import StageStats
 from .board import Board
 from .point import Observation, Point
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, final
 
-from ..engine.stats import StageStats
+from ..engine.measures.stats import StageStats
 from ..ops.stage import Stage, share_workers
 
 SAME = 0.03  # rates that differ by less are equal

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, final
 
-from ..engine.stats import CHEAP_NS, StageStats
+from ..engine.measures.counters import CHEAP_NS
+from ..engine.measures.stats import StageStats
 from ..ops.stage import CONSUMER
 from .point import SAME, Measure, Observation, Point, Slots
 

@@ -1,7 +1,7 @@
 """Parts behind the public names that the tests of this folder reach, each named here alone."""
 
 from nbpipe.base import gil, knobs
-from nbpipe.engine.stats import Status, worker_count
+from nbpipe.engine.measures.stats import Status, worker_count
 from nbpipe.jupyter.publisher import Hello, RunChannel, Tick
 from nbpipe.jupyter.runs import ChainAnswer, Here, RunsHello, RunsTick
 from nbpipe.ops.stage import addresses

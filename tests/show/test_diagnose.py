@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.engine.stats import RankPace, StageStats, Status
+from nbpipe.engine.measures.stats import RankPace, StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import attended, diagnose, patient
 from nbpipe.show.history import Past, Trial

@@ -9,7 +9,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.engine import record
+from nbpipe.engine.measures import record
 from nbpipe.ops.stage import changed as stage_with
 from nbpipe.run import iterator
 from nbpipe.show.diagnose import diagnose

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe.engine.stats import StageStats
+from nbpipe.engine.measures.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import core
 from nbpipe.show.diagnose import diagnose

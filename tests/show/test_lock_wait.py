@@ -7,7 +7,7 @@ import time
 import pytest
 
 import nbpipe
-from nbpipe.engine.lock_waits import LockedCalls
+from nbpipe.engine.measures.lock_waits import LockedCalls
 from nbpipe.executors.stack import Place
 from tests.show.fakes import photographs
 from tests.show.inner import case, diagnose

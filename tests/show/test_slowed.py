@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe.engine.stats import StageStats
+from nbpipe.engine.measures.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.verdict.case import Case, is_crowded

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import nbpipe
-from nbpipe.engine.stats import StageStats
+from nbpipe.engine.measures.stats import StageStats
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.tune.board import Board
 from nbpipe.tune.point import Observation

@@ -10,7 +10,7 @@ from ...base.threads import Latch
 from ...base.tree import size_bytes
 from ...executors.thread import WorkerThread
 from ...ops.ranges import IndexRanges
-from ..stats import StageRuntime
+from ..measures.counters import StageRuntime
 from .external import Feed
 from .factories import IteratorFactory
 from .failures import Failed

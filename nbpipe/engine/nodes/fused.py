@@ -18,7 +18,7 @@ from ...ops.call import Call, FailurePolicy
 from ...ops.ranges import IndexRanges
 from ...ops.stage import ExecutorSpec, Stage
 from ..epoch import Epoch
-from ..stats import CHUNK_MAX, StageRuntime, most_at_once
+from ..measures.counters import CHUNK_MAX, StageRuntime, most_at_once
 from .expand import DrawRunner, ExpandNode
 from .factories import ChildFactory, children
 from .failures import Failed

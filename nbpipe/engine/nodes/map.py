@@ -8,7 +8,7 @@ from typing import Any
 from ...base.checks import PLAIN, close_unawaited, holds_coroutine, may_give_coroutine
 from ...base.seeding import Entry
 from ...base.tree import size_bytes
-from ..stats import BLOCKED, READY, STARVED, StageRuntime
+from ..measures.counters import BLOCKED, READY, STARVED, StageRuntime
 from .failures import Failed
 from .node import Node, NodeEpoch, Runner, Task, keep_result
 from .provenance import ArrivalLog, BatchLog, DropLog

@@ -22,7 +22,15 @@ from ...base.threads import ThreadSettings, core_times_ns
 from ...base.tree import size_bytes
 from ...errors import FailureBudgetError
 from ...executors.interface import Request
-from ..stats import BLOCKED, READY, SLOW_NS, STARVED, TIMING_NS, ItemCounts, StageRuntime
+from ..measures.counters import (
+    BLOCKED,
+    READY,
+    SLOW_NS,
+    STARVED,
+    TIMING_NS,
+    ItemCounts,
+    StageRuntime,
+)
 from .budgets import FailureCounter
 from .failures import Failed, Failure
 from .provenance import Provenance

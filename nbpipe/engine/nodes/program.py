@@ -19,7 +19,7 @@ from ...errors import ArgumentTypeError, UnpicklableError
 from ...executors.interface import COUNTS, Response
 from ...ops.batch import Batch
 from ...ops.call import Call
-from ..stats import TIMING_NS
+from ..measures.counters import TIMING_NS
 from .factories import checked_children
 from .failures import Failed
 from .step import EpochContext, StageCounters, Step, step_of

@@ -14,7 +14,7 @@ from ...errors import ArgumentError
 from ...ops.join import ChoiceLog, Join
 from ...ops.ranges import IndexRanges
 from ...ops.route import Route
-from ..stats import CHEAP_NS, StageRuntime, most_at_once
+from ..measures.counters import CHEAP_NS, StageRuntime, most_at_once
 from .node import Node, NodeEpoch, Runner, Task, cut_off
 from .provenance import Provenance, StageStates, record_state
 from .step import Chunk

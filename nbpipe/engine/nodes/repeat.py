@@ -11,7 +11,7 @@ from ...base.seeding import Entry
 from ...errors import ArgumentError
 from ...ops.index import LONGEST
 from ...ops.ranges import IndexRanges
-from ..stats import StageRuntime
+from ..measures.counters import StageRuntime
 from .node import Node, NodeEpoch
 from .provenance import Provenance, StageStates, record_state
 from .pumps import PumpNode

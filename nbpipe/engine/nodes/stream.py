@@ -7,7 +7,7 @@ from typing import Any
 
 from ...base.seeding import Entry
 from ...ops.ranges import StatefulOp
-from ..stats import CHUNK_MAX, StageRuntime
+from ..measures.counters import CHUNK_MAX, StageRuntime
 from .failures import Failed
 from .node import Node, NodeEpoch, Runner, Task, cut_off, draw
 from .provenance import DropLog, StreamLog

@@ -15,8 +15,8 @@ from typing import Any, Final, final
 
 from ...base.threads import hold_library_threads, in_new_thread
 from ...base.tree import size_bytes
+from ...engine.measures.trace import TracedCalls, TraceEvents
 from ...engine.nodes.external import Listed
-from ...engine.trace import TracedCalls, TraceEvents
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.workers.channel import Channel
 from ...executors.workers.remote_errors import pack_error

@@ -12,13 +12,13 @@ from ...base.knobs import Knob
 from ...engine.engine import Engine, ProcessNumbers
 from ...engine.epoch import Epoch
 from ...engine.local_engine import LocalEngine
-from ...engine.lock_waits import LockedCalls
+from ...engine.measures.lock_waits import LockedCalls
+from ...engine.measures.record import RunRecord
+from ...engine.measures.stats import Row, StageStats
+from ...engine.measures.trace import TracedCalls, TraceEvents
 from ...engine.nodes.external import ExternalOrder, Listed
 from ...engine.nodes.failures import Failure
 from ...engine.nodes.provenance import StageStates
-from ...engine.record import RunRecord
-from ...engine.stats import Row, StageStats
-from ...engine.trace import TracedCalls, TraceEvents
 from ...executors.interface import Served
 from ...executors.stack import Place
 from ...ops.ranges import IndexRanges

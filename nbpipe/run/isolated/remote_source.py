@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from ...base.knobs import Knob
-from ...engine.consumer import Consumer
 from ...engine.engine import CarriedError
+from ...engine.measures.consumer import Consumer
+from ...engine.measures.counters import CHUNK_MAX
 from ...engine.nodes.factories import EpochItems
 from ...engine.nodes.provenance import StageStates
-from ...engine.stats import CHUNK_MAX
 from .link import Beginning, Link, NoAnswerError
 
 MOST = CHUNK_MAX  # items in one answer, at most

@@ -12,9 +12,9 @@ import psutil
 
 from ...engine.engine import ProcessNumbers
 from ...engine.epoch_runner import EpochRunner
+from ...engine.measures.record import RunRecord
+from ...engine.measures.stats import StageStats
 from ...engine.nodes.failures import Failure
-from ...engine.record import RunRecord
-from ...engine.stats import StageStats
 from ...executors.interface import Served
 from ...ops.stage import CONSUMER, Chain, addresses
 from ..run import Run

@@ -12,8 +12,8 @@ from ...base.format import format_share
 from ...base.gil import is_locked
 from ...base.knobs import Knob
 from ...base.machine import Machine
-from ...engine.lock_waits import LockedCalls
-from ...engine.stats import StageStats, Status
+from ...engine.measures.lock_waits import LockedCalls
+from ...engine.measures.stats import StageStats, Status
 from ...ops.stage import CONSUMER, Stage
 from ..history import WINDOW_S, Past
 from .diagnosis import short_name

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...base.format import unit_of
-from ...engine.stats import StageStats, Status
+from ...engine.measures.stats import StageStats, Status
 from ...ops.chain import emptied_by, known_length
 from ...ops.stage import CONSUMER, Stage
 from .diagnosis import EMPTY, Diagnosis, short_name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...base.format import format_seconds, shortened
-from ...engine.stats import StageStats, Status
+from ...engine.measures.stats import StageStats, Status
 from ...executors.stack import Place
 from ...ops.stage import Stage, regions_of
 from .diagnosis import HANGS, Diagnosis

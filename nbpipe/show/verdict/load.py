@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...base.knobs import Knob
-from ...engine.stats import StageStats
+from ...engine.measures.stats import StageStats
 from ...ops.stage import Stage, share_workers
 
 FULL = 0.85  # a stage so loaded limits

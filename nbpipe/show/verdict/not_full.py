@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.format import format_bytes, format_seconds, format_share
 from ...base.knobs import Knob
-from ...engine.stats import StageStats
+from ...engine.measures.stats import StageStats
 from ...ops.stage import CONSUMER
 from .case import Case, is_crowded, item_bytes
 from .diagnosis import Diagnosis, short_name

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...base.format import format_share
-from ...engine.stats import RankPace, Status
+from ...engine.measures.stats import RankPace, Status
 from .diagnosis import LIMITS, Diagnosis
 
 _LEAST = 0.05  # a rank that waits less gains nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...base.format import format_seconds
-from ...engine.step_time import CORES, LOCK
+from ...engine.measures.step_time import CORES, LOCK
 from ...ops.stage import CONSUMER
 from .case import Case
 from .decide import CONTENT

@@ -10,12 +10,13 @@ from operator import itemgetter
 from time import perf_counter_ns, process_time_ns, time
 from typing import Any
 
-from ..base.knobs import KnobChange
-from ..base.threads import own_idle_ns
-from ..ops.stage import CONSUMER
+from ...base.knobs import KnobChange
+from ...base.threads import own_idle_ns
+from ...ops.stage import CONSUMER
+from ..nodes.failures import KEPT, Failure
 from .consumer import Consumer
-from .nodes.failures import KEPT, Failure
-from .stats import SAMPLE_NS, WINDOW_NS, Reading, Row, StageRuntime, shares_between
+from .counters import SAMPLE_NS, WINDOW_NS, Reading, StageRuntime, shares_between
+from .stats import Row
 from .step_time import CORES, LOCK, STEP_EVENT, UNKNOWN, StepFindings, StepTimes
 
 _ROW_NS = 1_000_000_000

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .epoch import Epoch
-from .stats import PACE_NS, Counters, StageStats, at_the_pace_of, stats_of, with_mean
+from ..epoch import Epoch
+from .counters import Counters, stats_of
+from .stats import PACE_NS, StageStats, at_the_pace_of, with_mean
 from .step_time import StepTimes
 from .trace import TraceEvents
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol, final
 
-from ..base.gil import Switches, lock_wait, switches
-from ..base.threads import core_times_ns
+from ...base.gil import Switches, lock_wait, switches
+from ...base.threads import core_times_ns
 
 STEP_NS = 1_000_000  # steps of a quicker loop are not timed
 LOCK, CORES, UNKNOWN = "lock", "cores", "unknown"

@@ -6,8 +6,8 @@ from collections import Counter, deque
 from time import perf_counter, sleep
 from typing import NamedTuple, final
 
-from ..executors.stack import Place, lock_waits
-from .scheduler import Scheduler
+from ...executors.stack import Place, lock_waits
+from ..scheduler import Scheduler
 
 _KEPT_S = 3.0  # looks of so long ago count
 _ENOUGH = 12  # looks

@@ -12,9 +12,9 @@ from operator import attrgetter
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple, final
 
-from ..base.seeding import Path
-from .nodes.node import Task, title_of
-from .stats import StageRuntime
+from ...base.seeding import Path
+from ..nodes.node import Task, title_of
+from .counters import StageRuntime
 
 EVENT_LOOP = -1  # in place of a thread
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import final
 
-from .epoch import Epoch
-from .nodes.fused import FusedStages
-from .nodes.node import Task
-from .scheduler import Scheduler
-from .stats import PACE_NS, Booked, StageRuntime, StageStats, at_the_pace_of
+from ..epoch import Epoch
+from ..nodes.fused import FusedStages
+from ..nodes.node import Task
+from ..scheduler import Scheduler
+from .counters import Booked, StageRuntime
+from .stats import PACE_NS, StageStats, at_the_pace_of
 
 Ages = Mapping[str, tuple[int, str]]  # by address: the time of the oldest call [ns], and its item
 _NOTHING_RUNS = (0, "")

@@ -1,0 +1,1 @@
+"""Measures: what is counted and timed of a run, and what is read from it."""
