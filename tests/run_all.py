@@ -44,9 +44,9 @@ NAMES_TORCH = [
     if path.parent.name != "loader" and "torch" in path.read_text(encoding="utf-8")
 ]
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
-QUICKSTART, *NOTEBOOKS = sorted(
-    str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
-)
+QUICKSTART, *OTHERS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
+IN_BROWSER = (TESTS / "browser" / "test_notebooks.py").read_text(encoding="utf-8")
+NOTEBOOKS = [name for name in OTHERS if Path(name).stem not in IN_BROWSER]  # not run there
 
 
 def parts_of(which: str, suffix: str = "") -> dict[str, list[str]]:

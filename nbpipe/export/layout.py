@@ -234,7 +234,8 @@ def _top(
         for one in statements:
             changed = one.changes | (one.may_change & part.widened)
             owners = [record.binding(name, one.at) for name in changed if name not in modules]
-            if owners and all(owner in top for owner in owners) and not one.edits:
+            is_part = one.edits or _makes_pipeline(one, record)
+            if owners and all(owner in top for owner in owners) and not is_part:
                 lift(one)
     return top | _constants(part, record, statements, top)
 
@@ -283,12 +284,16 @@ def _hiding(
         for one in below
         if not hidden.isdisjoint(one.binds | one.needed)
         and not one.edits
-        and not any(_is_pipeline(name, record) for name in one.binds)
+        and not _makes_pipeline(one, record)
     }
 
 
 def _is_pipeline(name: str, record: Record) -> bool:
     return hasattr(record.namespace.get(name), "_export_goal_")
+
+
+def _makes_pipeline(one: Statement, record: Record) -> bool:
+    return any(_is_pipeline(name, record) for name in one.binds)
 
 
 def _begins_with_pipeline(one: Statement, record: Record) -> bool:
