@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import html
+import math
 import shutil
 import sys
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO, final
+from typing import TYPE_CHECKING, Any, TextIO, final
 
 from .base.checks import integer
 from .base.format import format_rate, format_seconds, format_share, shortened, unit_of
 from .base.names import names_arguments, own_kind
 from .engine.measures.stats import worker_count
-from .errors import ArgumentTypeError
+from .errors import ArgumentTypeError, MissingExtraError
 from .ops.stage import CONSUMER
 from .pipeline import Pipeline
 from .run.run import Run, single_epoch
@@ -23,6 +25,9 @@ from .show.verdict.empty import nothing_came
 from .show.verdict.hang import hang_of
 from .show.watch import RunView
 
+if TYPE_CHECKING:
+    from .show.terminal import RunTable
+
 _EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
 _REWRITTEN_S = 0.2  # so often is the line of a terminal written again [s]
 _DRAWN_S = 0.5  # and a notebook's bar
@@ -30,7 +35,9 @@ _KEPT_LINES = 5  # of epochs that have ended, above the bar
 
 
 @names_arguments
-def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 1) -> Progress:
+def progress(
+    pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 1, table: bool = False
+) -> Progress:
     """Iterate, and show count, rate, time left, wait and the slowest stage.
 
     A notebook shows a bar, a terminal one line that changes, a log a line every 2 s. A line
@@ -41,6 +48,8 @@ def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 
             after `break`, an error or an interrupt; or a run or a `DataLoader`, which stays open.
             The run's `stop()` ends the loop, not only its epoch.
         epochs: epochs to iterate [epochs].
+        table: a terminal shows a table with a row for each stage in place of the line. It stays
+            below what your loop prints.
 
     Returns:
         An iterator of the items.
@@ -48,13 +57,14 @@ def progress(pipe_or_run: Pipeline | ShownRun | Iterable[Any], *, epochs: int = 
     Raises:
         ArgumentError: `epochs` is not an int of at least 1.
         ArgumentTypeError: not a pipeline, a run or a `DataLoader`.
+        MissingExtraError: `table` needs rich, which is not installed.
 
     Examples:
         >>> import nbpipe
         >>> sum(nbpipe.progress(nbpipe.source(range(5)), epochs=2))
         20
     """
-    return Progress(pipe_or_run, epochs=epochs)
+    return Progress(pipe_or_run, epochs=epochs, table=table)
 
 
 @final
@@ -64,6 +74,7 @@ class Progress(Iterator[Any]):
     Args:
         pipe_or_run: as for `progress`.
         epochs: as for `progress`.
+        table: as for `progress`.
         clock: gives the time [s]; where not given, that of the run, without pauses.
         out: where lines are written; where not given, the notebook's outputs, or stderr.
 
@@ -79,6 +90,7 @@ class Progress(Iterator[Any]):
         pipe_or_run: Pipeline | ShownRun | Iterable[Any],
         *,
         epochs: int = 1,
+        table: bool = False,
         clock: Callable[[], float] | None = None,
         out: TextIO | None = None,
     ) -> None:
@@ -93,7 +105,7 @@ class Progress(Iterator[Any]):
         self._given: Any = pipe_or_run
         self._is_loader = is_loader
         self._clock = clock
-        self._shown = display_for(out)
+        self._shown = display_for(out, table=table)
         self._run: Any = None  # once there is one: that of a pipeline, or of a loader
         self._epoch: Any = None
         self._tally = _Tally(0.0, 0, "items")
@@ -138,6 +150,7 @@ class Progress(Iterator[Any]):
         except BaseException:
             self.close()
             raise
+        self._shown.begin(self._run, self._epochs)
         now_s, status = self._now_s(), self._run.status()
         self._tally = _Tally(now_s, status.resumed, status.unit)
         self._next_s = now_s + self._shown.every_s
@@ -197,6 +210,7 @@ class Progress(Iterator[Any]):
         if epoch is not None:
             getattr(epoch, "close", bool)()  # of a loader's subclass it may be any iterator
             self._shown.leave()
+        self._shown.close()
         if run is not None and self._is_owned:
             run.close()
 
@@ -302,13 +316,19 @@ def _stages(run: RunView) -> str:
 
 
 # -- Where it is shown: a log, a terminal, a notebook ----------------------------------------------
-def display_for(out: TextIO | None) -> _Log | _Terminal | _Bar:
-    """Choose what shows the progress."""
+def display_for(out: TextIO | None, *, table: bool = False) -> _Log | _Bar:
+    """Choose what shows the progress.
+
+    Raises:
+        MissingExtraError: the table needs rich, which is not installed.
+    """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if out is None and getattr(shell, "kernel", None) is not None:
         return _Bar()
     written = sys.stderr if out is None else out
-    return _Terminal(written) if written is not None and written.isatty() else _Log(written)
+    if written is None or not written.isatty():
+        return _Log(written)
+    return _StageTable(written) if table else _Terminal(written)
 
 
 class _Log:
@@ -323,6 +343,9 @@ class _Log:
     def __init__(self, out: TextIO | None) -> None:
         self._out = out
 
+    def begin(self, run: RunView, epochs: int) -> None:
+        """Called when an epoch begins, with the run and the number of all epochs."""
+
     def show(self, line: str, share: float | None) -> None:
         """Show how the epoch goes."""
         self._write(f"{line}\n")
@@ -333,6 +356,9 @@ class _Log:
 
     def leave(self) -> None:
         """Called where the epoch was left before its end."""
+
+    def close(self) -> None:
+        """Called when no further epoch comes."""
 
     def _write(self, text: str) -> None:
         if self._out is not None:
@@ -368,6 +394,45 @@ class _Terminal(_Log):
 
 
 @final
+class _StageTable(_Log):
+    """Draws a table of the stages below what is printed; the last lines of epochs stay above it."""
+
+    every_s = math.inf  # rich draws it by a thread of its own
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        try:
+            from rich.console import Console
+        except ImportError as error:
+            raise MissingExtraError.of("rich", "cli", "progress with table=True") from error
+        self._console = Console(file=out)
+        self._table: RunTable | None = None
+        self._stop: Callable[[], object] = bool
+
+    def begin(self, run: RunView, epochs: int) -> None:
+        """Begin to draw, or count the epoch."""
+        from .show.controller import RunController
+        from .show.terminal import RunTable
+
+        if self._table is None:
+            self._table = RunTable(RunController(run, by="terminal"), epochs)
+            live = self._table.live(self._console)
+            self._stop = weakref.finalize(self, live.stop)  # at exit, too: the cursor is hidden
+            live.start()
+        self._table.begun += 1
+
+    def end(self, line: str, *, empty: bool) -> None:
+        """Write how the epoch went, above the table."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the last picture, and continue below it."""
+        if self._table is not None:
+            self._table.over = True
+        self._stop()
+
+
+@final
 class _Bar:
     """Draws a bar in the outputs of the running cell, and the last lines of epochs above it."""
 
@@ -378,6 +443,12 @@ class _Bar:
         self._there = False
         self._ended: deque[str] = deque(maxlen=_KEPT_LINES)
         self._last: tuple[str, float | None] | None = None
+
+    def begin(self, run: RunView, epochs: int) -> None:
+        """Called when an epoch begins."""
+
+    def close(self) -> None:
+        """Called when no further epoch comes."""
 
     def show(self, line: str, share: float | None) -> None:
         """Draw how the epoch goes."""

@@ -14,6 +14,7 @@ from ..base.format import format_rate, format_share, shortened, text_table
 from ..errors import NbpipeError
 from ..pipeline import Pipeline
 from ..run.run import Run
+from ..show.terminal import printable
 from .run import failed, pipeline_in, telling_hangs
 from .terminal import (
     DONE,
@@ -22,7 +23,6 @@ from .terminal import (
     emit,
     is_live,
     log,
-    printable,
     settings,
 )
 

@@ -22,6 +22,7 @@ from ..export.reachable import secret_in
 from ..export.secrets import know, redacted, secret_in_text, secrets_in_source
 from ..export.store import module_path
 from ..pipeline import Pipeline
+from ..show.terminal import printable
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
 from .notebook import PARAMETERS, CodeCell, Notebook, read_notebook
 from .terminal import (
@@ -30,7 +31,6 @@ from .terminal import (
     FailedError,
     emit,
     log,
-    printable,
     printable_lines,
     settings,
 )

@@ -15,7 +15,8 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import MissingExtraError, NbpipeError, near_match
-from .terminal import BadUsageError, printable
+from ..show.terminal import printable
+from .terminal import BadUsageError
 
 _START_S = 60  # time that a kernel may take to answer [s]
 _LOG_BYTES = 4000

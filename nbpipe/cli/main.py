@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..base.threads import FREE_THREADED
 from ..errors import NbpipeError
 from ..export.secrets import know, knowing, redacted
+from ..show.terminal import printable
 from ..version import __version__
 from .bench import bench
 from .export import export
@@ -32,7 +33,6 @@ from .terminal import (
     FailedError,
     emit,
     log,
-    printable,
     printable_lines,
     secrets_of,
     write_any_character,

@@ -14,7 +14,8 @@ from ..errors import MissingExtraError
 from ..export.secrets import secret_in_text
 from ..export.source import tree_of
 from ..export.statements import Cell, body_of, statements_of
-from .terminal import BadUsageError, printable
+from ..show.terminal import printable
+from .terminal import BadUsageError
 
 # Tags of the cells that hold values to be set: the user's, and the one that papermill adds below.
 PARAMETERS = frozenset(("parameters", "injected-parameters"))

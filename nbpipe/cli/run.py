@@ -29,6 +29,7 @@ from ..pipeline import Pipeline
 from ..progress import progress
 from ..run.run import Run
 from ..show.snapshot import snapshot
+from ..show.terminal import printable
 from ..show.verdict.hang import hang_of
 from .terminal import (
     DONE,
@@ -36,7 +37,6 @@ from .terminal import (
     FailedError,
     emit,
     is_live,
-    printable,
     printable_lines,
     settings,
 )
@@ -182,8 +182,8 @@ def _run_live(pipe: Pipeline, epochs: int, *, autotune: bool) -> None:
     with pipe.start(autotune=autotune) as started, telling_tuned(started):
         screen = Screen(started, epochs)
         with screen.shown():
-            while screen.begun < epochs and not screen.quitting:
-                screen.begun += 1
+            while screen.table.begun < epochs and not screen.quitting:
+                screen.table.begun += 1
                 for _ in started:
                     if screen.quitting:  # pressed where `stop` found no epoch in progress
                         break

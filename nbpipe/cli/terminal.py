@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from ..errors import ArgumentError, NbpipeError
 from ..export.reachable import texts_named_as_secrets
 from ..export.secrets import is_secret_name, redacted, secrets_held, secrets_in_text
+from ..show.terminal import printable
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -34,18 +35,6 @@ class FailedError(NbpipeError):
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
         self.details = details
-
-
-def printable(text: str) -> str:
-    r"""Return text from outside in one line, without what a terminal would obey.
-
-    Examples:
-        >>> printable("plain, é\x1b[2J\n")
-        'plain, é\\x1b[2J\\n'
-    """
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
-    )
 
 
 def printable_lines(text: str) -> str:

@@ -91,6 +91,11 @@ class Session:
         return self._process.wait(HANG_S)
 
     @property
+    def hides_cursor(self):
+        """Return whether the cursor cannot be seen."""
+        return self._screen.cursor.hidden
+
+    @property
     def settings(self):
         """Give the settings of the terminal."""
         return termios.tcgetattr(self._theirs)

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -186,7 +188,7 @@ def test_picture_fits(columns):
         list(run)
         console = Console(width=columns, height=30, color_system=None)
         with console.capture() as captured:
-            console.print(Screen(run))
+            console.print(Screen(run).table)
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= columns
     if columns >= 60:
@@ -212,10 +214,66 @@ def test_a_low_terminal_shows_a_part():
     with pipe.start() as run:
         console = Console(width=80, height=14, color_system=None)
         with console.capture() as captured:
-            console.print(Screen(run))
+            console.print(Screen(run).table)
     lines = captured.get().splitlines()
     assert lines[1].startswith("stage 1-5 of 13")
     assert len(lines) < 14
+
+
+# -- progress(table=True), in a script -------------------------------------------------------------
+SCRIPT = """
+import sys, time
+import nbpipe
+def read(n):
+    time.sleep(0.002)
+    return n
+pipe = nbpipe.source(range(COUNT), name="numbers").map(read, concurrency=2).batch(4)
+for step, batch in enumerate(nbpipe.progress(pipe, epochs=2, table=True)):
+    if step % 10 == 0:
+        print("step", step, flush=True)
+    if step == LEAVE:
+        break
+print("the end", nbpipe.runs())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaves", [False, True])
+def test_progress_as_a_table(leaves, tmp_path):
+    """The table stays below what the loop prints; lines of epochs stay above; Ctrl-C is heard."""
+    text = SCRIPT.replace("COUNT", "10**6" if leaves else "100").replace("LEAVE", "30")
+    with Session([sys.executable, "-c", text], tmp_path) as session:
+        session.sees("step 10", "training loop", "batch")
+        assert session.echoes
+        code, lines = session.ended(), session.lines
+    begins = [line.split("  ")[0].split(",")[0] for line in lines]
+    assert code == 0, lines
+    assert ("epoch 0: 25 batches in" in "\n".join(lines)) is not leaves
+    places = [begins.index(word) for word in ("step 10", "numbers", "training loop", "the end ()")]
+    assert places == sorted(places)
+    assert begins.count("training loop") == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_progress_as_a_table(tmp_path):
+    """The cursor is there again, and the traceback can be read."""
+    text = SCRIPT.replace("COUNT", "10**6").replace("LEAVE", "None")
+    with Session([sys.executable, "-c", text], tmp_path) as session:
+        session.sees("step 10", "training loop")
+        session.press(CTRL_C)
+        assert session.ended() != 0
+        session.sees("KeyboardInterrupt")
+        assert not session.hides_cursor
+
+
+def test_progress_as_a_table_in_a_log(tmp_path):
+    """Without a terminal there are lines, as without a table."""
+    text = SCRIPT.replace("COUNT", "40").replace("LEAVE", "None")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert [line.partition(" in ")[0] for line in done.stderr.splitlines()] == [
+        "epoch 0: 10 batches",
+        "epoch 1: 10 batches",
+    ]
 
 
 # -- for machines, and bench -----------------------------------------------------------------------
