@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Protocol, final
 from ..base.threads import ThreadSettings, uninterrupted
 from .interface import TaskSource, Work
 from .stack import Place, place_in_thread
-from .torch_ranges import perform_in_range, profiler_at_work
+from .torch_ranges import PROFILER, perform_in_range, profiler_at_work
 
 _numbers = itertools.count()
 SPARE = 32  # threads that stay parked when a limit is lowered: it may be raised again
@@ -195,7 +196,7 @@ class ThreadPool:
                 raise
 
     def _serve(self, worker: WorkerThread) -> None:
-        advance, gate = self._source.advance, worker.gate
+        advance, gate, modules = self._source.advance, worker.gate, sys.modules
         work = None
         try:
             while True:
@@ -204,11 +205,10 @@ class ThreadPool:
                     if work.settings is not worker.settings:
                         worker.enter(work.settings)
                     work.started_ns = perf_counter_ns()
-                    profiler = profiler_at_work()
-                    if profiler is None:
-                        worker.context.run(work.perform, work)
-                    else:
+                    if PROFILER in modules and (profiler := profiler_at_work()) is not None:
                         worker.context.run(perform_in_range, work, profiler)
+                    else:
+                        worker.context.run(work.perform, work)
                     work.ended_ns = perf_counter_ns()
                 elif worker.dismissed:
                     return

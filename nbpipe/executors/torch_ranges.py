@@ -11,10 +11,12 @@ from typing import Any
 
 from .interface import Work
 
+PROFILER = "torch.autograd.profiler"
+
 
 def profiler_at_work() -> Any:
     """Return torch's module of the profiler while one records, else None."""
-    module = sys.modules.get("torch.autograd.profiler")
+    module = sys.modules.get(PROFILER)
     return module if getattr(module, "_is_profiler_enabled", False) else None
 
 
