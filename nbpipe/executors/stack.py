@@ -72,8 +72,15 @@ def innermost(places: Iterable[Place]) -> Place | None:
 
 def place_in_thread(ident: int | None) -> Place | None:
     """Return where a thread of this process is; None where that is not user code."""
-    frame = sys._current_frames().get(ident or 0)
-    return innermost(_calls(frame))
+    return next((innermost(_calls(frame)) for frame in _frames_of([ident])), None)
+
+
+def _frames_of(idents: Iterable[int | None]) -> list[FrameType]:
+    """Return the frames that other threads of this process are in."""
+    now = sys._current_frames()
+    found = [now[one] for one in idents if one in now and one != threading.get_ident()]
+    now.clear()  # it has the frame of this very call, which would keep all frames alive for long,
+    return found  # and so the iterator of a loop that is in `next`
 
 
 def _calls(frame: FrameType | None) -> Iterator[Place]:
@@ -93,8 +100,7 @@ def lock_waits(idents: Iterable[int]) -> list[Place | None]:
     A thread waits for one if it is inside of what enters a context: `with lock:`. Those that are
     not in Python code of the user's are left out.
     """
-    now = sys._current_frames()
-    frames = [now[ident] for ident in idents if ident in now]
+    frames = _frames_of(idents)
     return [_lock_wait(one) for one in frames if not is_own_file(one.f_code.co_filename)]
 
 

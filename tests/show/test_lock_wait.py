@@ -1,6 +1,7 @@
 """Calls that wait for a lock are seen at once: no knob has to be turned first."""
 
 import contextlib
+import gc
 import threading
 import time
 
@@ -9,6 +10,7 @@ import pytest
 import nbpipe
 from nbpipe.engine.measures.lock_waits import LockedCalls
 from nbpipe.executors.stack import Place
+from tests.gates import until
 from tests.show.fakes import photographs
 from tests.show.inner import case, diagnose
 
@@ -63,6 +65,28 @@ def test_calls_that_wait_for_a_lock(fn, line, calls, isolate):
     assert value in calls
     assert f"of its calls wait for a lock: in {fn.__name__}, test_lock_wait.py line" in str(found)
     assert line in found.evidence
+
+
+def test_a_look_keeps_nothing_alive():
+    """A loop that another thread has looked at and that is left ends its epoch at once."""
+    seen = threading.Event()
+
+    def train(run):
+        for _ in run:
+            if seen.is_set():
+                return
+
+    with nbpipe.source(range(10**6)).map(in_turn, concurrency=4).start() as run:
+        thread = threading.Thread(target=train, args=(run,))
+        gc.disable()
+        try:
+            thread.start()
+            until(lambda: run._core.lock_wait("in_turn"))
+            seen.set()
+            thread.join()
+            assert run.status().state == "cancelled"
+        finally:
+            gc.enable()
 
 
 @pytest.mark.slow
