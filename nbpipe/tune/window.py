@@ -20,6 +20,7 @@ _PARTS = 6  # of a window, for the error of its rate
 _SPREAD = 12.0  # of the variance of their growth: that of all batches of a window, for a slope
 _ERROR = 0.015  # of the rate, where the loop pauses regularly
 _SOME = 0.5  # of a batch, where there is none
+_LEAST_STEP_S = 1e-6  # a step takes so long, though it does nothing
 _CUT_S, _CUT = 0.5, 0.85  # after so long, a rate of so much of the floor ends a window,
 _CUT_CALLS = 2  # and so many times the length of a call: results may come in bursts,
 _SURELY_S = 2.5  # or after so long, where late results hold back others
@@ -207,7 +208,7 @@ class Measurement:
             rate,
             min(error, rate),
             wait,
-            (1.0 - wait) * (1.0 / rate if self._cycle else span_s / made),
+            max(_LEAST_STEP_S, (1.0 - wait) * (1.0 / rate if self._cycle else span_s / made)),
             **self._of_stages(first.stats, last.stats, rate * span_s),
             calls={one.address: last.stats[one.address].concurrency for one in self._groups},
             short=frozenset(self._short_in(last.stats)),

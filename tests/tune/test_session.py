@@ -59,6 +59,15 @@ def test_calls_are_raised_until_the_loop_keeps_up():
     assert ride.knob().last_change.why == changes[-1].text
 
 
+def test_a_loop_that_does_nothing():
+    """It waits all the time: each stage gets as many calls as help."""
+    made = KINDS["io"](0)
+    made.loop = Loop(step_s=lambda *_: 0.0)
+    ride = Ride(made)
+    ride.go(30)
+    assert ride.knob().value > 8
+
+
 def test_a_knob_that_a_person_turns_is_left_alone():
     """Also in the middle of a search, and for good: the rest is tuned beside it."""
     ride = Ride("mixed")
