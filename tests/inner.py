@@ -38,4 +38,4 @@ def engine_of(run):
 
 def call_between_waits(run, function):
     """Have the loop call a function before it takes an item, and while it waits for one."""
-    run._core.between_waits = function
+    run.between_waits = function

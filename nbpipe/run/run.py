@@ -649,6 +649,9 @@ class Run(ShownRun):
             raise UnknownKnobError(_no_attribute(self, name), name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> None:
+            if name == "between_waits":  # for front ends, as a loader's run has it
+                self._core.between_waits = value
+                return
             if not name.startswith("_") and name != "memory":
                 message = _no_attribute(self, name, f" = {value!r}")
                 raise UnknownKnobError(message, name=name, obj=self)
