@@ -72,15 +72,18 @@ def innermost(places: Iterable[Place]) -> Place | None:
 
 def place_in_thread(ident: int | None) -> Place | None:
     """Return where a thread of this process is; None where that is not user code."""
-    return next((innermost(_calls(frame)) for frame in _frames_of([ident])), None)
+    frames = _frames_of([ident])
+    return innermost(_calls(frames[0])) if frames else None
 
 
 def _frames_of(idents: Iterable[int | None]) -> list[FrameType]:
     """Return the frames that other threads of this process are in."""
     now = sys._current_frames()
     found = [now[one] for one in idents if one in now and one != threading.get_ident()]
-    now.clear()  # it has the frame of this very call, which would keep all frames alive for long,
-    return found  # and so the iterator of a loop that is in `next`
+    # It has the frame of this very call: that cycle would keep all frames, and so the iterator of a
+    # loop that is in `next`, until garbage is collected.
+    now.clear()
+    return found
 
 
 def _calls(frame: FrameType | None) -> Iterator[Place]:

@@ -205,7 +205,7 @@ def placed(part: Slice, record: Record) -> tuple[list[Statement], list[Statement
 def _top(
     part: Slice, record: Record, statements: list[Statement], raised: Collection[Statement]
 ) -> set[Statement]:
-    """Return what stands at the top; what is raised does in any case."""
+    """Return the statements of the top; those in `raised` are among them in any case."""
     top: set[Statement] = set()
     modules = {name for one in statements if one.is_import for name in one.binds}
     waiting = {name for one in (*statements, part.goal) for name in one.needed_later}
@@ -222,9 +222,8 @@ def _top(
 
     for one in statements:
         sets_module = isinstance(one.node, ast.Assign) and not modules.isdisjoint(one.changes)
-        defines = (one.is_definition or _names_lambda(one)) and not _begins_with_pipeline(
-            one, record
-        )
+        is_function = one.is_definition or _names_lambda(one)
+        defines = is_function and not _begins_with_pipeline(one, record)
         always = one.is_import or one.cell.is_setup or sets_module or one in raised
         if always or defines or one in final:
             lift(one)

@@ -1,1 +1,1 @@
-"""Measures: what is counted and timed of a run, and what is read from it."""
+"""Measures: counters and times of a run, and the stats that they give."""

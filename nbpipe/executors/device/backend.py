@@ -133,7 +133,7 @@ class Backend:
         return (leaf.values(), leaf.offsets())  # jagged
 
     def pinned(self, leaf: Any) -> Any:
-        """Copy what lies on the host to pinned memory: plain tensors, and others that can.
+        """Copy a leaf on the host to pinned memory: plain tensors, and others that can.
 
         A tensor keeps its order of dimensions. What is no tensor is asked to pin itself, or is
         copied with its parts pinned where those can be seen.

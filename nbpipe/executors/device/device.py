@@ -213,7 +213,7 @@ class Device(ABC):
             self._release()
 
     def held(self) -> Counts:
-        """Count what is held."""
+        """Count the held copies and batches."""
         return self._holdings.counts()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Flight: batches whose copy or computation may not be done yet, and what is held for them."""
+"""Flight: batches whose copy or computation may not be done yet, and their sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, np.ndarra
 
 # -- Batches in flight: their copy or computation may not be done yet ------------------------------
 # They travel as values to another device, and to the loop. The reader opens one, in its own
-# thread: the streams of that thread wait for what is under way, without a wait of the thread,
+# thread: the streams of that thread wait for the work in progress, without a wait of the thread,
 # and the memory of its tensors is kept from others until they, too, have passed.
 @final
 class InFlight:
@@ -112,7 +112,7 @@ def seen(value: Any) -> Any:
 
 
 class Placed(NamedTuple):
-    """What lies on a device with streams.
+    """A tensor on a device with streams.
 
     Attributes:
         leaf: a tensor.
@@ -166,7 +166,7 @@ def _inside(one: Any) -> list[Any]:
     return [part for part in getattr(one, "__dict__", {}).values() if not callable(part)]
 
 
-# -- What is held: sources of copies under way, batches that were not opened -----------------------
+# -- Held memory: sources of copies in progress, batches that were not opened ----------------------
 @final
 class CopyTracker:
     """Sources of copies under way, and batches on their way to their readers; from any thread.
@@ -239,7 +239,7 @@ class CopyTracker:
         self.sweep()
 
     def counts(self) -> Counts:
-        """Count what is held now."""
+        """Count the held copies and batches."""
         self.sweep()
         with self._lock:
             held = [source for _, sources in self._sources for source in sources]
@@ -257,7 +257,7 @@ class CopyTracker:
 
 
 class Counts(NamedTuple):
-    """What is held.
+    """Numbers of held copies and batches.
 
     Attributes:
         sources: tensors on the host that a copy may still read.

@@ -32,7 +32,6 @@ from .sent_stages import SentStages
 HIDDEN = "isolated"  # name of the source in this process; users never see it
 _NEAR_S = 2.0  # rows of the loop and of the stages belong together if this near [s]
 _MOMENT_S = 0.05  # the loop waits at most this long for an answer about a rest [s]
-_TRACE_S = 20.0  # longest wait for the calls of a trace
 _PLACE_S = 1.0  # a worker there may have to be asked for its line of code
 
 
@@ -235,7 +234,7 @@ class IsolatedEngine(Engine):
         if trace is not None:
             self._here.end_trace()
             trace.leave_out(HIDDEN)
-            found: TracedCalls | None = self.stages.end_trace(_TRACE_S)
+            found: TracedCalls | None = self.stages.end_trace(STATE_S)
             self._traced = [] if found is None else [found]
 
     def numbers(self) -> ProcessNumbers:
