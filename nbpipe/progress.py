@@ -395,7 +395,7 @@ class _Terminal(_Log):
 
 @final
 class _StageTable(_Log):
-    """Draws a table of the stages below what is printed; the last lines of epochs stay above it."""
+    """Draws a table of the stages below the output of the loop; lines of epochs stay above it."""
 
     every_s = math.inf  # rich draws it by a thread of its own
 
